@@ -1,0 +1,155 @@
+// ipybox apigen: writes the Python API of an MCP server's tools.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <ipybox/apigen.hpp>
+#include <ipybox/approval_config.hpp>
+#include <ipybox/config.hpp>
+#include <ipybox/registry.hpp>
+#include <ipybox/tool_server.hpp>
+#include <memory>
+
+#include "commands.hpp"
+
+namespace ipybox::app {
+namespace {
+
+struct ApigenFlags {
+    std::string name;
+    std::string server_params;
+    std::string config;
+    std::string tools_json;
+    std::string out;
+    std::string one_tool;
+    bool check = false;
+    std::string log_level = "warning";
+};
+
+json::object params_from(const ApigenFlags& flags) {
+    if (!flags.server_params.empty())
+        return check_server_params(parse_json(flags.server_params, "--server-params"), "--server-params");
+    auto servers = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
+    const auto found = servers.find(flags.name);
+    if (found != servers.end()) return found->second;
+    std::string known;
+    for (const auto& entry : servers) known += (known.empty() ? "" : ", ") + entry.first;
+    throw Error(errc::bad_argument, flags.config + ": mcpServers has no \"" + flags.name + "\"; it has: " +
+                                        (known.empty() ? "none" : known));
+}
+
+// Connects to the server through the same service that later calls its tools.
+json::array tools_from_server(const ApigenFlags& flags) {
+    const auto params = params_from(flags);
+    asio::io_context context(1);
+    auto registry = PluginRegistry::standard();
+    Host host;
+    host.executor = context.get_executor();
+    host.logger = make_logger(flags.log_level);
+    const auto sandbox = registry.make<Sandbox>("none", host, json::object{});
+    const auto policy = registry.make<ApprovalPolicy>("deny", host, json::object{});
+    ToolServer server(registry, host, *sandbox, *policy);
+    if (std::filesystem::exists(".env")) server.set_variables(parse_env(read_text_file(".env"), ".env"));
+    server.register_server(flags.name, params);
+    json::array tools;
+    std::exception_ptr failure;
+    auto work = [&]() -> awaitable<void> {
+        tools = co_await server.list_tools(flags.name);
+        co_await server.reset();
+    };
+    asio::co_spawn(context, work(), [&](std::exception_ptr error) {
+        failure = error;
+        context.stop();
+    });
+    context.run();
+    if (failure) {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const Error& error) {
+            throw Error(error.code(), server.hide_secrets(error.detail()));
+        }
+    }
+    return tools;
+}
+
+json::array tools_from_file(const ApigenFlags& flags) {
+    // A tools file holds what a server may send: nesting far beyond JSON's usual limit included.
+    json::parse_options options;
+    options.max_depth = 20000;
+    boost::system::error_code error;
+    auto value = json::parse(read_text_file(flags.tools_json, 64u << 20), error, {}, options);
+    if (error) throw Error(errc::bad_argument, flags.tools_json + ": not valid JSON: " + error.message());
+    if (auto* object = value.if_object())
+        if (auto* tools = object->if_contains("tools")) value = json::value(std::move(*tools));
+    if (!value.is_array())
+        throw Error(errc::bad_argument, flags.tools_json + ": needs an array of tools, or an object with \"tools\"");
+    return std::move(value.get_array());
+}
+
+// What writing would change, a line a file; nothing when the package is current.
+bool print_changes(const ApigenFlags& flags, const GeneratedPackage& package) {
+    const auto folder = std::filesystem::path(flags.out) / flags.name;
+    bool changed = false;
+    const auto report = [&](const char* what, const std::string& file) {
+        std::cout << what << ' ' << (folder / file).string() << '\n';
+        changed = true;
+    };
+    for (const auto& [file, text] : package.files) {
+        std::error_code ignored;
+        if (!std::filesystem::is_regular_file(folder / file, ignored)) {
+            report("new    ", file);
+        } else if (read_text_file(folder / file, 256u << 20) != text) {
+            report("changed", file);
+        }
+    }
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+        const auto file = entry.path().filename().string();
+        if (!package.files.contains(file) && file != "__pycache__") report("removed", file);
+    }
+    return changed;
+}
+
+int run_apigen(const ApigenFlags& flags) {
+    check_server_name(flags.name);
+    const auto package = generate_package(flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags));
+    for (const auto& skipped : package.skipped)
+        std::cerr << "ipybox: no API for " << detail::printable(skipped.tool) << ": " << detail::printable(skipped.reason) << '\n';
+    if (!flags.one_tool.empty()) {
+        for (const auto& tool : package.tools)
+            if (tool.tool == flags.one_tool) {
+                std::cout << package.files.at(tool.module + ".py");
+                return 0;
+            }
+        throw Error(errc::bad_argument, "--stdout: no tool is named \"" + flags.one_tool + "\"");
+    }
+    if (flags.check) return print_changes(flags, package) ? 1 : 0;
+    std::filesystem::create_directories(flags.out);
+    const bool written = write_package(flags.out, flags.name, package);
+    std::cout << flags.name << ": " << package.tools.size() << " tools, "
+              << (written ? "written to " : "unchanged in ") << (std::filesystem::path(flags.out) / flags.name).string() << '\n';
+    return package.skipped.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_apigen(CLI::App& app, Action& action) {
+    auto flags = std::make_shared<ApigenFlags>();
+    auto* command = app.add_subcommand("apigen", "Write the typed Python API of an MCP server's tools");
+    command->add_option("NAME", flags->name, "Name of the server and of the Python package")->required();
+    auto* source = command->add_option_group("source", "Where the tools come from");
+    source->add_option("--server-params", flags->server_params, "JSON: {\"command\": …, \"args\": […]} or {\"url\": …}")->type_name("JSON");
+    source->add_option("--config", flags->config, "File with an mcpServers block that has NAME")->type_name("FILE");
+    source->add_option("--tools-json", flags->tools_json, "A tools/list result; no server is started")->type_name("FILE");
+    source->require_option(1);
+    auto* target = command->add_option_group("target", "What to do with the API");
+    target->add_option("--out", flags->out, "Directory in which the package NAME is written")->type_name("DIR");
+    target->add_option("--stdout", flags->one_tool, "Print the module of one tool instead")->type_name("TOOL");
+    target->require_option(1);
+    command->add_flag("--check", flags->check, "Write nothing; print what would change, exit 1 if anything would");
+    add_log_level(*command, flags->log_level);
+    command->callback([&action, flags] { action = [flags] { return run_apigen(*flags); }; });
+}
+
+}  // namespace ipybox::app

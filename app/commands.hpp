@@ -1,0 +1,24 @@
+#pragma once
+// The commands of the program: each adds itself to the command line and returns what runs it.
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <ipybox/log.hpp>
+#include <string>
+
+namespace ipybox::app {
+
+// Set by the command that was chosen; its result is the exit code: 0 done, 1 the code failed,
+// 2 the command could not be carried out as given.
+using Action = std::function<int()>;
+
+void add_run(CLI::App& app, Action& action);
+void add_apigen(CLI::App& app, Action& action);
+void add_doctor(CLI::App& app, Action& action);
+void add_plugins(CLI::App& app, Action& action);
+
+// A logger that writes to standard error through spdlog; lines are made safe for a terminal.
+Logger make_logger(const std::string& level);
+// Adds --log-level.
+void add_log_level(CLI::App& command, std::string& level);
+
+}  // namespace ipybox::app

@@ -1,0 +1,75 @@
+// The `ipybox` program.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+#include <iostream>
+#include <ipybox/detail/build_info.hpp>
+#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/error.hpp>
+
+#include "commands.hpp"
+
+namespace ipybox::app {
+
+Logger make_logger(const std::string& level) {
+    static const auto sink = [] {
+        auto made = spdlog::stderr_color_mt("ipybox");
+        made->set_pattern("%^%l%$: %v");
+        made->set_level(spdlog::level::trace);
+        return made;
+    }();
+    static constexpr spdlog::level::level_enum levels[] = {spdlog::level::trace, spdlog::level::debug,
+                                                           spdlog::level::info,  spdlog::level::warn,
+                                                           spdlog::level::err,   spdlog::level::off};
+    Logger logger;
+    logger.level = level == "trace"     ? LogLevel::trace
+                   : level == "debug"   ? LogLevel::debug
+                   : level == "info"    ? LogLevel::info
+                   : level == "warning" ? LogLevel::warning
+                   : level == "error"   ? LogLevel::error
+                                        : LogLevel::off;
+    logger.write = [](LogLevel at, std::string_view line) {
+        sink->log(levels[static_cast<int>(at)], detail::printable(line));
+    };
+    return logger;
+}
+
+void add_log_level(CLI::App& command, std::string& level) {
+    command.add_option("--log-level", level, "What is logged to standard error")
+        ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}, CLI::ignore_case))
+        ->transform([](std::string text) { return CLI::detail::to_lower(text); })
+        ->capture_default_str();
+}
+
+}  // namespace ipybox::app
+
+int main(int argc, char** argv) {
+    using namespace ipybox;
+    std::signal(SIGPIPE, SIG_IGN);
+    CLI::App app{"Runs code actions: Python in a sandboxed IPython kernel that calls MCP tools under approval."};
+    app.name("ipybox");
+    app.set_version_flag("--version", std::string("ipybox ") + detail::version);
+    app.require_subcommand(1);
+    app.footer("`ipybox COMMAND --help` explains a command; `ipybox doctor` checks this machine.");
+    app::Action action;
+    app::add_run(app, action);
+    app::add_apigen(app, action);
+    app::add_doctor(app, action);
+    app::add_plugins(app, action);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        if (error.get_exit_code() == 0) return app.exit(error);
+        std::cerr << "ipybox: " << detail::printable(error.what()) << "; see `ipybox --help`\n";
+        return 2;
+    }
+    try {
+        return action();
+    } catch (const Error& error) {
+        std::cerr << "ipybox: " << detail::printable(error.detail()) << '\n';
+    } catch (const std::exception& error) {
+        std::cerr << "ipybox: " << detail::printable(error.what()) << '\n';
+    }
+    return 2;
+}

@@ -1,0 +1,314 @@
+// ipybox run: one code action from the command line.
+#include <fcntl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <cmath>
+#include <deque>
+#include <iostream>
+#include <ipybox/code_executor.hpp>
+#include <iterator>
+#include <memory>
+#include <set>
+
+#include "commands.hpp"
+
+namespace ipybox::app {
+namespace {
+
+struct RunFlags {
+    std::string code;
+    std::string file;
+    std::string approve = "ask";
+    double timeout = 120;
+    std::string workspace = ".";
+    std::string sandbox = "bubblewrap";
+    std::string sandbox_config;
+    std::string sandbox_user;
+    std::string kernel = "zmq";
+    std::string python;
+    std::string config;
+    std::string images_dir = "images";
+    std::vector<std::string> env;
+    std::string log_level = "warning";
+};
+
+std::string read_code(const RunFlags& flags) {
+    if (!flags.code.empty()) return flags.code;
+    if (flags.file != "-") return read_text_file(flags.file);
+    return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+// One line on a terminal that says what is being waited for, and vanishes.
+class Progress {
+public:
+    void show(const std::string& text) {
+        if (!terminal_) return;
+        std::cerr << "\r\033[K" << detail::printable(text) << std::flush;
+        shown_ = true;
+    }
+    void clear() {
+        if (shown_) std::cerr << "\r\033[K" << std::flush;
+        shown_ = false;
+    }
+    ~Progress() { clear(); }
+
+private:
+    bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+    bool shown_ = false;
+};
+
+// The person at the terminal, when there is one.
+class Terminal {
+public:
+    explicit Terminal(const asio::any_io_executor& executor) : input_(executor) {
+        const int fd = ::open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
+        if (fd >= 0) input_.assign(fd);
+    }
+    bool present() const { return input_.is_open(); }
+
+    // Puts a question and waits for a line; only "y" or "yes" is a yes.
+    awaitable<bool> ask(std::string question) {
+        co_await say(std::move(question));
+        ::tcflush(input_.native_handle(), TCIFLUSH);  // typed before the question: no answer to it
+        std::string line;
+        char chunk[256];
+        while (line.find('\n') == line.npos && line.size() < 4096) {
+            auto [error, size] = co_await input_.async_read_some(asio::buffer(chunk), as_result);
+            if (error) co_return false;
+            line.append(chunk, size);
+        }
+        line.resize(std::min(line.find('\n'), line.size()));
+        for (char& c : line) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        const std::string answer = detail::strip(line);
+        co_return answer == "y" || answer == "yes";
+    }
+
+private:
+    awaitable<void> say(std::string text) {
+        std::string_view rest = text;
+        while (!rest.empty()) {
+            auto [error, size] = co_await input_.async_write_some(asio::buffer(rest), as_result);
+            if (error) co_return;
+            rest.remove_prefix(size);
+        }
+    }
+    asio::posix::stream_descriptor input_;
+};
+
+// Prints an execution's events and answers its approval requests.
+class Session {
+public:
+    Session(asio::io_context& context, const RunFlags& flags)
+        : context_(context), flags_(flags), registry_(PluginRegistry::standard()) {
+        CodeExecutorOptions options;
+        options.sandbox = flags.sandbox;
+        if (!flags.sandbox_config.empty()) {
+            const auto settings = parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
+            if (!settings.is_object()) throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
+            options.sandbox_config = settings.get_object();
+        }
+        if (!flags.sandbox_user.empty()) options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
+        options.kernel = flags.kernel;
+        options.python = flags.python;
+        options.workspace = flags.workspace;
+        options.images_dir = flags.images_dir;
+        options.logger = make_logger(flags.log_level);
+        for (const auto& pair : flags.env) {
+            const auto equals = pair.find('=');
+            if (equals == pair.npos || equals == 0)
+                throw Error(errc::bad_argument, "--env: expected NAME=VALUE, got \"" + pair + "\"");
+            options.kernel_env[pair.substr(0, equals)] = pair.substr(equals + 1);
+        }
+        if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
+        if (!flags.config.empty())
+            servers_ = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
+        executor_ = std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
+    }
+
+    awaitable<int> run(std::string code) {
+        co_await prepare();
+        auto execution = co_await executor_->stream(std::move(code), timeout(), true);
+        asio::signal_set signals(context_, SIGINT, SIGTERM);
+        signals.async_wait([&execution](boost::system::error_code error, int) {
+            if (!error) execution.cancel();
+        });
+        int exit_code = 1;
+        for (;;) {
+            auto event = co_await execution.next();
+            if (!event) break;
+            if (auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
+                print(*chunk);
+            } else if (auto* request = std::get_if<ApprovalRequest>(&*event)) {
+                answer(*request);
+            } else {
+                exit_code = conclude(std::get<CodeExecutionResult>(*event));
+            }
+        }
+        co_await executor_->stop();
+        co_return exit_code;
+    }
+
+private:
+    Duration timeout() const {
+        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags_.timeout));
+    }
+
+    // Kernel and servers start at the same time; the slowest decides.
+    awaitable<void> prepare() {
+        struct Shared {
+            explicit Shared(const asio::any_io_executor& executor) : changed(executor) {}
+            Event changed;
+            std::set<std::string> waiting;
+            std::exception_ptr failure;
+        };
+        auto shared = std::make_shared<Shared>(context_.get_executor());
+        const auto begin = [&](std::string what, awaitable<void> work) {
+            shared->waiting.insert(what);
+            asio::co_spawn(context_, std::move(work), [shared, what](std::exception_ptr error) {
+                if (error && !shared->failure) shared->failure = error;
+                shared->waiting.erase(what);
+                shared->changed.notify();
+            });
+        };
+        begin("the kernel", executor_->start());
+        for (const auto& [name, params] : servers_) begin("MCP server " + name, register_server(name, params));
+        while (!shared->waiting.empty() && !shared->failure) {
+            std::string names;
+            for (const auto& name : shared->waiting) names += (names.empty() ? "" : ", ") + name;
+            progress_.show("starting " + names + " …");
+            co_await shared->changed.wait();
+        }
+        progress_.clear();
+        if (shared->failure) std::rethrow_exception(shared->failure);
+    }
+
+    awaitable<void> register_server(std::string name, json::object params) {
+        co_await executor_->generate_mcp_sources(std::move(name), std::move(params));
+    }
+
+    void print(const CodeExecutionChunk& chunk) {
+        const int fd = chunk.is_stderr ? STDERR_FILENO : STDOUT_FILENO;
+        auto& filter = chunk.is_stderr ? error_filter_ : output_filter_;
+        auto& stream = chunk.is_stderr ? std::cerr : std::cout;
+        // A terminal gets text only: escape sequences of the kernel could fake a question.
+        stream << (::isatty(fd) == 1 ? filter(chunk.text) : chunk.text) << std::flush;
+        if (!chunk.text.empty()) line_open_ = chunk.text.back() != '\n';
+    }
+
+    void fresh_line() {
+        if (line_open_ && ::isatty(STDOUT_FILENO) == 1) std::cout << std::endl;
+        line_open_ = false;
+    }
+
+    void answer(const ApprovalRequest& request) {
+        fresh_line();
+        if (flags_.approve == "allow") {
+            std::cerr << "[allowed] " << request.to_string() << std::endl;
+            request.accept();
+        } else if (flags_.approve == "deny") {
+            std::cerr << "[denied] " << request.to_string() << std::endl;
+            request.reject("--approve deny");
+        } else {
+            if (!terminal_) terminal_ = std::make_unique<Terminal>(context_.get_executor());
+            if (!terminal_->present()) {
+                std::cerr << "[denied, no terminal to ask at] " << request.to_string() << std::endl;
+                request.reject("there is no terminal to ask at; --approve allow would allow every call");
+                return;
+            }
+            questions_.push_back(request);
+            if (questions_.size() == 1) asio::co_spawn(context_, ask_all(), asio::detached);
+        }
+    }
+
+    // Several calls may wait at once; a person is asked one question at a time.
+    awaitable<void> ask_all() {
+        while (!questions_.empty()) {
+            const ApprovalRequest request = questions_.front();
+            const bool yes = co_await terminal_->ask("Allow " + request.to_string() + " ? [y/N] ");
+            if (yes) {
+                request.accept();
+            } else {
+                request.reject("the user said no");
+            }
+            questions_.pop_front();
+        }
+    }
+
+    int conclude(const CodeExecutionResult& result) {
+        fresh_line();
+        for (const auto& image : result.images) std::cout << "[image] " << detail::printable(image.string()) << std::endl;
+        if (result.ok()) return 0;
+        std::string error = result.error;
+        if (::isatty(STDERR_FILENO) == 1) {
+            detail::TerminalFilter filter;
+            error = filter(error);
+        }
+        std::cerr << error << std::endl;
+        return 1;
+    }
+
+    asio::io_context& context_;
+    const RunFlags& flags_;
+    PluginRegistry registry_;
+    std::map<std::string, json::object> servers_;
+    std::unique_ptr<CodeExecutor> executor_;
+    std::unique_ptr<Terminal> terminal_;
+    std::deque<ApprovalRequest> questions_;
+    Progress progress_;
+    detail::TerminalFilter output_filter_;
+    detail::TerminalFilter error_filter_;
+    bool line_open_ = false;
+};
+
+int run_code(const RunFlags& flags) {
+    const std::string code = read_code(flags);
+    asio::io_context context(1);
+    Session session(context, flags);
+    int exit_code = 2;
+    std::exception_ptr failure;
+    asio::co_spawn(context, session.run(code), [&](std::exception_ptr error, int result) {
+        failure = error;
+        exit_code = result;
+        context.stop();
+    });
+    context.run();
+    if (failure) std::rethrow_exception(failure);
+    return exit_code;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+    auto flags = std::make_shared<RunFlags>();
+    auto* command = app.add_subcommand("run", "Run a code action and print what it prints");
+    command->footer("Exit code: 0 the code ran, 1 it failed, timed out or was cancelled, 2 it could not be started.");
+    auto* code = command->add_option_group("code", "The code action");
+    code->add_option("-c", flags->code, "Python code")->type_name("CODE");
+    code->add_option("FILE", flags->file, "File with Python code; - reads standard input");
+    code->require_option(1);
+    command->add_option("--approve", flags->approve, "Tool calls: ask at the terminal, allow or deny all; without a terminal ask denies")
+        ->check(CLI::IsMember({"ask", "allow", "deny"}))->capture_default_str();
+    command->add_option("--timeout", flags->timeout, "Seconds until the code is interrupted; 0 means never")
+        ->check(CLI::Range(0.0, 1e6))->capture_default_str();
+    command->add_option("--workspace", flags->workspace, "Directory the code works in and may write to")->type_name("DIR")->capture_default_str();
+    command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel")->type_name("NAME")->capture_default_str();
+    command->add_option("--sandbox-config", flags->sandbox_config, "Settings in sandbox-runtime's JSON format")->type_name("FILE");
+    command->add_option("--sandbox-user", flags->sandbox_user, "When started by root: the uid the kernel runs as")
+        ->type_name("UID")->check(CLI::Range(1, 2147483647));
+    command->add_option("--kernel", flags->kernel, "Kernel backend plugin")->type_name("NAME")->capture_default_str();
+    command->add_option("--python", flags->python, "Interpreter with ipykernel and pydantic")->type_name("PATH");
+    command->add_option("--config", flags->config, "File with an mcpServers block; its servers become mcptools.NAME")->type_name("FILE");
+    command->add_option("--images-dir", flags->images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
+    command->add_option("--env", flags->env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
+        ->allow_extra_args(false);
+    add_log_level(*command, flags->log_level);
+    command->callback([&action, flags] { action = [flags] { return run_code(*flags); }; });
+}
+
+}  // namespace ipybox::app

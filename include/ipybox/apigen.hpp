@@ -1,0 +1,998 @@
+// Typed Python packages from the tool lists of MCP servers. generate_package() is pure: tools in,
+// files out; write_package() puts them on disk in one step. The generated modules run on
+// python/ipybox_kernel/models.py.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <boost/json/parse.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <ipybox/detail/json_schema.hpp>
+#include <ipybox/detail/python_source.hpp>
+#include <ipybox/error.hpp>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace ipybox {
+
+struct GeneratedTool {
+    std::string tool;    // the name on the wire
+    std::string module;  // the Python module
+};
+
+struct SkippedTool {
+    std::string tool;
+    std::string reason;
+};
+
+struct GeneratedPackage {
+    std::map<std::string, std::string> files;  // file name -> UTF-8 text
+    std::vector<GeneratedTool> tools;          // sorted by tool name
+    std::vector<SkippedTool> skipped;
+};
+
+// Ends the generated part of a module. What stands below belongs to the user or the agent and is
+// carried over when the package is written again.
+inline constexpr std::string_view own_code_marker = "# --- your code below is kept ---\n";
+
+namespace detail {
+
+// A Python type expression; `checks` is the metadata of Annotated.
+struct PythonType {
+    std::string base;
+    std::vector<std::string> checks;
+    bool none = false;  // says None at its top level
+
+    std::string text() const {
+        if (checks.empty()) return base;
+        std::string out = "Annotated[" + base;
+        for (const auto& check : checks) out += ", " + check;
+        return out + ']';
+    }
+    bool any() const { return base == "Any"; }
+};
+
+// The identifiers in Python code, without what string literals hold.
+inline std::set<std::string, std::less<>> identifiers_in(std::string_view code) {
+    std::set<std::string, std::less<>> names;
+    for (std::size_t i = 0; i < code.size();) {
+        const std::size_t start = i;
+        if (is_word(static_cast<unsigned char>(code[i]))) {
+            while (i < code.size() && is_word(static_cast<unsigned char>(code[i]))) ++i;
+            names.emplace(code.substr(start, i - start));
+        } else if (code[i] == '"') {
+            for (++i; i < code.size() && code[i] != '"'; ++i)
+                if (code[i] == '\\') ++i;
+            ++i;
+        } else {
+            ++i;
+        }
+    }
+    return names;
+}
+
+// Writes a schema, or some keywords of it, as the Python literal that rule() checks. References go
+// to a table beside it, so that recursion and repetition cost nothing.
+class RuleWriter {
+public:
+    static constexpr std::size_t max_size = 8'000;
+
+    explicit RuleWriter(SchemaDocument& document) : document_(document) {}
+
+    // Empty when the schema says nothing or is too large for a rule.
+    std::string write(const Schema& schema) {
+        auto out = schema.never ? std::string("False") : body(schema, 0);
+        for (std::size_t i = 0; i < pending_.size() && size_ <= max_size; ++i)
+            definitions_ += (i ? ", " : "") + python_string(std::to_string(i)) + ": " + node(*pending_[i], 0);
+        if (size_ > max_size || out == "{}") return {};
+        if (!definitions_.empty()) {
+            out.pop_back();
+            out += ", \"$defs\": {" + definitions_ + "}}";
+        }
+        return out;
+    }
+
+private:
+    std::string node(const Schema& schema, int depth) {
+        if (schema.never) return "False";
+        if (schema.trivial()) return "True";
+        return body(schema, depth);
+    }
+
+    std::string body(const Schema& schema, int depth) {
+        std::string out;
+        const auto add = [&](std::string_view key, const std::string& value) {
+            out += (out.empty() ? "{" : ", ") + python_string(key) + ": " + value;
+            size_ += key.size() + value.size() / (1 + static_cast<std::size_t>(depth)) + 6;
+        };
+        if (depth > 30) size_ = max_size + 1;
+        if (size_ > max_size) return "{}";
+        if (schema.ref) {
+            const auto* target = document_.target(schema);
+            if (target && !target->trivial()) add("$ref", reference(target));
+        }
+        if (schema.types) add("type", types(schema.types));
+        for (const auto& info : key_table) {
+            if (const auto* value = schema.value(info.key))
+                add(info.name, info.key == Key::pattern ? python_string(python_pattern(view(value->get_string())))
+                                                        : python_literal(*value));
+            if (const auto* child = schema.schema(info.key)) add(info.name, node(*child, depth + 1));
+            if (schema.lists.count(info.key)) add(info.name, list(schema.list(info.key), depth));
+            if (schema.named.count(info.key)) add(info.name, named(info.key, schema.names(info.key), depth));
+        }
+        if (!schema.required.empty()) add("required", strings(schema.required));
+        if (!schema.dependent_required.empty()) {
+            std::string needs;
+            for (const auto& [name, others] : schema.dependent_required)
+                needs += (needs.empty() ? "" : ", ") + python_string(name) + ": " + strings(others);
+            add("dependentRequired", '{' + needs + '}');
+        }
+        return out.empty() ? "{}" : out + '}';
+    }
+
+    std::string list(const std::vector<Schema::Ptr>& schemas, int depth) {
+        std::string out;
+        for (const auto* schema : schemas) out += (out.empty() ? "" : ", ") + node(*schema, depth + 1);
+        return '[' + out + ']';
+    }
+    std::string named(Key key, const Schema::Named& schemas, int depth) {
+        std::string out;
+        for (const auto& [name, schema] : schemas)
+            out += (out.empty() ? "" : ", ") +
+                   python_string(key == Key::pattern_properties ? python_pattern(name) : std::string(name)) + ": " +
+                   node(*schema, depth + 1);
+        return '{' + out + '}';
+    }
+    static std::string strings(const Schema::Names& names) {
+        std::string out;
+        for (const auto& name : names) out += (out.empty() ? "" : ", ") + python_string(name);
+        return '[' + out + ']';
+    }
+    static std::string types(unsigned mask) {
+        Schema::Names names;
+        for (const auto& [name, bit] : json_types)
+            if (mask & bit) names.push_back(name);
+        return names.size() == 1 ? python_string(names[0]) : strings(names);
+    }
+    std::string reference(Schema::Ptr target) {
+        auto it = std::find(pending_.begin(), pending_.end(), target);
+        const auto index = it - pending_.begin();
+        if (it == pending_.end()) pending_.push_back(target);
+        return python_string(std::to_string(index));
+    }
+
+    SchemaDocument& document_;
+    std::vector<Schema::Ptr> pending_;
+    std::string definitions_;
+    std::size_t size_ = 0;
+};
+
+// The classes of one schema, in the order in which they are to be defined.
+class ModelWriter {
+public:
+    struct Definition {
+        std::string name;
+        std::string text;
+        std::set<std::string, std::less<>> uses;  // identifiers
+    };
+    enum class Side { input, output };
+
+    // `used` holds the class names of the module; new ones are added.
+    // Throws Error (bad_argument) when the schema is too large to be typed.
+    ModelWriter(const json::value& schema, Side side, std::set<std::string>& used)
+        : document_(schema), input_(side == Side::input), used_(used) {}
+
+    // Defines `name`, and before it all that it needs.
+    std::vector<Definition> write(const std::string& name) {
+        used_.insert(name);
+        const auto& root = document_.effective(document_.root());
+        if (!input_ && root.types != 0 && !(root.types & json_object)) {
+            const auto item = type(root, "Item");
+            define(name, "class " + name + "(RootModel[" + item.text() + "]):\n    pass\n");
+        } else {
+            names_[&document_.root()] = names_[&root] = name;
+            write_class(root, name, true);
+        }
+        return std::move(definitions_);
+    }
+
+private:
+    static constexpr int max_visits = 20'000;
+    static constexpr int max_nesting = 30;
+    static constexpr std::size_t max_default = 80, max_field_doc = 4'000;
+
+    void define(const std::string& name, std::string text, std::string_view extra_code = {}) {
+        auto uses = identifiers_in(text);
+        uses.merge(identifiers_in(extra_code));
+        definitions_.push_back({name, std::move(text), std::move(uses)});
+    }
+
+    std::string fresh_name(const std::string& wanted) {
+        static const std::set<std::string, std::less<>> taken{
+            "Params", "Result", "Any", "Literal", "Annotated", "Field", "RootModel", "TypeAliasType",
+            "Model", "Open", "Out", "True", "False", "None", "BaseModel",
+            "ArithmeticError", "AssertionError", "AttributeError", "BaseException", "BaseExceptionGroup",
+            "BlockingIOError", "BrokenPipeError", "BufferError", "BytesWarning", "ChildProcessError",
+            "ConnectionAbortedError", "ConnectionError", "ConnectionRefusedError", "ConnectionResetError",
+            "DeprecationWarning", "EOFError", "Ellipsis", "EncodingWarning", "EnvironmentError", "Exception",
+            "ExceptionGroup", "FileExistsError", "FileNotFoundError", "FloatingPointError", "FutureWarning",
+            "GeneratorExit", "IOError", "ImportError", "ImportWarning", "IndentationError", "IndexError",
+            "InterruptedError", "IsADirectoryError", "KeyError", "KeyboardInterrupt", "LookupError",
+            "MemoryError", "ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplemented",
+            "NotImplementedError", "OSError", "OverflowError", "PendingDeprecationWarning",
+            "PermissionError", "ProcessLookupError", "RecursionError", "ReferenceError", "ResourceWarning",
+            "RuntimeError", "RuntimeWarning", "StopAsyncIteration", "StopIteration", "SyntaxError",
+            "SyntaxWarning", "SystemError", "SystemExit", "TabError", "TimeoutError", "TypeError",
+            "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeError",
+            "UnicodeTranslateError", "UnicodeWarning", "UserWarning", "ValueError", "Warning",
+            "ZeroDivisionError"};
+        auto name = wanted;
+        for (int i = 2; taken.count(name) || used_.count(name); ++i) name = wanted + std::to_string(i);
+        used_.insert(name);
+        return name;
+    }
+
+    // The check for keywords that no type says; none for results, which must not be refused.
+    void add_rule(PythonType& type, const Schema& keywords) {
+        if (!input_) return;
+        const auto literal = RuleWriter(document_).write(keywords);
+        if (!literal.empty()) type.checks.push_back("rule(" + literal + ')');
+        else if (!keywords.trivial()) note_ = "also checked by the host";
+    }
+    static Schema only(const Schema& schema, std::initializer_list<Key> keys) {
+        Schema out;
+        for (const auto key : keys) out.take(key, schema);
+        return out;
+    }
+
+    static std::string name_in_ref(const Schema& schema) {
+        if (!schema.ref || (schema.ref->find("$defs/") == std::string_view::npos &&
+                            schema.ref->find("definitions/") == std::string_view::npos))
+            return {};
+        const auto name = schema.ref->substr(schema.ref->rfind('/') + 1);
+        const auto pascal = python_class_name(name, "");
+        for (const auto* plain : {"Items", "Value", "AdditionalProperties", "Schema"})
+            if (pascal.substr(0, std::string_view(plain).size()) == plain) return {};
+        return pascal;
+    }
+
+    PythonType type(const Schema& schema, std::string hint) {
+        if (++visits_ > max_visits) throw Error(errc::bad_argument, "the schema has too many parts");
+        const auto& meaning = document_.effective(schema);
+        if (meaning.trivial()) return {"Any", {}};
+        if (const auto it = names_.find(&meaning); it != names_.end()) return {it->second, {}};
+        if (const auto it = done_.find(&meaning); it != done_.end()) return it->second;
+        if (const auto name = name_in_ref(schema); !name.empty()) hint = name;
+        if (nesting_ >= max_nesting) {
+            note_ = "too deeply nested to be typed; checked by the host";
+            return {"Any", {}};
+        }
+        const auto [open, fresh] = open_.try_emplace(&meaning, std::string{});
+        if (!fresh) {  // recursion through something that is no class needs a named alias
+            if (open->second.empty()) open->second = fresh_name(hint);
+            return {open->second, {}};
+        }
+        ++nesting_;
+        auto result = expand(meaning, hint);
+        --nesting_;
+        if (const auto alias = open_[&meaning]; !alias.empty()) {
+            const auto code = result.text();
+            define(alias, alias + " = TypeAliasType(\"" + alias + "\", " + python_string(code) + ")\n", code);
+            result = {alias, {}};
+        }
+        open_.erase(&meaning);
+        return done_[&meaning] = result;
+    }
+
+    PythonType expand(const Schema& s, const std::string& hint) {
+        if (s.never) {
+            PythonType nothing{"Any", {}};
+            add_rule(nothing, s);
+            return nothing;
+        }
+        if (s.has_any({Key::enumeration, Key::constant})) return literal(s);
+        if (is_object(s) && (s.names(Key::properties).size() || !s.has_any({Key::any_of, Key::one_of}) ||
+                             one_class(s)))
+            return object(s, hint);
+        if (s.lists.count(Key::all_of)) return with_rest(s, {Key::all_of}, hint);
+        if (s.has_any({Key::any_of, Key::one_of})) return alternatives(s, hint);
+        if (s.has_any({Key::negation, Key::condition}) && s.types != 0)
+            return with_rest(s, {Key::negation, Key::condition, Key::consequence, Key::alternative}, hint);
+        switch (s.types) {
+            case 0: return untyped(s, hint);
+            case json_null: return {"None", {}, true};
+            case json_boolean: return {"bool", {}};
+            case json_integer:
+            case json_number: return number(s);
+            case json_string: return string(s);
+            case json_array: return array(s, hint);
+            case json_object: return object(s, hint);
+            default: return several_types(s, hint);
+        }
+    }
+
+    // Types the rest of the schema and checks `keys` on top.
+    PythonType with_rest(const Schema& s, std::initializer_list<Key> keys, const std::string& hint) {
+        Schema rest = s;
+        for (const auto key : keys) rest.erase(key);
+        auto result = rest.trivial() ? PythonType{"Any", {}} : expand(*document_.add(std::move(rest)), hint);
+        if (result.none) result = {result.text(), {}, true};
+        add_rule(result, only(s, keys));
+        return result;
+    }
+
+    static bool is_object(const Schema& s) {
+        return s.types == json_object ||
+               (s.types == 0 && s.has(Key::properties) && !s.has_any({Key::prefix_items, Key::items}));
+    }
+    // Branches that only narrow the same object belong to one class with a rule.
+    bool one_class(const Schema& s) {
+        if (s.has_any({Key::properties, Key::additional_properties, Key::pattern_properties}) || !s.required.empty())
+            return true;
+        for (const auto key : {Key::any_of, Key::one_of})
+            for (const auto* branch : s.list(key)) {
+                const auto& b = document_.effective(*branch);
+                if (!b.trivial() && b.types == 0 && b.spoken_types() == json_object && !b.has(Key::properties))
+                    return true;
+            }
+        return false;
+    }
+
+    PythonType literal(const Schema& s) {
+        SchemaValidator validator(document_);
+        std::vector<const json::value*> values, fitting;
+        if (const auto* only_value = s.value(Key::constant)) values.push_back(only_value);
+        else
+            for (const auto& item : s.value(Key::enumeration)->get_array()) values.push_back(&item);
+        for (const auto* value : values)
+            if (validator.valid(s, *value)) fitting.push_back(value);
+        if (fitting.empty()) fitting = values;  // a contradiction; believe the list
+
+        bool plain = true, booleans = false, integers = false;
+        for (const auto* value : fitting) {
+            plain = plain && !value->is_structured() && !value->is_double() && !has_surrogate(*value);
+            booleans = booleans || value->is_bool();
+            integers = integers || value->is_int64() || value->is_uint64();
+        }
+        plain = plain && !(booleans && integers);  // True == 1 in a Literal
+        std::string list;
+        std::set<std::string> seen;
+        for (const auto* value : fitting)
+            if (auto text = python_literal(*value); seen.insert(text).second) list += (list.empty() ? "" : ", ") + text;
+        if (list == "None") return {"None", {}, true};
+        if (plain) return {"Literal[" + list + ']', {}, seen.count("None") != 0};
+        return {"Any", {"one_of(" + list + ')'}};
+    }
+
+    // Half a surrogate pair: pydantic refuses it in a Literal.
+    static bool has_surrogate(const json::value& value) {
+        if (value.is_string())
+            for (auto rest = view(value.get_string()); !rest.empty();)
+                if (const auto c = take_code_point(rest); c >> 11 == 0x1B) return true;
+        return false;
+    }
+
+    PythonType alternatives(const Schema& s, const std::string& hint) {
+        const auto key = s.has(Key::any_of) ? Key::any_of : Key::one_of;
+        Schema rest = s;
+        rest.erase(key);
+        std::vector<Schema::Ptr> branches;
+        std::size_t classes = 0;
+        for (const auto* branch : s.list(key)) {
+            const auto& b = document_.effective(*branch);
+            Schema types_only;
+            types_only.types = rest.types;
+            const bool implied = rest.trivial() || (rest.spoken_types() == 0 && b.types != 0 &&
+                                                    common_types(rest.types, b.types) == b.types);
+            branches.push_back(implied ? branch : &document_.effective(*document_.combine(Key::all_of, {document_.add(rest), branch})));
+            classes += b.has(Key::properties);
+        }
+        std::vector<PythonType> types;
+        for (std::size_t i = 0; i < branches.size(); ++i) {
+            const auto& b = document_.effective(*branches[i]);
+            if (b.never) continue;
+            const auto title = python_class_name(!branches[i]->title.empty() ? branches[i]->title : b.title, "");
+            types.push_back(type(*branches[i], !title.empty() ? title : classes > 1 ? hint + std::to_string(i + 1) : hint));
+        }
+        auto result = join(types);
+        if (result.any() || (key == Key::one_of && !disjoint(branches))) add_rule(result, only(s, {key}));
+        return result;
+    }
+
+    // True when no value fits two of the schemas.
+    bool disjoint(const std::vector<Schema::Ptr>& schemas) {
+        if (schemas.size() > 50) return false;
+        for (std::size_t i = 0; i < schemas.size(); ++i)
+            for (std::size_t j = 0; j < i; ++j)
+                if (!disjoint(document_.effective(*schemas[i]), document_.effective(*schemas[j]), 3)) return false;
+        return true;
+    }
+    bool disjoint(const Schema& a, const Schema& b, int depth) {
+        if (a.types && b.types && common_types(a.types, b.types) == 0) return true;
+        const auto values = [](const Schema& s) {
+            std::vector<const json::value*> out;
+            if (const auto* only_value = s.value(Key::constant)) out.push_back(only_value);
+            else if (const auto* list = s.value(Key::enumeration))
+                for (const auto& item : list->get_array()) out.push_back(&item);
+            return out;
+        };
+        const auto x = values(a), y = values(b);
+        const auto in = [](const auto& list, const json::value& v) {
+            return std::any_of(list.begin(), list.end(), [&](const auto* item) { return json_equal(*item, v); });
+        };
+        if (!x.empty() && !y.empty() && std::none_of(x.begin(), x.end(), [&](const auto* v) { return in(y, *v); }))
+            return true;
+        for (const auto& [one, other] : {std::pair{&x, &b}, std::pair{&y, &a}})
+            if (!one->empty() && other->types && std::none_of(one->begin(), one->end(), [&, t = other->types](const auto* v) { return type_allowed(t, type_of(*v)); }))
+                return true;
+        if (depth == 0 || a.types != json_object || b.types != json_object) return false;
+        for (const auto& name : a.required) {
+            if (std::find(b.required.begin(), b.required.end(), name) == b.required.end()) continue;
+            const auto *p = find(a.names(Key::properties), name), *q = find(b.names(Key::properties), name);
+            if (p && q && disjoint(document_.effective(*p), document_.effective(*q), depth - 1)) return true;
+        }
+        return false;
+    }
+
+    // A union: Literals joined, None last, Any swallowing the rest.
+    static PythonType join(const std::vector<PythonType>& types) {
+        std::vector<std::string> parts;
+        std::string literals;
+        std::size_t literal_at = 0;
+        bool none = false;
+        const auto add = [&](const std::string& text) {
+            if (std::find(parts.begin(), parts.end(), text) == parts.end()) parts.push_back(text);
+        };
+        for (const auto& type : types) {
+            if (type.any() && type.checks.empty()) return type;
+            auto base = type.base;
+            none = none || type.none;
+            if (type.none && type.checks.empty()) {
+                if (base == "None") continue;
+                if (base.size() > 7 && base.compare(base.size() - 7, 7, " | None") == 0) base.resize(base.size() - 7);
+            }
+            if (type.checks.empty() && base.compare(0, 8, "Literal[") == 0 && base.find("] | ") == std::string::npos) {
+                if (literals.empty()) literal_at = parts.size(), parts.emplace_back();
+                literals += (literals.empty() ? "" : ", ") + base.substr(8, base.size() - 9);
+            } else {
+                add(type.checks.empty() ? base : type.text());
+            }
+        }
+        if (!literals.empty()) parts[literal_at] = "Literal[" + literals + ']';
+        std::string text;
+        for (const auto& part : parts) text += (text.empty() ? "" : " | ") + part;
+        if (none) text += text.empty() ? "None" : " | None";
+        return {text.empty() ? "Any" : text, {}, none};
+    }
+
+    PythonType several_types(const Schema& s, const std::string& hint) {
+        std::vector<PythonType> types;
+        for (const auto& [name, bit] : json_types) {
+            if (!(s.types & bit)) continue;
+            Schema one;
+            one.types = bit;
+            for (const auto& info : key_table)
+                if (info.types & bit) one.take(info.key, s);
+            if (bit == json_object) one.required = s.required, one.dependent_required = s.dependent_required;
+            types.push_back(expand(*document_.add(std::move(one)), hint));
+        }
+        return join(types);
+    }
+
+    PythonType untyped(const Schema& s, const std::string& hint) {
+        if (s.has(Key::additional_properties) && s.spoken_types() == json_object) return object(s, hint);
+        PythonType result{"Any", {}};
+        add_rule(result, s);
+        return result;
+    }
+
+    PythonType string(const Schema& s) {
+        PythonType result{"str", {}};
+        if (!input_) return result;
+        add_lengths(result, s, Key::min_length, Key::max_length);
+        if (const auto* p = s.value(Key::pattern))
+            result.checks.push_back("pattern(" + python_string(python_pattern(view(p->get_string()))) + ')');
+        return result;
+    }
+
+    static bool is_zero(const json::value& v) { return compare_numbers(v, 0) == 0; }
+    static std::string whole(const json::value& v) {
+        return v.is_double() ? std::to_string(static_cast<std::int64_t>(v.get_double())) : python_literal(v);
+    }
+    static bool small(const json::value& v) { return std::abs(v.to_number<double>()) < 1e15; }
+
+    void add_lengths(PythonType& type, const Schema& s, Key least, Key most) {
+        std::string bounds;
+        if (const auto* v = s.value(least); v && !is_zero(*v) && small(*v)) bounds = "min_length=" + whole(*v);
+        if (const auto* v = s.value(most); v && small(*v)) bounds += (bounds.empty() ? "" : ", ") + ("max_length=" + whole(*v));
+        if (!bounds.empty()) type.checks.push_back("Field(" + bounds + ')');
+    }
+
+    PythonType number(const Schema& s) {
+        const bool integer = s.types == json_integer;
+        PythonType result{integer ? "int" : "int | float", {}};
+        if (!input_) return result;
+        static constexpr std::array<std::tuple<Key, const char*, bool>, 4> bounds{{
+            {Key::minimum, "ge=", true}, {Key::maximum, "le=", false},
+            {Key::exclusive_minimum, "gt=", false}, {Key::exclusive_maximum, "lt=", true}}};
+        std::string field;
+        Schema rest = only(s, {Key::multiple_of});
+        for (const auto& [key, name, up] : bounds) {
+            const auto* v = s.value(key);
+            if (!v) continue;
+            if (v->is_double() && !small(*v)) {
+                rest.take(key, s);
+                continue;
+            }
+            const double d = v->to_number<double>();
+            const bool fraction = d != std::floor(d);
+            const auto text = !fraction ? whole(*v)
+                              : integer ? std::to_string(static_cast<std::int64_t>(up ? std::ceil(d) : std::floor(d)))
+                                        : python_literal(*v);
+            field += (field.empty() ? "" : ", ") + (name + text);
+        }
+        if (!field.empty()) result.checks.push_back("Field(" + field + ')');
+        add_rule(result, rest);
+        return result;
+    }
+
+    static std::string singular(const std::string& hint) {
+        const bool plural = hint.size() > 3 && hint.back() == 's' && hint[hint.size() - 2] != 's';
+        return plural ? hint.substr(0, hint.size() - 1) : hint + "Item";
+    }
+
+    PythonType array(const Schema& s, const std::string& hint) {
+        const auto& prefix = s.list(Key::prefix_items);
+        const auto* items = s.schema(Key::items);
+        const auto count = [&](Key key) {
+            const auto* v = s.value(key);
+            return v && small(*v) ? static_cast<std::size_t>(v->to_number<double>()) : std::size_t(-1);
+        };
+        PythonType result{"list[Any]", {}};
+        if (!prefix.empty()) {
+            const bool exact = count(Key::min_items) == prefix.size() && prefix.size() <= 20 &&
+                               (count(Key::max_items) == prefix.size() || (items && items->never)) &&
+                               !s.has_any({Key::unique_items, Key::contains, Key::unevaluated_items});
+            if (!exact) {
+                add_rule(result, s);
+                return result;
+            }
+            std::string list;
+            for (std::size_t i = 0; i < prefix.size(); ++i)
+                list += (i ? ", " : "") + type(*prefix[i], singular(hint) + std::to_string(i + 1)).text();
+            return {"tuple[" + list + ']', {}};
+        }
+        if (s.has(Key::unevaluated_items)) {
+            add_rule(result, s);
+            return result;
+        }
+        if (items && items->never) return {"list[Any]", {"Field(max_length=0)"}};
+        if (items) result.base = "list[" + type(*items, singular(hint)).text() + ']';
+        if (!input_) return result;
+        add_lengths(result, s, Key::min_items, Key::max_items);
+        if (s.value(Key::unique_items)) result.checks.emplace_back("unique");
+        if (s.has(Key::contains)) add_rule(result, only(s, {Key::contains, Key::min_contains, Key::max_contains}));
+        return result;
+    }
+
+    PythonType object(const Schema& s, const std::string& hint) {
+        const bool branches = s.has_any({Key::any_of, Key::one_of, Key::condition, Key::dependent_schemas}) && one_class(s);
+        if (s.has(Key::properties) || (branches && !hoisted(s).empty())) {
+            const auto name = fresh_name(hint.empty() ? "Item" : hint);
+            names_[&s] = name;
+            write_class(s, name, false);
+            return {name, {}};
+        }
+        const auto* more = s.schema(Key::additional_properties);
+        PythonType result{"dict[str, Any]", {}};
+        Schema rest = object_rule(s);
+        rest.required = s.required;
+        if (more && more->never && !s.has(Key::pattern_properties)) {
+            result.checks.emplace_back("Field(max_length=0)");
+        } else {
+            if (more && !s.has(Key::pattern_properties)) result.base = "dict[str, " + type(*more, hint + "Value").text() + ']';
+            if (input_) add_lengths(result, s, Key::min_properties, Key::max_properties);
+            rest.erase(Key::min_properties);
+            rest.erase(Key::max_properties);
+        }
+        if (!rest.trivial()) add_rule(result, rest);
+        return result;
+    }
+
+    // What fields cannot say about an object.
+    static Schema object_rule(const Schema& s) {
+        Schema rule = only(s, {Key::any_of, Key::one_of, Key::all_of, Key::negation, Key::condition, Key::consequence,
+                               Key::alternative, Key::dependent_schemas, Key::min_properties, Key::max_properties,
+                               Key::property_names, Key::pattern_properties});
+        rule.dependent_required = s.dependent_required;
+        const auto* more = s.schema(Key::additional_properties);
+        if (s.has(Key::unevaluated_properties) || (s.has(Key::pattern_properties) && more && !more->trivial())) {
+            rule.take(Key::unevaluated_properties, s);
+            rule.take(Key::additional_properties, s);
+            static const Schema anything{};
+            for (const auto& [name, schema] : s.names(Key::properties))
+                rule.named[Key::properties].emplace_back(name, &anything);
+        }
+        return rule;
+    }
+
+    // The properties that only branches name; they become optional fields.
+    Schema::Named hoisted(const Schema& s) {
+        Schema::Named found;
+        const auto add = [&](Schema::Ptr branch) {
+            for (const auto& [name, schema] : document_.effective(*branch).names(Key::properties)) {
+                if (find(s.names(Key::properties), name)) continue;
+                const auto it = std::find_if(found.begin(), found.end(), [n = name](const auto& e) { return e.first == n; });
+                if (it == found.end()) found.emplace_back(name, schema);
+                else if (it->second != schema) it->second = document_.combine(Key::any_of, {it->second, schema});
+            }
+        };
+        for (const auto key : {Key::any_of, Key::one_of, Key::all_of})
+            for (const auto* branch : s.list(key)) add(branch);
+        for (const auto key : {Key::consequence, Key::alternative})
+            if (const auto* branch = s.schema(key)) add(branch);
+        for (const auto& entry : s.names(Key::dependent_schemas)) add(entry.second);
+        return found;
+    }
+
+    struct Field {
+        std::string_view wire;
+        Schema::Ptr schema;
+        PythonType type;
+        std::string name;
+        std::string note;
+        bool required = false;
+    };
+
+    void write_class(const Schema& s, const std::string& name, bool root) {
+        const auto* more = s.schema(Key::additional_properties);
+        std::vector<Field> fields;
+        std::set<std::string_view> wire_names;
+        const auto add = [&](std::string_view wire, Schema::Ptr schema) {
+            if (!wire_names.insert(wire).second) return;
+            Field field{wire, schema, {}, {}, {}, false};
+            field.required = std::find(s.required.begin(), s.required.end(), wire) != s.required.end();
+            note_.clear();
+            const auto hint = python_class_name(wire, name + "Item");
+            field.type = type(*schema, hint);
+            field.note = std::exchange(note_, {});
+            fields.push_back(std::move(field));
+        };
+        for (const auto& [wire, schema] : s.names(Key::properties)) add(wire, schema);
+        for (const auto& [wire, schema] : hoisted(s)) add(wire, schema);
+        static const Schema anything{};
+        for (const auto& wire : s.required) add(wire, more && !more->never ? more : &anything);
+
+        const bool branching = s.has_any({Key::any_of, Key::one_of, Key::all_of, Key::condition, Key::dependent_schemas});
+        const auto* rest = s.schema(Key::unevaluated_properties);
+        if (!more && rest && !branching) more = rest;  // they mean the same without branches
+        std::string extra;
+        if (more && !more->never && !more->trivial() && !s.has(Key::pattern_properties))
+            extra = type(*more, name + "Extra").text();
+
+        std::string code;
+        for (const auto& field : fields) code += field.type.text() + '\n';
+        name_fields(fields, identifiers_in(code + extra));
+
+        std::string body, nullable;
+        for (const auto& field : fields) body += field_text(field, nullable);
+        if (!extra.empty() && extra != "Any")
+            body += "    __pydantic_extra__: dict[str, " + extra + "]  # pyright: ignore\n";
+        if (input_) {
+            auto rule = object_rule(s);
+            if (!branching && !s.has(Key::pattern_properties)) rule.erase(Key::unevaluated_properties);
+            if (const auto text = RuleWriter(document_).write(rule); !text.empty())
+                body += "    _rule = object_rule(" + text + ")\n";
+            else if (!rule.trivial())
+                body += "    # the host checks what is beyond these types\n";
+            if (!nullable.empty()) body += "    __nullable__ = (" + nullable + ",)\n";
+        }
+
+        bool open = more ? !more->never : !root || (s.names(Key::properties).empty() && !object_rule(s).trivial());
+        open = open || s.has(Key::pattern_properties) || (rest && branching);
+        std::string head = "class " + name + (!input_ ? "(Out):\n" : open ? "(Open):\n" : "(Model):\n");
+        if (!(input_ && root) && !visible_text(s.description, 1).empty())
+            head += "    " + python_docstring(s.description, 4, max_field_doc) + '\n';
+        else if (body.empty())
+            body = "    pass\n";
+        define(name, head + body, code + extra);
+    }
+
+    static void name_fields(std::vector<Field>& fields, const std::set<std::string, std::less<>>& types) {
+        static const std::set<std::string, std::less<>> attributes{
+            "construct", "copy", "dict", "fields", "from_orm", "json", "mro", "parse_file", "parse_obj",
+            "parse_raw", "register", "root", "schema", "schema_json", "update_forward_refs", "validate",
+            "model_computed_fields", "model_config", "model_construct", "model_copy", "model_extra", "model_fields",
+            "model_fields_set", "model_json_schema", "model_parametrized_name", "model_post_init", "model_rebuild"};
+        std::set<std::string, std::less<>> taken;
+        for (const auto& field : fields) taken.emplace(field.wire);
+        const auto usable = [&](const std::string& name) {
+            return !is_python_keyword(name) && !attributes.count(name) && !types.count(name) && name != "Field" &&
+                   name.compare(0, 14, "model_validate") != 0 && name.compare(0, 10, "model_dump") != 0;
+        };
+        for (auto& field : fields) {
+            const std::string wire(field.wire);
+            if (is_python_identifier(wire) && wire[0] != '_' && usable(wire)) {
+                field.name = wire;
+                continue;
+            }
+            auto stem = python_field_name(wire);
+            if (stem.compare(0, 6, "model_") == 0 && !usable(stem)) stem = "p_" + stem;
+            auto name = stem;
+            if (!usable(name)) name = stem += '_';
+            for (int i = 2; !taken.insert(name).second || !usable(name); ++i)
+                name = stem + (stem.back() == '_' ? "" : "_") + std::to_string(i);
+            field.name = name;
+        }
+    }
+
+    std::string field_text(const Field& field, std::string& nullable) {
+        const auto& meaning = document_.effective(*field.schema);
+        SchemaValidator validator(document_);
+        auto type = field.type;
+        auto doc = visible_text(!field.schema->description.empty() ? field.schema->description : meaning.description, max_field_doc);
+        std::string value;
+        if (validator.valid(meaning, nullptr)) nullable += (nullable.empty() ? "" : ", ") + python_string(field.name);
+        if (!field.required) {
+            const auto* given = field.schema->default_value ? field.schema->default_value : meaning.default_value;
+            if (input_ && given && is_simple(*given) && validator.valid(meaning, *given)) {
+                value = meaning.types == json_integer ? whole(*given) : python_literal(*given);
+            } else {
+                if (input_ && given && !given->is_null() && !deeper_than(*given, 20))
+                    if (auto text = json::serialize(*given); text.size() < 2 * max_default)
+                        doc += (doc.empty() ? "" : " ") + ("(default: " + text + ')');
+                if (!type.none && !type.any()) type = {type.text() + " | None", {}, true};
+                value = "None";
+            }
+        }
+        if (field.name != field.wire) {
+            const auto alias = "alias=" + python_string(field.wire);
+            if (type.checks.size() == 1 && type.checks[0].compare(0, 6, "Field(") == 0)
+                type.checks[0].insert(6, alias + ", ");
+            else
+                type.checks.push_back("Field(" + alias + ')');
+        }
+        const auto format = meaning.format.empty() ? field.schema->format : meaning.format;
+        if (!format.empty() && format != "enum" && doc.find(format) == std::string::npos)
+            doc += (doc.empty() ? "" : " ") + ("(format: " + std::string(format) + ')');
+        auto out = "    " + field.name + ": " + type.text() + (value.empty() ? "" : " = " + value);
+        if (!field.note.empty()) out += "  # " + field.note;
+        out += '\n';
+        if (!doc.empty()) out += "    " + python_docstring(doc, 4, 2 * max_field_doc) + '\n';
+        return out;
+    }
+
+    static bool is_simple(const json::value& value) {
+        if (value.is_string()) return value.get_string().size() <= max_default;
+        return value.is_bool() || value.is_int64() || value.is_uint64() ||
+               (value.is_double() && std::isfinite(value.get_double()));
+    }
+
+    SchemaDocument document_;
+    const bool input_;
+    std::set<std::string>& used_;
+    std::vector<Definition> definitions_;
+    std::map<Schema::Ptr, std::string> names_, open_;
+    std::map<Schema::Ptr, PythonType> done_;
+    std::string note_;
+    int visits_ = 0, nesting_ = 0;
+};
+
+inline std::string_view text_member(const json::object& object, const char* key) {
+    const auto* value = object.if_contains(key);
+    return value && value->is_string() ? view(value->get_string()) : std::string_view{};
+}
+
+// The module of one tool. Throws Error (bad_argument) when its schemas cannot be typed.
+inline std::string tool_module(std::string_view server, const json::object& tool, const json::value* input,
+                               const json::value* output) {
+    static constexpr std::size_t max_tool_doc = 20'000, max_module = 1'000'000;
+    static const json::value anything(json::object{{"type", "object"}, {"additionalProperties", true}});
+    std::set<std::string> used{"Params", "Result"};
+    auto definitions = ModelWriter(input ? *input : anything, ModelWriter::Side::input, used).write("Params");
+    if (output)
+        for (auto& definition : ModelWriter(*output, ModelWriter::Side::output, used).write("Result"))
+            definitions.push_back(std::move(definition));
+
+    std::set<std::string, std::less<>> words{"Any", "asynchronous", "call"};
+    std::string body, rebuild;
+    for (auto it = definitions.begin(); it != definitions.end(); ++it) {
+        body += "\n\n" + it->text;
+        words.insert(it->uses.begin(), it->uses.end());
+        const bool forward = std::any_of(it + 1, definitions.end(), [&](const auto& later) { return it->uses.count(later.name); });
+        if (forward && it->text.compare(0, 6, "class ") == 0) rebuild += it->name + ".model_rebuild()\n";
+    }
+    if (!rebuild.empty()) body += "\n\n" + rebuild;
+    const auto import_from = [&](std::string_view module, std::initializer_list<const char*> names) {
+        std::string list;
+        for (const auto* name : names)
+            if (words.count(name)) list += (list.empty() ? "" : ", ") + std::string(name);
+        return list.empty() ? list : "from " + std::string(module) + " import " + list + '\n';
+    };
+    auto doc = std::string(text_member(tool, "description"));
+    if (doc.empty()) doc = text_member(tool, "title");
+    doc = visible_text(doc, max_tool_doc);
+    std::string hints;
+    if (const auto* annotations = tool.if_contains("annotations"); annotations && annotations->is_object())
+        for (const auto* hint : {"readOnly", "destructive", "idempotent", "openWorld"})
+            if (const auto* on = annotations->get_object().if_contains(std::string(hint) + "Hint"); on && on->is_bool() && on->get_bool())
+                hints += (hints.empty() ? "Hints: " : ", ") + std::string(hint);
+    if (!hints.empty()) doc += (doc.empty() ? "" : "\n\n") + hints;
+
+    const std::string result = output ? "Result" : "Any";
+    auto text = "from __future__ import annotations\n" + import_from("typing", {"Annotated", "Any", "Literal"}) +
+                import_from("pydantic", {"Field", "RootModel"}) +
+                import_from("typing_extensions", {"TypeAliasType"}) +
+                import_from("ipybox_kernel", {"Model", "Open", "Out", "asynchronous", "call", "object_rule", "one_of",
+                                              "pattern", "rule", "unique"}) +
+                body + "\n\ndef run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
+                (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') + "    return call(" +
+                python_string(server) + ", " + python_string(text_member(tool, "name")) + ", Params, params, kwargs" +
+                (output ? ", Result" : "") + ")\n\n\nrun_async = asynchronous(run)\n" + std::string(own_code_marker);
+    if (text.size() > max_module) throw Error(errc::bad_argument, "its module would be too large");
+    return text;
+}
+
+// Module names are those of the original ("get-User" -> get_user), made importable and unique. A tool
+// that has its module's name keeps it whatever others there are.
+inline std::map<std::string, std::string> module_names(const std::set<std::string>& tools) {
+    std::map<std::string, std::string> names;
+    std::set<std::string> taken{"__init__", "__main__", "__pycache__"};
+    const auto plain = [](const std::string& tool) {
+        std::string name;
+        for (std::string_view rest = tool; !rest.empty() && name.size() < 80;) {
+            const auto c = take_code_point(rest);
+            name += !is_word(c) ? '_' : static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+        }
+        if (name.find_first_not_of('_') == std::string::npos) name = "tool";
+        if (name.compare(0, 2, "__") == 0) name.erase(0, name.find_first_not_of('_'));
+        if (is_ascii_digit(static_cast<unsigned char>(name[0]))) name = "tool_" + name;
+        return is_python_keyword(name) ? name + '_' : name;
+    };
+    for (const auto& tool : tools)
+        if (plain(tool) == tool && taken.insert(tool).second) names[tool] = tool;
+    for (const auto& tool : tools) {
+        if (names.count(tool)) continue;
+        const auto stem = plain(tool);
+        auto name = stem;
+        for (int i = 2; !taken.insert(name).second; ++i) name = stem + '_' + std::to_string(i);
+        names[tool] = name;
+    }
+    return names;
+}
+
+// The first sentence on one line.
+inline std::string summary(std::string_view description) {
+    static constexpr std::size_t limit = 120;
+    std::string line;
+    for (const char c : visible_text(description, 4 * limit)) {
+        if (c != '\n' && c != '\t' && c != ' ') line += c;
+        else if (line.empty() || line.back() == '.') { if (!line.empty()) break; }
+        else if (line.back() != ' ') line += ' ';
+    }
+    if (line.size() > limit) {
+        auto cut = line.find_last_of(' ', limit);
+        if (cut == std::string::npos) for (cut = limit; (line[cut] & 0xC0) == 0x80;) --cut;
+        line.resize(cut);
+        line += " …";
+    }
+    return line;
+}
+
+}  // namespace detail
+
+// Checks that a server can be a Python package: an ASCII identifier, no keyword, at most 64
+// characters. Throws Error (bad_argument) otherwise.
+inline void check_server_name(std::string_view name) {
+    if (name.size() > 64 || !detail::is_python_identifier(name) || detail::is_python_keyword(name))
+        throw Error(errc::bad_argument,
+                    "the server name " + boost::json::serialize(boost::json::value(name.substr(0, 80))) +
+                        " must be a Python identifier of at most 64 ASCII characters");
+}
+
+// Parses a tools/list result, or its `tools` array alone, however deep it nests. Half a surrogate
+// pair, which JSON allows and Boost.JSON refuses, becomes the three bytes that UTF-8 would give it.
+// Throws Error (bad_argument) when the text is something else.
+inline boost::json::array parse_tools(std::string_view text) {
+    std::string repaired;
+    const auto unit = [&](std::size_t at) -> unsigned {
+        unsigned code = 0;
+        const bool escape = at + 6 <= text.size() && text[at] == '\\' && text[at + 1] == 'u' &&
+                            std::from_chars(&text[at + 2], &text[at] + 6, code, 16).ptr == &text[at] + 6;
+        return escape ? code : 0;
+    };
+    for (std::size_t i = 0; i < text.size();) {
+        const unsigned code = unit(i);
+        const unsigned next = code >> 10 == 0x36 ? unit(i + 6) : 0;
+        const std::size_t length = text[i] != '\\' ? 1 : code == 0 ? 2 : next >> 10 == 0x37 ? 12 : 6;
+        if (length == 6 && code >> 11 == 0x1B) detail::append_utf8(repaired, code);
+        else repaired += text.substr(i, length);
+        i += length;
+    }
+    boost::json::parse_options options;
+    options.max_depth = 100'000;
+    options.allow_invalid_utf8 = true;
+    boost::system::error_code failure;
+    auto value = boost::json::parse(repaired, failure, {}, options);
+    if (failure) throw Error(errc::bad_argument, "the tool list is not JSON: " + failure.message());
+    if (const auto* result = value.if_object())
+        if (const auto* tools = result->if_contains("tools"); tools && tools->is_array()) return tools->get_array();
+    if (!value.is_array()) throw Error(errc::bad_argument, "the tool list is neither an array nor has it `tools`");
+    return std::move(value.get_array());
+}
+
+// Generates the package of a server from the `tools` of its tools/list results. The same tools in
+// any order give the same bytes. A tool whose schemas cannot be typed gets a module that takes any
+// arguments; a tool that cannot have a module is listed in `skipped`. Throws Error (bad_argument)
+// for a bad server name.
+inline GeneratedPackage generate_package(std::string_view server_name, const boost::json::array& tools) {
+    check_server_name(server_name);
+    GeneratedPackage package;
+    std::map<std::string, const boost::json::object*> by_name;
+    for (const auto& entry : tools) {
+        const auto* tool = entry.if_object();
+        const auto name = tool ? std::string(detail::text_member(*tool, "name")) : std::string{};
+        if (name.empty()) package.skipped.push_back({name, "it has no name"});
+        else if (name.size() > 1000) package.skipped.push_back({name.substr(0, 100) + "…", "its name is too long"});
+        else if (const auto [it, fresh] = by_name.try_emplace(name, tool); !fresh) {
+            package.skipped.push_back({name, "another tool has the same name"});
+            // the order of the list must not matter
+            if (boost::json::serialize(*tool) < boost::json::serialize(*it->second)) it->second = tool;
+        }
+    }
+    std::set<std::string> names;
+    for (const auto& [name, tool] : by_name) names.insert(name);
+    const auto modules = detail::module_names(names);
+    std::string index;
+    for (const auto& [name, tool] : by_name) {
+        const auto schema = [&t = *tool](const char* key) {
+            const auto* value = t.if_contains(key);
+            return value && value->is_object() ? value : nullptr;
+        };
+        const auto& module = modules.at(name);
+        const auto *input = schema("inputSchema"), *output = schema("outputSchema");
+        std::string text;
+        for (const auto& [in, out] : {std::pair{input, output}, {input, nullptr}, {nullptr, output}, {nullptr, nullptr}}) {
+            try {
+                text = detail::tool_module(server_name, *tool, in, out);
+                break;
+            } catch (const Error&) {
+                continue;  // the next attempt types less
+            }
+        }
+        if (text.empty()) {
+            package.skipped.push_back({name, "its module would be too large"});
+            continue;
+        }
+        package.files[module + ".py"] = std::move(text);
+        package.tools.push_back({name, module});
+        const auto line = detail::summary(detail::text_member(*tool, "description"));
+        index += '\n' + module + (line.empty() ? "" : ": " + line);
+    }
+    std::sort(package.skipped.begin(), package.skipped.end(),
+              [](const auto& a, const auto& b) { return std::tie(a.tool, a.reason) < std::tie(b.tool, b.reason); });
+    package.files["__init__.py"] =
+        detail::python_docstring("Tools of the MCP server " + std::string(server_name) +
+                                     ", one module each with run(), run_async(), Params and maybe Result:\n" + index,
+                                 0, 10'000'000) +
+        '\n';
+    return package;
+}
+
+}  // namespace ipybox

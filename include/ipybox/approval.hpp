@@ -1,0 +1,123 @@
+#pragma once
+// Ways to combine policies, and the one place that acts on what they say.
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <exception>
+#include <ipybox/approval_policy.hpp>
+#include <ipybox/error.hpp>
+#include <memory>
+#include <variant>
+#include <vector>
+
+namespace ipybox {
+
+using PolicyPtr = std::unique_ptr<ApprovalPolicy>;
+using PolicyList = std::vector<PolicyPtr>;
+
+namespace detail {
+inline PolicyList checked_members(PolicyList members, const char* name) {
+    if (members.empty())
+        throw Error(errc::bad_config, std::string(name) + ": needs at least one policy");
+    for (const auto& member : members)
+        if (!member) throw Error(errc::bad_config, std::string(name) + ": a policy is null");
+    return members;
+}
+}  // namespace detail
+
+// The first member that does not pass decides. Throws errc::bad_config for an empty list.
+class FirstMatch final : public ApprovalPolicy {
+public:
+    explicit FirstMatch(PolicyList members)
+        : members_(detail::checked_members(std::move(members), "first_match")) {}
+
+    awaitable<Decision> decide(ToolCall call) override {
+        for (auto& member : members_) {
+            Decision decision = co_await member->decide(call);
+            if (decision.verdict != Verdict::pass) co_return decision;
+        }
+        co_return Decision{};
+    }
+
+private:
+    PolicyList members_;
+};
+
+// Any denial denies; passes if none denies and any passes; else allows.
+class AllOf final : public ApprovalPolicy {
+public:
+    explicit AllOf(PolicyList members)
+        : members_(detail::checked_members(std::move(members), "all_of")) {}
+
+    awaitable<Decision> decide(ToolCall call) override {
+        Decision result(Verdict::allow);
+        for (auto& member : members_) {
+            Decision decision = co_await member->decide(call);
+            if (decision.verdict == Verdict::deny) co_return decision;
+            if (decision.verdict == Verdict::pass) result = std::move(decision);
+        }
+        co_return result;
+    }
+
+private:
+    PolicyList members_;
+};
+
+// Any allowance allows; else any denial denies; else passes.
+class AnyOf final : public ApprovalPolicy {
+public:
+    explicit AnyOf(PolicyList members)
+        : members_(detail::checked_members(std::move(members), "any_of")) {}
+
+    awaitable<Decision> decide(ToolCall call) override {
+        Decision result;
+        for (auto& member : members_) {
+            Decision decision = co_await member->decide(call);
+            if (decision.verdict == Verdict::allow) co_return decision;
+            if (decision.verdict == Verdict::deny) result = std::move(decision);
+        }
+        co_return result;
+    }
+
+private:
+    PolicyList members_;
+};
+
+namespace detail {
+// A failed policy is a denial, at once: operator|| would wait for the other side instead.
+inline awaitable<Decision> decide_or_deny(ApprovalPolicy& policy, ToolCall call) {
+    std::string problem;
+    try {
+        Decision decision = co_await policy.decide(std::move(call));
+        co_return decision;
+    } catch (const std::exception& e) {
+        problem = e.what();
+    } catch (...) {
+        problem = "unknown exception";
+    }
+    co_return Decision(Verdict::deny, "the approval policy failed: " + problem);
+}
+}  // namespace detail
+
+// The only caller of decide(): anything but a clear allow within `timeout` is a denial.
+// timeout zero: unlimited. Returns a Decision whose verdict is allow or deny, never pass.
+inline awaitable<Decision> approve(ApprovalPolicy& policy, ToolCall call, Duration timeout) {
+    using namespace asio::experimental::awaitable_operators;
+    Decision decision;
+    if (timeout <= Duration::zero()) {
+        decision = co_await detail::decide_or_deny(policy, std::move(call));
+    } else {
+        asio::steady_timer timer(co_await asio::this_coro::executor, timeout);
+        auto both = detail::decide_or_deny(policy, std::move(call)) || timer.async_wait(asio::use_awaitable);
+        auto first = co_await std::move(both);
+        if (first.index() == 0) {
+            decision = std::get<0>(std::move(first));
+        } else {
+            decision = Decision(Verdict::deny, "nobody answered in time");
+            decision.expired = true;
+        }
+    }
+    if (decision.verdict == Verdict::pass)
+        decision = Decision(Verdict::deny, "no approval policy allowed this call");
+    co_return decision;
+}
+
+}  // namespace ipybox

@@ -1,0 +1,42 @@
+#pragma once
+// Policies as configuration: "ask", {"deny": {...}}, {"first_match": ["x", ...]}, nested at will.
+#include <ipybox/approval.hpp>
+#include <ipybox/registry.hpp>
+#include <string>
+
+namespace ipybox {
+
+// Makes the policy a configuration describes: a plugin's name, an object of one plugin's name
+// and its configuration, or an object of one combinator (first_match, all_of, any_of) and its
+// members. Throws errc::bad_config, naming the place, and errc::no_such_plugin. `host` must
+// outlive the policy.
+inline PolicyPtr make_policy(PluginRegistry& registry, Host& host, const json::value& config,
+                             const std::string& where = "approval", int depth = 0) {
+    if (depth > 16) throw Error(errc::bad_config, where + ": nested more than 16 deep");
+    if (const auto* name = config.if_string())
+        return registry.make<ApprovalPolicy>(std::string_view(*name), host, json::object{});
+    const auto* object = config.if_object();
+    if (!object || object->size() != 1)
+        throw Error(errc::bad_config,
+                    where + ": must be a policy's name or an object of exactly one of "
+                            "first_match, all_of, any_of or a policy's name");
+    const auto& entry = *object->begin();
+    const std::string_view name = entry.key();
+    const std::string place = where + "/" + std::string(name);
+    if (name != "first_match" && name != "all_of" && name != "any_of") {
+        if (!entry.value().is_object())
+            throw Error(errc::bad_config, place + ": must be an object, the configuration of that policy");
+        return registry.make<ApprovalPolicy>(name, host, entry.value().get_object());
+    }
+    const auto* list = entry.value().if_array();
+    if (!list || list->empty())
+        throw Error(errc::bad_config, place + ": must be an array of at least one policy");
+    PolicyList members;
+    for (std::size_t i = 0; i < list->size(); ++i)
+        members.push_back(make_policy(registry, host, (*list)[i], place + "/" + std::to_string(i), depth + 1));
+    if (name == "first_match") return std::make_unique<FirstMatch>(std::move(members));
+    if (name == "all_of") return std::make_unique<AllOf>(std::move(members));
+    return std::make_unique<AnyOf>(std::move(members));
+}
+
+}  // namespace ipybox

@@ -1,0 +1,53 @@
+#pragma once
+// Door 4: may this call happen?
+#include <ipybox/async.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace ipybox {
+
+enum class CallOrigin { mcp, shell, shell_magic, package };
+
+constexpr std::string_view to_string(CallOrigin origin) noexcept {
+    switch (origin) {
+        case CallOrigin::mcp: return "mcp";
+        case CallOrigin::shell: return "shell";
+        case CallOrigin::shell_magic: return "shell_magic";
+        case CallOrigin::package: return "package";
+    }
+    return "mcp";
+}
+
+// What is to be decided. server, tool and arguments are written by code in the kernel: data of
+// an attacker, to be escaped before a person sees it. The rest comes from the host.
+struct ToolCall {
+    std::string server;
+    std::string tool;
+    json::object arguments;
+    json::object annotations;   // the tool's hints as the MCP server states them
+    json::object input_schema;
+    std::string session;
+    CallOrigin origin = CallOrigin::mcp;
+};
+
+enum class Verdict { pass, allow, deny };  // pass: not mine to judge
+
+struct Decision {
+    Decision() = default;
+    Decision(Verdict answer, std::string why = {}) : verdict(answer), reason(std::move(why)) {}
+
+    Verdict verdict = Verdict::pass;
+    std::string reason;         // shown to the code that called, and audited
+    bool expired = false;       // a denial because nobody answered in time
+};
+
+class ApprovalPolicy {
+public:
+    virtual ~ApprovalPolicy() = default;
+    // May wait for a person. An exception is a denial. May run for many calls at once; the
+    // coroutine is cancelled when the call is withdrawn. Only approve() calls this.
+    virtual awaitable<Decision> decide(ToolCall call) = 0;
+};
+
+}  // namespace ipybox

@@ -1,0 +1,68 @@
+#pragma once
+// The coroutine type of every asynchronous function, and the two things coroutines wait for.
+// Everything here belongs to one thread: the one that runs the executor's io_context.
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <chrono>
+#include <list>
+#include <utility>
+
+namespace ipybox {
+
+namespace asio = boost::asio;
+namespace json = boost::json;
+using asio::awaitable;
+using Clock = std::chrono::steady_clock;
+using Duration = std::chrono::nanoseconds;
+
+// No deadline.
+inline constexpr Clock::time_point never = Clock::time_point::max();
+
+// When `limit` from now ends; zero or negative means never.
+inline Clock::time_point deadline_after(Duration limit) {
+    return limit <= Duration::zero() ? never : Clock::now() + limit;
+}
+
+// Completes with (error_code, …) instead of throwing.
+inline constexpr auto as_result = asio::as_tuple(asio::use_awaitable);
+
+// Something happened: wakes every coroutine that waits. A wake-up between a check and the wait
+// cannot be lost, because both run on the same thread without suspension between them.
+class Event {
+public:
+    explicit Event(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+
+    void notify() {
+        for (auto* timer : waiting_) timer->cancel();
+    }
+
+    // Returns when notified or at `deadline`; the caller checks its condition again.
+    // Cancelling the coroutine wakes it as well.
+    awaitable<void> wait(Clock::time_point deadline = never) {
+        asio::steady_timer timer(executor_, deadline);
+        const auto place = waiting_.insert(waiting_.end(), &timer);
+        const Leave leave{waiting_, place};
+        co_await timer.async_wait(as_result);
+    }
+
+private:
+    using Waiting = std::list<asio::steady_timer*>;
+    struct Leave {
+        Waiting& list;
+        Waiting::iterator place;
+        ~Leave() { list.erase(place); }
+    };
+    asio::any_io_executor executor_;
+    Waiting waiting_;
+};
+
+}  // namespace ipybox

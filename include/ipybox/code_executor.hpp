@@ -1,0 +1,704 @@
+#pragma once
+// Runs code actions: kernel, tools and approval behind one class.
+#include <openssl/rand.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <cctype>
+#include <deque>
+#include <filesystem>
+#include <ipybox/apigen.hpp>
+#include <ipybox/approval_config.hpp>
+#include <ipybox/detail/base64.hpp>
+#include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/kernel_package.hpp>
+#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/kernel_backend.hpp>
+#include <ipybox/python_environment.hpp>
+#include <ipybox/sandbox_config.hpp>
+#include <ipybox/tool_server.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace ipybox {
+
+struct CodeExecutorOptions {
+    // Plugins and their configuration.
+    std::string sandbox = "bubblewrap";
+    json::object sandbox_options;                      // fits the sandbox plugin's schema
+    std::optional<json::object> sandbox_config;        // settings in sandbox-runtime's schema
+    std::string kernel = "zmq";
+    json::object kernel_options;
+    json::value approval = "ask";                      // see approval_config.hpp
+    std::function<PolicyPtr(Host&)> make_policy;       // instead of `approval`, when set
+
+    std::filesystem::path python;                      // empty: found as find_python() does
+    std::filesystem::path workspace;                   // what the kernel may write; empty: the current directory
+    std::optional<std::filesystem::path> working_dir;  // set: restored after every cell
+    std::filesystem::path images_dir = "images";       // relative to the workspace
+    std::map<std::string, std::string> kernel_env;     // beside PATH, all that the kernel gets
+    Variables variables;                               // for ${NAME} in server parameters
+
+    Duration approval_timeout = std::chrono::seconds(60);    // zero: unlimited
+    Duration connect_timeout = std::chrono::seconds(30);     // to start an MCP server
+    Duration kernel_init_timeout = std::chrono::seconds(10);
+    Duration interrupt_grace = std::chrono::seconds(5);      // for a cell to end once interrupted
+    bool timeout_excludes_approval = false;
+    bool background_calls = false;                           // tool calls between executions
+    std::uint64_t max_output = std::uint64_t{1} << 30;       // bytes of one execution's output
+    Limits limits;                                           // for the kernel; see Sandbox
+    Logger logger;
+};
+
+// Text as the cell printed it; all chunks together are the whole output, byte for byte.
+struct CodeExecutionChunk {
+    std::string text;
+    bool is_stderr = false;
+};
+
+// How an execution ended, with everything it produced until then.
+struct CodeExecutionResult {
+    enum class Status { ok, error, timed_out, cancelled, kernel_lost, output_limit };
+
+    Status status = Status::ok;
+    std::optional<std::string> text;                // all output, stripped; absent when there was none
+    std::vector<std::filesystem::path> images;      // files in images_dir, in order
+    std::vector<json::object> displays;             // full MIME bundles, in order
+    std::string error;                              // Python's traceback, or what happened and what to do
+
+    bool ok() const noexcept { return status == Status::ok; }
+    // This result, or Error: code_failed, timed_out, cancelled, kernel_died, output_limit.
+    const CodeExecutionResult& value() const {
+        static constexpr errc codes[] = {errc::code_failed, errc::code_failed, errc::timed_out,
+                                         errc::cancelled, errc::kernel_died, errc::output_limit};
+        if (!ok()) throw Error(codes[static_cast<int>(status)], error);
+        return *this;
+    }
+};
+
+// A call that waits for an answer. Copies share the one answer; the first counts, and none counts
+// once the call was withdrawn. accept() and reject() may be called from any thread.
+class ApprovalRequest {
+public:
+    const std::string& server_name() const noexcept { return state_->call.server; }
+    const std::string& tool_name() const noexcept { return state_->call.tool; }
+    const json::object& tool_args() const noexcept { return state_->call.arguments; }
+    const ToolCall& call() const noexcept { return state_->call; }
+
+    void accept() const { answer(Decision(Verdict::allow)); }
+    void reject(std::string reason = {}) const { answer(Decision(Verdict::deny, std::move(reason))); }
+
+    // server.tool(k='v', …) on one line, safe to show on a terminal.
+    std::string to_string() const {
+        return detail::call_text(state_->call.server, state_->call.tool, state_->call.arguments);
+    }
+
+private:
+    friend class CodeExecutor;
+    struct State {
+        State(asio::any_io_executor e, ToolCall c) : executor(e), call(std::move(c)), changed(e) {}
+        asio::any_io_executor executor;
+        ToolCall call;
+        std::optional<Decision> decision;
+        Event changed;
+    };
+    explicit ApprovalRequest(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+    void answer(Decision decision) const {
+        asio::post(state_->executor, [state = state_, answer = std::move(decision)] {
+            if (state->decision) return;
+            state->decision = answer;
+            state->changed.notify();
+        });
+    }
+    std::shared_ptr<State> state_;
+};
+
+using ExecutionEvent = std::variant<ApprovalRequest, CodeExecutionChunk, CodeExecutionResult>;
+
+namespace detail {
+inline std::string strip(std::string_view text) {
+    const auto from = text.find_first_not_of(" \t\r\n\f\v");
+    if (from == text.npos) return {};
+    return std::string(text.substr(from, text.find_last_not_of(" \t\r\n\f\v") - from + 1));
+}
+
+// The private directory of one executor: the tool socket and the ipybox_kernel package. Hostile
+// code cannot write to it (unless there is no sandbox), the guest user can enter it.
+class RunDirectory {
+public:
+    RunDirectory() {
+        const char* base = ::getenv("XDG_RUNTIME_DIR");
+        struct stat status {};
+        // A guest that runs as another user cannot enter root's own runtime directory.
+        const bool usable = base != nullptr && ::geteuid() != 0 && ::stat(base, &status) == 0 &&
+                            S_ISDIR(status.st_mode) && std::string_view(base).size() < 60;
+        std::string name = std::string(usable ? base : "/tmp") + "/ipybox-XXXXXX";
+        if (::mkdtemp(name.data()) == nullptr) throw_io_error(name);
+        path_ = name;
+        make_readable(path_, 0711);
+        const auto package = path_ / "lib" / "ipybox_kernel";
+        std::filesystem::create_directories(package);
+        make_readable(path_ / "lib", 0755);
+        make_readable(package, 0755);
+        const FileHandle directory = open_directory(package);
+        for (const auto& file : kernel_package) {
+            write_new_file(directory.get(), std::string(file.name), file.text);
+            make_readable(package / file.name, 0644);
+        }
+    }
+    ~RunDirectory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    RunDirectory(const RunDirectory&) = delete;
+    RunDirectory& operator=(const RunDirectory&) = delete;
+    const std::filesystem::path& path() const noexcept { return path_; }
+
+private:
+    static void make_readable(const std::filesystem::path& path, mode_t mode) {
+        if (::chmod(path.c_str(), mode) != 0) throw_io_error(path.string());
+    }
+    std::filesystem::path path_;
+};
+}  // namespace detail
+
+// One kernel with its tools. All methods run on the executor's thread (ApprovalRequest answers
+// may come from any); the io_context must run. The registry must outlive the executor object and
+// everything it returned.
+class CodeExecutor {
+    struct Session;
+    struct Run;
+
+public:
+    // One running execution. Destroying it before its result cancels it.
+    class Execution {
+    public:
+        // The next event; the last one is a CodeExecutionResult, then nullopt for ever. Output
+        // waits in the kernel while nobody asks for it.
+        awaitable<std::optional<ExecutionEvent>> next() {
+            auto run = run_;
+            while (run->events.empty() && !run->finished) co_await run->changed.wait();
+            if (run->events.empty()) co_return std::nullopt;
+            std::optional<ExecutionEvent> event(std::move(run->events.front()));
+            run->events.pop_front();
+            if (const auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
+                run->queued -= chunk->text.size();
+                run->changed.notify();
+            }
+            co_return event;
+        }
+        // Interrupts the cell; the kernel's state stays. The result says cancelled.
+        void cancel() { run_->request_stop(CodeExecutionResult::Status::cancelled); }
+
+        ~Execution() {
+            if (!run_) return;
+            run_->abandoned = true;
+            cancel();
+        }
+        Execution(Execution&&) noexcept = default;
+        Execution& operator=(Execution&&) = delete;
+
+    private:
+        friend class CodeExecutor;
+        explicit Execution(std::shared_ptr<Run> run) : run_(std::move(run)) {}
+        std::shared_ptr<Run> run_;
+    };
+
+    CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry, CodeExecutorOptions options)
+        : session_(std::make_shared<Session>(std::move(executor), registry, std::move(options))) {
+        session_->prepare(session_);
+    }
+    ~CodeExecutor() { session_->abandon(); }
+    CodeExecutor(const CodeExecutor&) = delete;
+    CodeExecutor& operator=(const CodeExecutor&) = delete;
+
+    // Starts the kernel. Throws Error: kernel_start_failed, missing_dependency, sandbox_refused,
+    // bad_config, timed_out, io_error.
+    awaitable<void> start() {
+        auto session = session_;
+        co_await session->start();
+    }
+
+    // Ends the kernel and the MCP servers; a running execution ends as cancelled.
+    awaitable<void> stop() {
+        auto session = session_;
+        co_await session->stop();
+    }
+
+    // A new kernel; MCP servers stop and start again on their next use. State of the old kernel
+    // is lost. Works also after the kernel died. Throws what start() throws.
+    awaitable<void> reset() {
+        auto session = session_;
+        co_await session->stop();
+        co_await session->start();
+    }
+
+    // Begins an execution. timeout: from now until it is interrupted, zero means never. chunks:
+    // whether next() yields CodeExecutionChunk events. Throws errc::busy while another one is
+    // running, errc::kernel_died when reset() is due.
+    awaitable<Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120), bool chunks = false) {
+        auto session = session_;
+        auto run = co_await session->begin(session, std::move(code), timeout, chunks, false);
+        co_return Execution(std::move(run));
+    }
+
+    // Runs code to its end. What the policy would ask is answered with yes; denials stand.
+    awaitable<CodeExecutionResult> execute(std::string code, Duration timeout = std::chrono::seconds(120)) {
+        auto session = session_;
+        Execution execution(co_await session->begin(session, std::move(code), timeout, false, true));
+        for (;;) {
+            auto event = co_await execution.next();
+            if (!event) throw Error(errc::cancelled, "the execution ended without a result");
+            if (auto* result = std::get_if<CodeExecutionResult>(&*event)) co_return std::move(*result);
+        }
+    }
+
+    // Interrupts the running execution, if any.
+    void cancel() {
+        if (session_->run) session_->run->request_stop(CodeExecutionResult::Status::cancelled);
+    }
+
+    // Makes an MCP server callable by name. Throws errc::bad_config.
+    void register_server(const std::string& name, const json::object& params) {
+        check_server_name(name);
+        session_->tools->register_server(name, params);
+    }
+
+    // Registers the server and writes its Python API to root_dir/<name> (relative to the
+    // workspace). Returns the tools' names; what could not be generated is logged.
+    awaitable<std::vector<std::string>> generate_mcp_sources(std::string name, json::object params,
+                                                             std::filesystem::path root_dir = "mcptools") {
+        auto session = session_;
+        register_server(name, params);
+        const json::array tools = co_await session->tools->list_tools(name);
+        const auto package = generate_package(name, tools);
+        const auto root = detail::open_directory(session->workspace);
+        if (root_dir.is_relative()) detail::make_directory_beneath(root.get(), root_dir);
+        write_package(root_dir.is_relative() ? session->workspace / root_dir : root_dir, name, package);
+        for (const auto& skipped : package.skipped)
+            session->host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
+        std::vector<std::string> names;
+        for (const auto& tool : package.tools) names.push_back(tool.tool);
+        co_return names;
+    }
+
+    const std::filesystem::path& workspace() const noexcept { return session_->workspace; }
+
+private:
+    using Status = CodeExecutionResult::Status;
+    static constexpr std::size_t queue_limit = 4u << 20;  // bytes of chunks before the kernel waits
+
+    struct Run {
+        explicit Run(const asio::any_io_executor& executor) : changed(executor) {}
+        void push(ExecutionEvent event) {
+            if (const auto* chunk = std::get_if<CodeExecutionChunk>(&event)) queued += chunk->text.size();
+            events.push_back(std::move(event));
+            changed.notify();
+        }
+        void request_stop(Status why) {
+            if (finished || stop) return;
+            stop = why;
+            changed.notify();
+        }
+        bool backlog() const { return chunks && !stop && !abandoned && queued > queue_limit; }
+
+        std::deque<ExecutionEvent> events;
+        std::size_t queued = 0;
+        Event changed;
+        std::optional<Status> stop;       // why it is being interrupted
+        std::string stop_reason;
+        bool kernel_lost = false;         // it did not react, and was killed
+        bool finished = false;
+        bool abandoned = false;
+        bool chunks = false;
+        bool auto_approve = false;
+        Duration timeout{};
+        Clock::time_point started = Clock::now();
+        int approvals = 0;                // waiting now
+        Clock::time_point approvals_since{};
+        Duration approvals_waited{};
+    };
+
+    // What plugins made; tool calls that are being withdrawn keep it alive beyond the session.
+    struct Doors {
+        Host host;
+        std::unique_ptr<Sandbox> sandbox;
+        std::unique_ptr<Sandbox> servers_sandbox;  // for MCP servers
+        std::unique_ptr<KernelBackend> backend;
+        PolicyPtr policy;
+    };
+
+    // Owned by the executor and by its coroutines, so that none outlives what it uses.
+    struct Session : std::enable_shared_from_this<Session> {
+        Session(asio::any_io_executor executor, PluginRegistry& r, CodeExecutorOptions o)
+            : registry(r), options(std::move(o)), doors(std::make_shared<Doors>()), host(doors->host), idle(executor) {
+            host.executor = std::move(executor);
+            host.logger = options.logger;
+        }
+
+        void prepare(const std::weak_ptr<Session>& self) {
+            workspace = std::filesystem::absolute(options.workspace.empty() ? "." : options.workspace);
+            std::error_code error;
+            workspace = std::filesystem::canonical(workspace, error);
+            if (error || !std::filesystem::is_directory(workspace))
+                throw Error(errc::bad_argument, "workspace " + options.workspace.string() + ": not a directory; create it first");
+            host.ask = [self](ToolCall call) { return ask(self, std::move(call)); };
+            doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
+            doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
+            doors->backend = registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
+            doors->policy = options.make_policy ? options.make_policy(host) : make_policy(registry, host, options.approval);
+            if (!doors->policy) throw Error(errc::bad_argument, "make_policy returned no policy");
+            make_tool_server();
+        }
+
+        void make_tool_server() {
+            ToolServerOptions settings;
+            settings.approval_timeout = options.approval_timeout;
+            settings.connect_timeout = options.connect_timeout;
+            settings.background_calls = options.background_calls;
+            settings.owner = doors;
+            tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy, std::move(settings));
+            tools->set_variables(options.variables);
+        }
+
+        awaitable<void> start() {
+            auto self = shared_from_this();
+            if (kernel && kernel->alive()) co_return;
+            if (!run_directory) {
+                run_directory = std::make_unique<detail::RunDirectory>();
+                const auto user = doors->sandbox->guest_user(base_policy());
+                tools->listen(run_directory->path() / "tools", user);
+            }
+            const auto python = find_python(options.python);
+            const PythonEnvironment environment = co_await inspect_python(host.executor, python, std::chrono::seconds(30));
+            KernelSpec spec = co_await kernel_spec(environment);
+            kernel.reset();
+            kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
+        }
+
+        SandboxPolicy base_policy() const {
+            SandboxPolicy base;
+            base.cwd = options.working_dir ? std::filesystem::absolute(*options.working_dir) : workspace;
+            base.writable = {workspace};
+            if (options.working_dir) base.writable.push_back(base.cwd);
+            return base;
+        }
+
+        awaitable<KernelSpec> kernel_spec(PythonEnvironment environment) {
+            KernelSpec spec;
+            spec.python = environment.executable;
+            spec.logger = options.logger;
+            spec.init_timeout = options.kernel_init_timeout;
+            spec.extensions = {"ipybox_kernel"};
+            spec.policy = base_policy();
+            spec.policy.readable = environment.readable;
+            spec.policy.limits = options.limits;
+            const Capabilities able = co_await doors->sandbox->probe();
+            if (!able.available) throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + ": " + able.problem);
+            if (able.filesystem) {
+                spec.policy.hidden = {".env", "**/.env"};
+                for (const char* name : {".env", ".mcp.json", ".vscode", ".idea", ".claude", ".git/hooks", ".git/config",
+                                         ".gitconfig", ".gitmodules"})
+                    spec.policy.write_protected.push_back(workspace / name);
+                // An interpreter in the workspace runs on the host at the next start.
+                for (const auto& path : environment.readable)
+                    if (is_below(path, workspace)) spec.policy.write_protected.push_back(path);
+            }
+            spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
+            if (options.sandbox_config) {
+                const char* home = ::getenv("HOME");
+                spec.policy = apply_srt_settings(*options.sandbox_config, std::move(spec.policy), workspace,
+                                                 home ? std::filesystem::path(home) : std::filesystem::path("/"));
+            }
+            Channel socket;
+            socket.name = "tools";
+            socket.host_path = run_directory->path() / "tools";
+            Channel library;
+            library.name = "lib";
+            library.host_path = run_directory->path() / "lib";
+            auto& env = spec.policy.env;
+            env["PATH"] = (spec.python.parent_path().string() + ":/usr/local/bin:/usr/bin:/bin");
+            env["LANG"] = "C.UTF-8";
+            for (const auto& [name, value] : options.kernel_env) env[name] = value;
+            const std::string library_path = doors->sandbox->guest_path(library).string();
+            const auto own_path = options.kernel_env.find("PYTHONPATH");
+            env["PYTHONPATH"] = own_path == options.kernel_env.end() ? library_path : library_path + ":" + own_path->second;
+            env["IPYBOX_TOOL_SOCKET"] = doors->sandbox->guest_path(socket).string();
+            env["IPYBOX_TOOL_TOKEN"] = tools->token();
+            if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
+            spec.channels = {std::move(socket), std::move(library)};
+            co_return spec;
+        }
+
+        static bool is_below(const std::filesystem::path& path, const std::filesystem::path& directory) {
+            const auto relative = path.lexically_relative(directory);
+            return !relative.empty() && *relative.begin() != "..";
+        }
+
+        awaitable<void> stop() {
+            auto self = shared_from_this();
+            if (run) run->request_stop(Status::cancelled);
+            while (run) co_await idle.wait();
+            tools->end_execution();
+            if (auto old = std::move(kernel)) co_await old->shutdown();
+            co_await tools->reset();
+        }
+
+        // Without waiting: kills, and withdraws what is pending.
+        void abandon() {
+            abandoned = true;
+            if (run) {
+                run->abandoned = true;
+                run->request_stop(Status::cancelled);
+            } else {
+                kernel.reset();
+            }
+            tools->end_execution();
+        }
+
+        // A host.ask of a policy: an event of the running execution.
+        static awaitable<Decision> ask(std::weak_ptr<Session> weak, ToolCall call) {
+            auto self = weak.lock();
+            auto current = self ? self->run : nullptr;
+            if (!current || current->finished) co_return Decision(Verdict::deny, "no execution is there to ask for");
+            if (current->auto_approve) co_return Decision(Verdict::allow);
+            auto state = std::make_shared<ApprovalRequest::State>(self->host.executor, std::move(call));
+            struct Waiting {
+                std::shared_ptr<Run> run;
+                std::shared_ptr<ApprovalRequest::State> state;
+                ~Waiting() {
+                    if (!state->decision) state->decision = Decision(Verdict::deny, "withdrawn");
+                    if (--run->approvals == 0) run->approvals_waited += Clock::now() - run->approvals_since;
+                    run->changed.notify();
+                }
+            };
+            if (current->approvals++ == 0) current->approvals_since = Clock::now();
+            const Waiting waiting{current, state};
+            current->push(ApprovalRequest(state));
+            while (!state->decision) co_await state->changed.wait();
+            co_return *state->decision;
+        }
+
+        awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
+                                              bool chunks, bool auto_approve) {
+            while (run && run->abandoned) co_await idle.wait();
+            if (run) throw Error(errc::busy, "an execution is running; wait for its result or cancel it");
+            if (!kernel) throw Error(errc::kernel_died, "no kernel is running; call start() or reset()");
+            if (!kernel->alive()) throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
+            run = std::make_shared<Run>(host.executor);
+            run->timeout = timeout;
+            run->chunks = chunks;
+            run->auto_approve = auto_approve;
+            tools->begin_execution();
+            asio::co_spawn(host.executor, pump(self, run, std::move(code)), asio::detached);
+            asio::co_spawn(host.executor, watch(self, run), asio::detached);
+            co_return run;
+        }
+
+        // Moves output from the kernel to the consumer until the cell is done.
+        static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current, std::string code) {
+            CodeExecutionResult result;
+            Output output{*self, *current, result, {}, 0};
+            try {
+                ExecuteRequest request;
+                request.code = std::move(code);
+                co_await self->kernel->execute(std::move(request));
+                for (bool done = false; !done;) {
+                    while (current->backlog()) co_await current->changed.wait();
+                    auto item = co_await self->kernel->next(never);
+                    if (item) done = output.take(std::move(*item));
+                }
+            } catch (const Error& error) {
+                result.status = Status::kernel_lost;
+                result.error = error.detail();
+            } catch (const std::exception& error) {
+                result.status = Status::kernel_lost;
+                result.error = std::string("the connection to the kernel failed: ") + error.what();
+            }
+            if (current->stop) {
+                result.status = *current->stop;
+                result.error = current->stop_reason;
+                if (current->kernel_lost)
+                    result.error += "; the code did not react to the interrupt, so the kernel was killed and its state "
+                                    "is lost: reset() starts a new one";
+            }
+            if (std::string text = detail::strip(output.text); !text.empty()) result.text = std::move(text);
+            self->tools->end_execution();
+            current->finished = true;
+            current->push(std::move(result));
+            self->run = nullptr;
+            self->idle.notify();
+            if (self->abandoned) self->kernel.reset();
+        }
+
+        // Interrupts at the deadline or on request, kills what does not react.
+        static awaitable<void> watch(std::shared_ptr<Session> self, std::shared_ptr<Run> current) {
+            while (!current->finished && !current->stop) {
+                const auto deadline = self->deadline(*current);
+                if (Clock::now() >= deadline) {
+                    current->stop = Status::timed_out;
+                } else {
+                    co_await current->changed.wait(deadline);
+                }
+            }
+            if (current->finished) co_return;
+            if (*current->stop == Status::timed_out) {
+                char seconds[32];
+                std::snprintf(seconds, sizeof seconds, "%.2fs", std::chrono::duration<double>(current->timeout).count());
+                current->stop_reason = std::string("execution timed out after ") + seconds;
+            } else if (*current->stop == Status::cancelled) {
+                current->stop_reason = "the execution was cancelled";
+            }
+            current->changed.notify();  // the pump no longer waits for the consumer
+            for (int attempt = 0; attempt < 2 && !current->finished; ++attempt) {
+                try {
+                    if (self->kernel) co_await self->kernel->interrupt();
+                } catch (const std::exception& error) {
+                    self->host.logger(LogLevel::warning, std::string("interrupt: ") + error.what());
+                }
+                self->tools->end_execution();
+                const auto patience = Clock::now() + self->options.interrupt_grace / 2;
+                while (!current->finished && Clock::now() < patience) co_await current->changed.wait(patience);
+            }
+            if (current->finished) co_return;
+            current->kernel_lost = true;
+            if (self->kernel) co_await self->kernel->shutdown();
+        }
+
+        Clock::time_point deadline(const Run& current) const {
+            if (current.timeout <= Duration::zero()) return never;
+            auto end = current.started + current.timeout;
+            if (options.timeout_excludes_approval) {
+                end += current.approvals_waited;
+                if (current.approvals > 0) return never;  // looked at again when the answer is there
+            }
+            return end;
+        }
+
+        // Collects what the kernel sends into chunks and a result.
+        struct Output {
+            Session& session;
+            Run& run;
+            CodeExecutionResult& result;
+            std::string text;
+            std::uint64_t size;
+
+            // True when the cell is done.
+            bool take(KernelOutput item) {
+                if (auto* stream = std::get_if<Stream>(&item)) {
+                    add_text(std::move(stream->text), stream->is_stderr);
+                } else if (auto* display = std::get_if<Display>(&item)) {
+                    add_display(std::move(*display));
+                } else if (auto* error = std::get_if<PythonError>(&item)) {
+                    result.status = Status::error;
+                    TracebackFilter filter;
+                    result.error = error->traceback.empty() ? error->name + ": " + error->value : filter(error->traceback);
+                } else if (const auto* done = std::get_if<Done>(&item)) {
+                    if (!done->ok && result.status == Status::ok) {
+                        result.status = Status::error;
+                        result.error = "the kernel did not run the code to its end";
+                    }
+                    return true;
+                }
+                return false;
+            }
+
+            using TracebackFilter = detail::TerminalFilter;
+
+            bool fits(std::size_t more) {
+                if (size + more <= session.options.max_output) {
+                    size += more;
+                    return true;
+                }
+                if (!run.stop) {
+                    run.stop_reason = "the output exceeded the limit of " + std::to_string(session.options.max_output) +
+                                      " bytes; what came before it is in the result. Print less, write to a file, or "
+                                      "raise max_output";
+                    run.request_stop(Status::output_limit);
+                }
+                return false;
+            }
+
+            void add_text(std::string piece, bool is_stderr) {
+                if (piece.empty() || (run.stop && *run.stop == Status::output_limit) || !fits(piece.size())) return;
+                text += piece;
+                if (!run.chunks || run.abandoned) return;
+                CodeExecutionChunk chunk;
+                chunk.text = std::move(piece);
+                chunk.is_stderr = is_stderr;
+                run.push(std::move(chunk));
+            }
+
+            void add_display(Display display) {
+                std::size_t bytes = 0;
+                for (const auto& entry : display.data)
+                    if (const auto* value = entry.value().if_string()) bytes += value->size();
+                if (!fits(bytes)) return;
+                bool is_image = false;
+                static constexpr std::pair<const char*, const char*> kinds[] = {
+                    {"image/png", ".png"}, {"image/jpeg", ".jpg"}, {"image/gif", ".gif"},
+                    {"image/webp", ".webp"}, {"image/svg+xml", ".svg"}};
+                for (const auto& [mime, extension] : kinds) {
+                    const auto* value = display.data.if_contains(mime);
+                    if (is_image || !value || !value->is_string()) continue;
+                    const std::string_view encoded = value->get_string();
+                    const bool as_text = std::string_view(extension) == ".svg";
+                    const auto image = as_text ? std::optional<std::string>(encoded) : detail::decode_base64(encoded);
+                    if (!image) continue;
+                    is_image = true;
+                    save_image(*image, extension);
+                }
+                if (const auto* plain = display.data.if_contains("text/plain"); plain && plain->is_string() && !is_image)
+                    add_text(std::string(plain->get_string()) + "\n", false);
+                result.displays.push_back(std::move(display.data));
+            }
+
+            void save_image(const std::string& bytes, const char* extension) {
+                try {
+                    const auto& wanted = session.options.images_dir;
+                    detail::FileHandle directory;
+                    if (wanted.is_relative()) {
+                        const auto root = detail::open_directory(session.workspace);
+                        directory = detail::make_directory_beneath(root.get(), wanted);
+                    } else {
+                        std::filesystem::create_directories(wanted);
+                        directory = detail::open_directory(wanted);
+                    }
+                    unsigned char random[4];
+                    if (RAND_bytes(random, sizeof random) != 1) throw Error(errc::io_error, "no random numbers");
+                    char name[16];
+                    std::snprintf(name, sizeof name, "%02x%02x%02x%02x%s", random[0], random[1], random[2], random[3], extension);
+                    detail::write_new_file(directory.get(), name, bytes);
+                    result.images.push_back((wanted.is_relative() ? session.workspace / wanted : wanted) / name);
+                } catch (const std::exception& error) {
+                    add_text(std::string("[ipybox] an image could not be saved: ") + error.what() + "\n", true);
+                }
+            }
+        };
+
+        PluginRegistry& registry;
+        CodeExecutorOptions options;
+        std::shared_ptr<Doors> doors;
+        Host& host;
+        Event idle;  // an execution ended
+        std::filesystem::path workspace;
+        std::unique_ptr<detail::RunDirectory> run_directory;
+        std::unique_ptr<ToolServer> tools;
+        std::unique_ptr<Kernel> kernel;
+        std::shared_ptr<Run> run;
+        bool abandoned = false;
+    };
+
+    std::shared_ptr<Session> session_;
+};
+
+}  // namespace ipybox

@@ -1,0 +1,261 @@
+#pragma once
+// What a person configures: MCP servers, variables and secrets.
+#include <algorithm>
+#include <boost/json/stream_parser.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <ipybox/async.hpp>
+#include <ipybox/error.hpp>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ipybox {
+
+// Reads a whole file of at most `limit` bytes. Throws errc::bad_argument naming the path.
+inline std::string read_text_file(const std::filesystem::path& path, std::size_t limit = 16u << 20) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error))
+        throw Error(errc::bad_argument, path.string() + ": is a directory, a file is needed");
+    std::ifstream in(path, std::ios::binary);
+    if (!in) throw Error(errc::bad_argument, path.string() + ": cannot be read; does it exist?");
+    std::string text(limit + 1, '\0');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(in.gcount()));
+    if (text.size() > limit)
+        throw Error(errc::bad_argument, path.string() + ": larger than " + std::to_string(limit) + " bytes");
+    return text;
+}
+
+// Parses JSON; an error names `what`, the line and the column.
+inline json::value parse_json(std::string_view text, const std::string& what) {
+    json::stream_parser parser;
+    boost::system::error_code error;
+    const std::size_t used = parser.write_some(text.data(), text.size(), error);
+    if (!error && text.find_first_not_of(" \t\r\n", used) != text.npos)
+        error = make_error_code(json::error::extra_data);
+    if (!error) parser.finish(error);
+    if (!error) return parser.release();
+    const auto before = text.substr(0, std::min(used, text.size()));
+    const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+    const auto column = before.size() - (before.rfind('\n') + 1) + 1;
+    throw Error(errc::bad_config, what + ": not valid JSON at line " + std::to_string(line) + ", column " +
+                                      std::to_string(column) + ": " + error.message());
+}
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+// Parses the lines of a .env file: NAME=value, optional "export", single quotes literal, double
+// quotes with \n \" \\ escapes, # comments. Throws errc::bad_config naming the line.
+inline Variables parse_env(std::string_view text, const std::string& what) {
+    Variables variables;
+    std::istringstream lines{std::string(text)};
+    std::string line;
+    for (int number = 1; std::getline(lines, line); ++number) {
+        const auto fail = [&](const char* why) {
+            throw Error(errc::bad_config, what + ", line " + std::to_string(number) + ": " + why);
+        };
+        std::string_view rest = line;
+        const auto trim = [](std::string_view s) {
+            const auto from = s.find_first_not_of(" \t\r");
+            return from == s.npos ? std::string_view{} : s.substr(from, s.find_last_not_of(" \t\r") - from + 1);
+        };
+        rest = trim(rest);
+        if (rest.empty() || rest.front() == '#') continue;
+        if (rest.starts_with("export ")) rest = trim(rest.substr(7));
+        const auto equals = rest.find('=');
+        if (equals == rest.npos || equals == 0) fail("expected NAME=value");
+        const auto name = trim(rest.substr(0, equals));
+        for (const char c : name)
+            if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') fail("a name has letters, digits and _ only");
+        rest = trim(rest.substr(equals + 1));
+        std::string value;
+        if (!rest.empty() && (rest.front() == '"' || rest.front() == '\'')) {
+            const char quote = rest.front();
+            std::size_t at = 1;
+            for (; at < rest.size() && rest[at] != quote; ++at) {
+                if (quote == '"' && rest[at] == '\\' && at + 1 < rest.size()) {
+                    const char next = rest[++at];
+                    value += next == 'n' ? '\n' : next == 't' ? '\t' : next;
+                } else {
+                    value += rest[at];
+                }
+            }
+            if (at >= rest.size()) fail("the quote is not closed");
+            const auto after = trim(rest.substr(at + 1));
+            if (!after.empty() && after.front() != '#') fail("text after the closing quote");
+        } else {
+            const auto comment = rest.find(" #");
+            value = trim(rest.substr(0, comment));
+        }
+        variables[std::string(name)] = value;
+    }
+    return variables;
+}
+
+// Texts that must not be seen: replaced wherever a message could carry them out.
+class Secrets {
+public:
+    // Values shorter than six characters are not kept: hiding "1" would hide everything.
+    void add(std::string value) {
+        if (value.size() < 6 || std::find(values_.begin(), values_.end(), value) != values_.end()) return;
+        values_.push_back(std::move(value));
+        std::sort(values_.begin(), values_.end(),
+                  [](const auto& a, const auto& b) { return a.size() > b.size(); });
+    }
+    std::string hide(std::string text) const {
+        for (const auto& value : values_)
+            for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += 8)
+                text.replace(at, value.size(), "[hidden]");
+        return text;
+    }
+
+private:
+    std::vector<std::string> values_;
+};
+
+// Looks ${NAME} up: the environment of this process first, then `variables`.
+class VariableSource {
+public:
+    explicit VariableSource(Variables variables = {}) : variables_(std::move(variables)) {}
+    std::optional<std::string> find(const std::string& name) const {
+        if (const char* value = std::getenv(name.c_str())) return std::string(value);
+        const auto found = variables_.find(name);
+        return found == variables_.end() ? std::nullopt : std::optional(found->second);
+    }
+
+private:
+    Variables variables_;
+};
+
+namespace detail {
+inline std::string substitute_text(std::string_view text, const VariableSource& source,
+                                   const std::string& where, Secrets& secrets) {
+    std::string result;
+    for (;;) {
+        const auto from = text.find("${");
+        result += text.substr(0, from);
+        if (from == text.npos) return result;
+        const auto to = text.find('}', from);
+        if (to == text.npos)
+            throw Error(errc::bad_config, where + ": \"${\" is not closed by \"}\"");
+        std::string name(text.substr(from + 2, to - from - 2));
+        std::optional<std::string> fallback;
+        if (const auto colon = name.find(":-"); colon != name.npos) {
+            fallback = name.substr(colon + 2);
+            name.resize(colon);
+        }
+        auto value = source.find(name);
+        if (value) {
+            secrets.add(*value);
+        } else {
+            value = fallback;
+        }
+        if (!value)
+            throw Error(errc::bad_config, where + ": the variable " + name +
+                                              " is not set; set it in the environment or in .env");
+        result += *value;
+        text.remove_prefix(to + 1);
+    }
+}
+}  // namespace detail
+
+// Replaces ${NAME} and ${NAME:-default} in every string of `value`; the values put in are added
+// to `secrets`. Throws errc::bad_config naming the variable and `where`.
+inline json::value substitute_variables(const json::value& value, const VariableSource& source,
+                                        const std::string& where, Secrets& secrets) {
+    if (const auto* text = value.if_string())
+        return json::string(detail::substitute_text(*text, source, where, secrets));
+    if (const auto* list = value.if_array()) {
+        json::array result;
+        for (const auto& item : *list)
+            result.push_back(substitute_variables(item, source, where, secrets));
+        return result;
+    }
+    if (const auto* object = value.if_object()) {
+        json::object result;
+        for (const auto& [key, item] : *object)
+            result[key] = substitute_variables(item, source, where + "/" + std::string(key), secrets);
+        return result;
+    }
+    return value;
+}
+
+// The plugin that reaches a server: params.type, else by URL (/sse means sse), else stdio.
+inline std::string transport_of(const json::object& params) {
+    if (const auto* type = params.if_contains("type"); type && type->is_string()) {
+        const std::string_view name = type->get_string();
+        return name == "http" || name == "streamable-http" ? "streamable_http" : std::string(name);
+    }
+    const auto* url = params.if_contains("url");
+    if (!url || !url->is_string()) return "stdio";
+    const std::string_view text = url->get_string();
+    return text.substr(0, text.find('?')).find("/sse") != text.npos ? "sse" : "streamable_http";
+}
+
+// Checks one server's parameters as MCP clients write them and drops what only those clients
+// use. Throws errc::bad_config naming the field. `where` is its place for messages.
+inline json::object check_server_params(const json::value& value, const std::string& where) {
+    const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
+    const auto* params = value.if_object();
+    if (!params) fail("must be an object with \"command\" (stdio) or \"url\" (HTTP)");
+    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "url", "headers", "type"};
+    static constexpr std::string_view clients[] = {"disabled", "autoApprove", "alwaysAllow", "timeout",
+                                                   "description", "name", "icon", "gallery", "trust"};
+    json::object result;
+    for (const auto& [key, item] : *params) {
+        const std::string_view name = key;
+        if (std::find(std::begin(own), std::end(own), name) != std::end(own)) {
+            result[key] = item;
+        } else if (std::find(std::begin(clients), std::end(clients), name) == std::end(clients)) {
+            fail("unknown field \"" + std::string(name) +
+                 "\"; accepted: command, args, env, cwd (stdio) or url, headers (HTTP), and type");
+        }
+    }
+    if (result.contains("command") == result.contains("url"))
+        fail("needs either \"command\" (stdio) or \"url\" (HTTP)");
+    const auto string_field = [&](const char* name) {
+        if (const auto* field = result.if_contains(name); field && !field->is_string())
+            fail(std::string("\"") + name + "\" must be a string");
+    };
+    for (const char* name : {"command", "cwd", "url", "type"}) string_field(name);
+    if (const auto* args = result.if_contains("args")) {
+        if (!args->is_array()) fail("\"args\" must be an array of strings");
+        for (const auto& arg : args->get_array())
+            if (!arg.is_string()) fail("\"args\" must be an array of strings");
+    }
+    for (const char* name : {"env", "headers"}) {
+        const auto* field = result.if_contains(name);
+        if (!field) continue;
+        if (!field->is_object()) fail(std::string("\"") + name + "\" must be an object of strings");
+        for (const auto& entry : field->get_object())
+            if (!entry.value().is_string())
+                fail(std::string("\"") + name + "/" + std::string(entry.key()) + "\" must be a string");
+    }
+    return result;
+}
+
+// The servers of a configuration's "mcpServers" block, without the disabled ones. Throws
+// errc::bad_config naming the field.
+inline std::map<std::string, json::object> read_mcp_servers(const json::value& config, const std::string& what) {
+    const auto* root = config.if_object();
+    if (!root) throw Error(errc::bad_config, what + ": must be a JSON object with \"mcpServers\"");
+    const auto* block = root->if_contains("mcpServers");
+    if (!block || !block->is_object())
+        throw Error(errc::bad_config, what + ": needs \"mcpServers\", an object of server parameters by name");
+    std::map<std::string, json::object> servers;
+    for (const auto& [name, value] : block->get_object()) {
+        const std::string where = what + ", mcpServers/" + std::string(name);
+        auto params = check_server_params(value, where);
+        const auto* disabled = value.get_object().if_contains("disabled");
+        if (disabled && disabled->is_bool() && disabled->get_bool()) continue;
+        servers.emplace(name, std::move(params));
+    }
+    return servers;
+}
+
+}  // namespace ipybox

@@ -1,0 +1,264 @@
+#pragma once
+// Jupyter messaging 5.3/5.4 without sockets: build signed requests, check and read what a kernel
+// sent. The kernel knows the key, so a good signature proves only where bytes came from: every
+// count, size and depth is bounded. https://jupyter-client.readthedocs.io/en/stable/messaging.html
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/params.h>
+#include <openssl/rand.h>
+
+#include <array>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/system/result.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ipybox::detail {
+
+namespace json = boost::json;
+
+struct WireLimits {
+    std::size_t frames = 1024;        // of one message, identities and buffers included
+    std::size_t bytes = 256U << 20;   // of all its frames together
+    std::size_t depth = 128;          // nesting of each JSON part
+};
+
+enum class WireFault { frame_count, too_large, no_delimiter, bad_signature, bad_json, bad_header };
+
+inline const char* describe(WireFault fault) noexcept {
+    switch (fault) {
+        case WireFault::frame_count: return "a message with a wrong number of frames";
+        case WireFault::too_large: return "a message over the size limit";
+        case WireFault::no_delimiter: return "a message without its delimiter";
+        case WireFault::bad_signature: return "a message with a bad signature";
+        case WireFault::bad_json: return "a message that is not valid or too deeply nested JSON";
+        case WireFault::bad_header: return "a message with an incomplete header";
+    }
+    return "a malformed message";
+}
+
+template <class T>
+using WireResult = boost::system::result<T, WireFault>;
+
+// `text` with every byte that is not part of well-formed UTF-8 replaced by U+FFFD.
+inline std::string repair_utf8(std::string_view text) {
+    std::string out;
+    out.reserve(text.size() + 16);
+    const auto byte = [&](std::size_t at) -> unsigned {
+        return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
+    };
+    for (std::size_t i = 0; i < text.size();) {
+        const unsigned lead = byte(i);
+        std::size_t length = lead < 0x80 ? 1 : 0;
+        // Second bytes are narrowed so that overlong forms, surrogates and > U+10FFFF fail.
+        unsigned low = 0x80, high = 0xBF;
+        if (lead >= 0xC2 && lead <= 0xDF) length = 2;
+        if (lead >= 0xE0 && lead <= 0xEF) length = 3;
+        if (lead >= 0xF0 && lead <= 0xF4) length = 4;
+        if (lead == 0xE0) low = 0xA0;
+        if (lead == 0xED) high = 0x9F;
+        if (lead == 0xF0) low = 0x90;
+        if (lead == 0xF4) high = 0x8F;
+        for (std::size_t k = 1; k < length; ++k) {
+            const unsigned next = byte(i + k);
+            if (next < low || next > high) length = 0;
+            low = 0x80, high = 0xBF;
+        }
+        if (length == 0) {
+            out += "\xEF\xBF\xBD";
+            length = 1;
+        } else {
+            out.append(text, i, length);
+        }
+        i += length;
+    }
+    return out;
+}
+
+// One JSON object from the wire. Python encodes text that is no valid Unicode (a file name, say)
+// into bytes that are no valid UTF-8: those become U+FFFD instead of costing the kernel its life.
+inline WireResult<json::object> read_object(std::string_view text, std::size_t max_depth) {
+    json::parse_options options;
+    options.max_depth = max_depth;
+    boost::system::error_code error;
+    json::value value = json::parse(text, error, {}, options);
+    if (error) {
+        const std::string repaired = repair_utf8(text);
+        if (repaired == text) return WireFault::bad_json;
+        error.clear();
+        value = json::parse(repaired, error, {}, options);
+    }
+    if (error || !value.is_object()) return WireFault::bad_json;
+    return std::move(value.get_object());
+}
+
+// What a message says about itself. The views point into the frames it was read from.
+struct WireMessage {
+    std::string type;
+    std::string id;
+    std::string parent_id;     // empty: answers no request
+    std::string_view content;  // JSON; read_object() parses it when somebody wants to know
+    std::size_t buffers = 0;
+};
+
+// One client session: its key, its message ids. Not copyable; one per kernel.
+class WireSession {
+public:
+    static constexpr std::string_view delimiter = "<IDS|MSG>";
+
+    // `key` is the connection file's; throws std::runtime_error when OpenSSL cannot serve.
+    explicit WireSession(std::string_view key, WireLimits limits = WireLimits())
+        : limits_(limits), session_(random_hex()) {
+        mac_.reset(EVP_MAC_fetch(nullptr, "HMAC", nullptr));
+        if (mac_) context_.reset(EVP_MAC_CTX_new(mac_.get()));
+        char digest[] = "SHA256";
+        const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string("digest", digest, 0),
+                                         OSSL_PARAM_construct_end()};
+        const auto* bytes = reinterpret_cast<const unsigned char*>(key.data());
+        if (!context_ || EVP_MAC_init(context_.get(), bytes, key.size(), parameters) != 1)
+            throw std::runtime_error("OpenSSL offers no HMAC-SHA256");
+    }
+
+    // 32 hexadecimal digits from the system's random source: a key, or a session's name.
+    static std::string random_hex() {
+        std::array<unsigned char, 16> bytes;
+        if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
+            throw std::runtime_error("OpenSSL has no random numbers");
+        return hex(bytes);
+    }
+
+    const WireLimits& limits() const noexcept { return limits_; }
+
+    struct Request {
+        std::string id;
+        std::vector<std::string> frames;
+    };
+
+    // The frames of a request, signed. Ids never repeat: ipykernel drops a repeated signature.
+    Request request(std::string_view type, const json::object& content) {
+        Request request;
+        request.id = session_ + "_" + std::to_string(++counter_);
+        json::object header;
+        header["msg_id"] = request.id;
+        header["msg_type"] = type;
+        header["username"] = "ipybox";
+        header["session"] = session_;
+        header["date"] = timestamp();
+        header["version"] = "5.3";
+        std::string head = json::serialize(header), body = json::serialize(content);
+        std::string signature = sign({head, "{}", "{}", body});
+        request.frames.reserve(6);
+        request.frames.emplace_back(delimiter);
+        request.frames.push_back(std::move(signature));
+        request.frames.push_back(std::move(head));
+        request.frames.emplace_back("{}");
+        request.frames.emplace_back("{}");
+        request.frames.push_back(std::move(body));
+        return request;
+    }
+
+    // Checks and reads one received message; trusts nothing in it.
+    WireResult<WireMessage> read(std::span<const std::string_view> frames) const {
+        if (frames.size() > limits_.frames) return WireFault::frame_count;
+        std::size_t total = 0;
+        for (const std::string_view frame : frames) {
+            if (frame.size() > limits_.bytes - total) return WireFault::too_large;
+            total += frame.size();
+        }
+        std::size_t at = 0;
+        while (at < frames.size() && frames[at] != delimiter) ++at;
+        if (at == frames.size()) return WireFault::no_delimiter;
+        const auto parts = frames.subspan(at + 1);
+        if (parts.size() < 5) return WireFault::frame_count;
+        const std::string expected = sign({parts[1], parts[2], parts[3], parts[4]});
+        if (parts[0].size() != expected.size() ||
+            CRYPTO_memcmp(parts[0].data(), expected.data(), expected.size()) != 0)
+            return WireFault::bad_signature;
+
+        const auto header = read_object(parts[1], limits_.depth);
+        const auto parent = read_object(parts[2], limits_.depth);
+        if (!header || !parent) return WireFault::bad_json;
+        WireMessage message;
+        const auto text = [](const json::object& object, std::string_view key, std::string& out) {
+            const auto* value = object.if_contains(key);
+            if (value == nullptr || !value->is_string()) return false;
+            out.assign(value->get_string().data(), value->get_string().size());
+            return !out.empty();
+        };
+        if (!text(*header, "msg_type", message.type) || !text(*header, "msg_id", message.id))
+            return WireFault::bad_header;
+        if (!parent->empty() && !text(*parent, "msg_id", message.parent_id))
+            return WireFault::bad_header;
+        message.content = parts[4];
+        message.buffers = parts.size() - 5;
+        return message;
+    }
+
+    // Lower-case hexadecimal HMAC-SHA256 of the parts in order.
+    std::string sign(std::initializer_list<std::string_view> parts) const {
+        std::array<unsigned char, 32> digest{};
+        std::size_t size = 0;
+        // A copy, because early OpenSSL 3.0 cannot start a keyed context anew.
+        const std::unique_ptr<EVP_MAC_CTX, Free> copy(EVP_MAC_CTX_dup(context_.get()));
+        bool good = copy != nullptr;
+        for (const std::string_view part : parts) {
+            const auto* bytes = reinterpret_cast<const unsigned char*>(part.data());
+            good = good && EVP_MAC_update(copy.get(), bytes, part.size()) == 1;
+        }
+        good = good && EVP_MAC_final(copy.get(), digest.data(), &size, digest.size()) == 1;
+        if (!good || size != digest.size()) throw std::runtime_error("HMAC-SHA256 failed");
+        return hex(digest);
+    }
+
+private:
+    static std::string hex(std::span<const unsigned char> bytes) {
+        constexpr std::string_view digits = "0123456789abcdef";
+        std::string text;
+        text.reserve(2 * bytes.size());
+        for (const unsigned char byte : bytes) {
+            text += digits[byte >> 4];
+            text += digits[byte & 15];
+        }
+        return text;
+    }
+
+    // ISO 8601 in UTC with microseconds, as the specification wants dates.
+    static std::string timestamp() {
+        using namespace std::chrono;
+        const auto now = system_clock::now().time_since_epoch();
+        const auto whole = static_cast<std::time_t>(duration_cast<seconds>(now).count());
+        const auto micro = static_cast<int>(duration_cast<microseconds>(now).count() % 1'000'000);
+        std::tm utc{};
+        ::gmtime_r(&whole, &utc);
+        std::array<char, 24> date{};
+        std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%S", &utc);
+        std::array<char, 12> fraction{};
+        std::snprintf(fraction.data(), fraction.size(), ".%06dZ", micro);
+        return std::string(date.data()) + fraction.data();
+    }
+
+    struct Free {
+        void operator()(EVP_MAC* mac) const noexcept { EVP_MAC_free(mac); }
+        void operator()(EVP_MAC_CTX* context) const noexcept { EVP_MAC_CTX_free(context); }
+    };
+    WireLimits limits_;
+    std::string session_;
+    std::uint64_t counter_ = 0;
+    std::unique_ptr<EVP_MAC, Free> mac_;
+    std::unique_ptr<EVP_MAC_CTX, Free> context_;
+};
+
+}  // namespace ipybox::detail

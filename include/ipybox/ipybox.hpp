@@ -1,0 +1,14 @@
+#pragma once
+// All of ipybox.
+#include <ipybox/apigen.hpp>
+#include <ipybox/approval.hpp>
+#include <ipybox/approval_config.hpp>
+#include <ipybox/blocking.hpp>
+#include <ipybox/code_executor.hpp>
+#include <ipybox/config.hpp>
+#include <ipybox/error.hpp>
+#include <ipybox/log.hpp>
+#include <ipybox/mcp_client.hpp>
+#include <ipybox/plugin.hpp>
+#include <ipybox/registry.hpp>
+#include <ipybox/tool_server.hpp>

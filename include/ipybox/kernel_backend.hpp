@@ -1,0 +1,80 @@
+#pragma once
+// Door 2: where do IPython kernels live and how does one talk to them?
+#include <cstdint>
+#include <filesystem>
+#include <ipybox/async.hpp>
+#include <ipybox/log.hpp>
+#include <ipybox/sandbox.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace ipybox {
+
+struct KernelSpec {
+    std::filesystem::path python;       // interpreter that has ipykernel
+    SandboxPolicy policy;               // view, environment and working directory of the kernel
+    std::vector<Channel> channels;      // the tool socket and the ipybox_kernel package
+    std::vector<std::string> extensions;  // IPython extensions loaded before the first cell
+    Duration init_timeout = std::chrono::seconds(10);
+    Logger logger;
+};
+
+struct ExecuteRequest {
+    std::string code;
+    bool silent = false;                // no output, no effect on Out and history
+};
+
+struct Stream {
+    bool is_stderr = false;
+    std::string text;
+};
+// display_data and execute_result: a MIME bundle.
+struct Display {
+    bool is_result = false;
+    json::object data;
+    json::object metadata;
+};
+struct PythonError {
+    std::string name;
+    std::string value;
+    std::string traceback;              // lines joined by "\n", as the kernel sent it
+};
+struct Done {
+    bool ok = true;                     // false after PythonError or an abort
+};
+using KernelOutput = std::variant<Stream, Display, PythonError, Done>;
+
+// A live kernel; destruction kills it. Pull: output waits in the kernel until next() takes it,
+// so a slow consumer loses nothing. One execution at a time, one next() at a time.
+class Kernel {
+public:
+    virtual ~Kernel() = default;
+
+    // Throws errc::busy while an execution has not reached Done, errc::kernel_died after the end.
+    virtual awaitable<void> execute(ExecuteRequest request) = 0;
+    // The next output of the running execution; Done is the last one; nullopt when `deadline`
+    // passed first. Throws errc::kernel_died or errc::kernel_protocol, after which the kernel
+    // is of no more use. Cancelling the coroutine loses no output.
+    virtual awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) = 0;
+    // Raises KeyboardInterrupt in the running cell; output and Done still follow through next().
+    virtual awaitable<void> interrupt() = 0;
+    // Asks the kernel to end, then kills it.
+    virtual awaitable<void> shutdown() = 0;
+    // False once the process has ended or broke the protocol.
+    virtual bool alive() const noexcept = 0;
+};
+
+class KernelBackend {
+public:
+    virtual ~KernelBackend() = default;
+
+    // Returns a kernel that answered its first request. Throws Error: kernel_start_failed (with
+    // the tail of what the process printed), timed_out, sandbox_refused, missing_dependency.
+    // The sandbox must outlive the kernel.
+    virtual awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) = 0;
+};
+
+}  // namespace ipybox

@@ -1,0 +1,32 @@
+#pragma once
+// Door 3: how do JSON-RPC messages reach an MCP server?
+#include <ipybox/async.hpp>
+#include <ipybox/sandbox.hpp>
+#include <string>
+
+namespace ipybox {
+
+// Moves whole JSON-RPC messages; knows nothing of MCP beyond what its wire needs. Configured by
+// server_params (the plugin's config). One receive() at a time; any number of send() overlap with
+// it and with each other, and keep the order in which they were called. Cancelling a coroutine of
+// send() never leaves half a message on the wire.
+class McpTransport {
+public:
+    virtual ~McpTransport() = default;   // ends the server process or connection
+
+    // Starts or reaches the server; again, once receive() has said that it is gone. Throws
+    // errc::mcp_connection, errc::missing_dependency. The sandbox must outlive the transport.
+    virtual awaitable<void> open(Sandbox& sandbox) = 0;
+    // Throws errc::mcp_connection once the server is gone.
+    virtual awaitable<void> send(json::object message) = 0;
+    // The next message. Throws errc::mcp_connection when the server is gone, with exit code and
+    // the tail of its standard error where there is one; errc::cancelled after close().
+    virtual awaitable<json::object> receive() = 0;
+    // The client gave up on a request: free what the wire holds for it. The protocol's own
+    // cancellation message is the client's business.
+    virtual void cancel(const json::value& request_id) = 0;
+    // Ends in order (close, ask, kill); receive() fails from then on.
+    virtual awaitable<void> close() = 0;
+};
+
+}  // namespace ipybox

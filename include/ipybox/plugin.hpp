@@ -1,0 +1,84 @@
+#pragma once
+// What a plugin exports: one constant descriptor, by one line.
+#include <boost/config.hpp>
+#include <boost/dll/alias.hpp>
+#include <boost/version.hpp>
+#include <functional>
+#include <ipybox/approval_policy.hpp>
+#include <ipybox/error.hpp>
+#include <ipybox/kernel_backend.hpp>
+#include <ipybox/log.hpp>
+#include <ipybox/mcp_transport.hpp>
+#include <ipybox/sandbox.hpp>
+#include <memory>
+#include <string_view>
+#include <variant>
+
+// Grows by one whenever a door, Host or Plugin changes.
+#ifndef IPYBOX_API_VERSION
+#define IPYBOX_API_VERSION 1
+#endif
+
+#define IPYBOX_STRING_(x) #x
+#define IPYBOX_STRING(x) IPYBOX_STRING_(x)
+
+namespace ipybox {
+namespace detail {
+// Everything that must agree between a program and a plugin that share C++ objects.
+inline constexpr const char* abi_tag = "ipybox " IPYBOX_STRING(IPYBOX_API_VERSION)
+                                       ", Boost " BOOST_LIB_VERSION ", " BOOST_COMPILER
+#ifdef _GLIBCXX_DEBUG
+                                       ", glibcxx-debug"
+#endif
+#ifdef BOOST_ASIO_ENABLE_HANDLER_TRACKING
+                                       ", handler-tracking"
+#endif
+#ifdef __SANITIZE_ADDRESS__
+                                       ", address-sanitizer"
+#endif
+    ;
+// One object per process when symbols are shared as they must be; otherwise neither are Asio's.
+inline char process_anchor = 0;
+}  // namespace detail
+
+// What the program lends to a plugin; outlives everything the plugin makes.
+struct Host {
+    asio::any_io_executor executor;
+    Logger logger;
+    // Puts a call before the people or programs that can answer; denies when there are none.
+    std::function<awaitable<Decision>(ToolCall)> ask;
+};
+
+// Called with a configuration that fits config_schema. May throw Error.
+template <class Interface>
+using Factory = std::unique_ptr<Interface> (*)(Host& host, const json::object& config);
+
+struct Plugin {
+    // Read and checked before anything else: these two stay first for ever.
+    const char* abi = detail::abi_tag;
+    const void* anchor = &detail::process_anchor;
+
+    std::string_view name;           // as in the configuration and the file name
+    std::string_view summary;        // one line for `ipybox plugins`
+    std::string_view config_schema;  // JSON Schema of the factory's config
+    std::variant<Factory<Sandbox>, Factory<KernelBackend>, Factory<McpTransport>,
+                 Factory<ApprovalPolicy>>
+        make;
+};
+
+// Only its value for each interface is used; the words are those of the folders.
+constexpr std::string_view kind_of(const Plugin& plugin) noexcept {
+    constexpr std::string_view kinds[] = {"sandbox", "kernel", "transport", "approval"};
+    return kinds[plugin.make.index()];
+}
+
+}  // namespace ipybox
+
+// IPYBOX_PLUGIN(name, descriptor): the one exported line, at namespace scope outside any
+// namespace. The ELF section carries the API version: a file built for another version shows no
+// plugin, and nothing in it runs to find that out.
+#define IPYBOX_SECTION "ipybox" IPYBOX_STRING(IPYBOX_API_VERSION)
+#define IPYBOX_PLUGIN_(name, descriptor, version) \
+    BOOST_DLL_ALIAS_SECTIONED(descriptor, ipybox_plugin_##name, ipybox##version)
+#define IPYBOX_PLUGIN_V_(name, descriptor, version) IPYBOX_PLUGIN_(name, descriptor, version)
+#define IPYBOX_PLUGIN(name, descriptor) IPYBOX_PLUGIN_V_(name, descriptor, IPYBOX_API_VERSION)

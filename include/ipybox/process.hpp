@@ -1,0 +1,571 @@
+#pragma once
+// Child processes: started with exactly what was asked for, drained, waited for, and never left
+// behind. Written on fork, pidfd and close_range rather than on Boost.Process, whose launcher runs
+// the parent's exit handlers when exec fails and cannot drop privileges in the right order.
+#include <dirent.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <ipybox/error.hpp>
+#include <ipybox/sandbox.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ipybox {
+
+// Owns a file descriptor.
+class UniqueFd {
+public:
+    explicit UniqueFd(int fd = -1) noexcept : fd_(fd) {}
+    UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+    UniqueFd& operator=(UniqueFd&& other) noexcept {
+        if (this != &other) reset(other.release());
+        return *this;
+    }
+    ~UniqueFd() { reset(); }
+
+    int get() const noexcept { return fd_; }
+    explicit operator bool() const noexcept { return fd_ >= 0; }
+    int release() noexcept { return std::exchange(fd_, -1); }
+    void reset(int fd = -1) noexcept {
+        if (fd_ >= 0) ::close(fd_);
+        fd_ = fd;
+    }
+
+private:
+    int fd_;
+};
+
+// Whom a process started by root becomes; supplementary groups are dropped.
+struct Identity {
+    uid_t user;
+    gid_t group;
+};
+
+struct SpawnRequest {
+    std::vector<std::string> argv;              // argv[0] is an absolute path
+    std::map<std::string, std::string> env;     // exact
+    std::filesystem::path cwd = "/";
+    Stdio stdio = Stdio::tail;
+    // Descriptors handed over: ours and the number (3 or more) the child finds it at. They stay
+    // open in this process; everything not listed is closed in the child.
+    std::vector<std::pair<int, int>> fds;
+    std::vector<std::pair<int, rlim_t>> rlimits;  // RLIMIT_… and its value, soft and hard
+    std::optional<Identity> identity;
+    bool no_new_privileges = false;
+};
+
+namespace detail {
+
+inline constexpr std::size_t tail_size = 8 * 1024;
+
+// What the child was doing when it failed; sent to the parent with errno.
+enum class SpawnStage : int { descriptors, limits, identity, parent, directory, program };
+
+// Everything the child needs, allocated before fork: afterwards only system calls are safe.
+struct PreparedChild {
+    std::vector<char*> argv;
+    std::vector<char*> env;
+    std::vector<std::pair<int, int>> fds;  // ours to the child's, standard streams included
+    int lowest_free = 3;                   // above every number the child wants
+    pid_t parent = 0;
+};
+
+[[noreturn]] inline void run_child(const SpawnRequest& request, PreparedChild& prepared,
+                                   int report) noexcept {
+    const auto fail = [&report](SpawnStage stage) {
+        const int message[2] = {static_cast<int>(stage), errno};
+        [[maybe_unused]] const auto written = ::write(report, message, sizeof message);
+        ::_exit(127);
+    };
+    // An own session: no terminal, and signals to our group do not reach the child.
+    ::setsid();
+    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+
+    // First out of the way of the numbers wanted, then to those numbers.
+    report = ::fcntl(report, F_DUPFD_CLOEXEC, prepared.lowest_free);
+    if (report < 0) fail(SpawnStage::descriptors);
+    for (auto& [ours, theirs] : prepared.fds) {
+        ours = ::fcntl(ours, F_DUPFD_CLOEXEC, prepared.lowest_free);
+        if (ours < 0) fail(SpawnStage::descriptors);
+    }
+    if (::syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */) != 0)
+        fail(SpawnStage::descriptors);
+    for (const auto& [ours, theirs] : prepared.fds)
+        if (::dup2(ours, theirs) < 0) fail(SpawnStage::descriptors);
+
+    if (request.identity) {
+        const auto [user, group] = *request.identity;
+        if (::setgroups(0, nullptr) != 0 || ::setresgid(group, group, group) != 0 ||
+            ::setresuid(user, user, user) != 0)
+            fail(SpawnStage::identity);
+    }
+    for (const auto& [resource, value] : request.rlimits) {
+        const auto which = static_cast<__rlimit_resource_t>(resource);
+        rlimit limit{};
+        if (::getrlimit(which, &limit) != 0) fail(SpawnStage::limits);
+        // A stricter limit that is already there stays.
+        limit.rlim_cur = limit.rlim_max = std::min(value, limit.rlim_max);
+        if (::setrlimit(which, &limit) != 0) fail(SpawnStage::limits);
+    }
+    if (request.no_new_privileges && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+        fail(SpawnStage::identity);
+    // Only now: a change of user clears it. The parent may have died before it took effect.
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != prepared.parent)
+        fail(SpawnStage::parent);
+    if (::chdir(request.cwd.c_str()) != 0) fail(SpawnStage::directory);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve(prepared.argv[0], prepared.argv.data(), prepared.env.data());
+    fail(SpawnStage::program);
+    ::_exit(127);
+}
+
+inline Error spawn_error(const SpawnRequest& request, SpawnStage stage, int number) {
+    const std::string start = "cannot start " + request.argv[0] + ": ";
+    const std::string why = std::strerror(number);
+    switch (stage) {
+        case SpawnStage::program:
+            if (number == ENOENT)
+                return {errc::missing_dependency,
+                        start + (::access(request.argv[0].c_str(), F_OK) == 0
+                                     ? "the interpreter that its first line names is missing"
+                                     : "there is no such file")};
+            return {errc::io_error, start + why};
+        case SpawnStage::directory:
+            return {errc::io_error, start + "its working directory " + request.cwd.string() +
+                                        " cannot be entered" +
+                                        (request.identity ? " by uid " +
+                                                                std::to_string(request.identity->user)
+                                                          : "") +
+                                        ": " + why};
+        case SpawnStage::identity:
+            return {errc::sandbox_refused, start + "the change of user failed: " + why};
+        case SpawnStage::limits:
+            return {errc::sandbox_refused, start + "a resource limit could not be set: " + why};
+        case SpawnStage::parent:
+            return {errc::io_error, start + "its parent is gone"};
+        case SpawnStage::descriptors: break;
+    }
+    return {errc::io_error, start + "its files could not be set up: " + why};
+}
+
+inline std::pair<UniqueFd, UniqueFd> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+        throw Error(errc::io_error, std::string("cannot create a pipe: ") + std::strerror(errno));
+    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// Signals stay blocked around fork: a handler of the parent must never run in the child.
+class BlockSignals {
+public:
+    BlockSignals() noexcept {
+        sigset_t all;
+        ::sigfillset(&all);
+        ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~BlockSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    BlockSignals(const BlockSignals&) = delete;
+    BlockSignals& operator=(const BlockSignals&) = delete;
+
+private:
+    sigset_t before_;
+};
+
+// Starts the program on the three given streams; returns its pid once exec has succeeded.
+inline pid_t start_process(SpawnRequest& request, int input, int output, int error) {
+    if (request.argv.empty() || !request.argv[0].starts_with('/'))
+        throw Error(errc::bad_argument, "a program is started by its absolute path");
+    std::vector<std::string> environment;
+    for (const auto& [name, value] : request.env) environment.push_back(name + "=" + value);
+    PreparedChild prepared;
+    for (auto* strings : {&request.argv, &environment}) {
+        auto& pointers = strings == &environment ? prepared.env : prepared.argv;
+        for (auto& text : *strings) {
+            if (text.find('\0') != std::string::npos)
+                throw Error(errc::bad_argument, "an argument or environment variable for " +
+                                                    request.argv[0] + " contains a NUL byte");
+            pointers.push_back(text.data());
+        }
+        pointers.push_back(nullptr);
+    }
+    prepared.fds = {{input, 0}, {output, 1}, {error, 2}};
+    for (const auto& handed : request.fds) {
+        prepared.fds.push_back(handed);
+        prepared.lowest_free = std::max(prepared.lowest_free, handed.second + 1);
+    }
+    prepared.parent = ::getpid();
+    auto [verdict, report] = make_pipe();
+
+    pid_t pid = -1;
+    {
+        const BlockSignals blocked;
+        pid = ::fork();
+        if (pid == 0) run_child(request, prepared, report.get());
+    }
+    if (pid < 0)
+        throw Error(errc::io_error,
+                    "cannot start " + request.argv[0] + ": fork failed: " + std::strerror(errno));
+    report.reset();
+    int message[2];
+    ssize_t count = 0;
+    do count = ::read(verdict.get(), message, sizeof message);
+    while (count < 0 && errno == EINTR);
+    if (count == 0) return pid;
+    const int failure = count == sizeof message ? message[1] : EIO;
+    const auto stage =
+        count == sizeof message ? static_cast<SpawnStage>(message[0]) : SpawnStage::descriptors;
+    ::kill(pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {}
+    throw spawn_error(request, stage, failure);
+}
+
+inline UniqueFd open_pidfd(pid_t pid) noexcept {
+    return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+inline void send_signal(const UniqueFd& pidfd, int number) noexcept {
+    ::syscall(SYS_pidfd_send_signal, pidfd.get(), number, nullptr, 0);
+}
+
+inline std::string read_proc(const std::string& path) {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::string text;
+    char buffer[4096];
+    while (file) {
+        const auto count = ::read(file.get(), buffer, sizeof buffer);
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) break;
+        text.append(buffer, static_cast<std::size_t>(count));
+    }
+    return text;
+}
+
+// The direct children, oldest first, of every thread of a process.
+inline std::vector<pid_t> children_of(pid_t pid) {
+    std::vector<pid_t> children;
+    const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+    std::error_code ignored;
+    for (std::filesystem::directory_iterator task(tasks, ignored), end; task != end;
+         task.increment(ignored)) {
+        const auto text = read_proc(task->path() / "children");
+        for (const char *at = text.data(), *stop = at + text.size(); at < stop; ++at) {
+            pid_t child = 0;
+            const auto [next, error] = std::from_chars(at, stop, child);
+            if (error == std::errc{}) children.push_back(child), at = next;
+        }
+        if (ignored) break;
+    }
+    return children;
+}
+
+// The parent of a process; -1 when it is gone. The command's name may contain anything, so the
+// fields are counted from its closing parenthesis.
+inline pid_t parent_of(pid_t pid) {
+    const auto stat = read_proc("/proc/" + std::to_string(pid) + "/stat");
+    const auto end = stat.rfind(')');
+    pid_t parent = -1;
+    if (end != std::string::npos && end + 4 < stat.size())
+        std::from_chars(stat.data() + end + 4, stat.data() + stat.size(), parent);
+    return parent;
+}
+
+// A handle on a child of `parent` that cannot come to mean another process.
+inline UniqueFd open_child(pid_t child, pid_t parent) {
+    auto handle = open_pidfd(child);
+    if (handle && parent_of(child) != parent) handle.reset();
+    return handle;
+}
+
+// The newest part of what comes out of a pipe.
+struct OutputTail {
+    explicit OutputTail(asio::readable_pipe from) : pipe(std::move(from)) {}
+
+    void append(const char* data, std::size_t size) {
+        text.append(data, size);
+        if (text.size() > 2 * tail_size) text.erase(0, text.size() - tail_size);
+    }
+    // What has been written but not yet drained; bounded, the writer may never stop.
+    void take_available() {
+        char buffer[4096];
+        for (int round = 0; round < 64 && pipe.is_open(); ++round) {
+            const auto count = ::read(pipe.native_handle(), buffer, sizeof buffer);
+            if (count <= 0) break;
+            append(buffer, static_cast<std::size_t>(count));
+        }
+    }
+    std::string newest() const {
+        if (text.size() <= tail_size) return text;
+        auto start = text.size() - tail_size;
+        const auto line = text.find('\n', start - 1);
+        if (line != std::string::npos && line + 1 < text.size()) start = line + 1;
+        return text.substr(start);
+    }
+
+    asio::readable_pipe pipe;
+    std::string text;
+};
+
+inline awaitable<void> drain(std::shared_ptr<OutputTail> tail) {
+    std::array<char, 16 * 1024> buffer;
+    for (;;) {
+        const auto [error, size] =
+            co_await tail->pipe.async_read_some(asio::buffer(buffer), as_result);
+        if (error) co_return;
+        tail->append(buffer.data(), size);
+    }
+}
+
+// What outlives a ChildProcess while a coroutine still waits for it.
+struct ProcessState {
+    ProcessState(asio::any_io_executor executor, pid_t started, UniqueFd& pidfd)
+        : pid(started), ended(executor), watch(executor, pidfd.get()) {
+        pidfd.release();
+    }
+
+    // Collects the process if it has ended; true when there is nothing left to collect.
+    bool reap() noexcept {
+        if (status) return true;
+        siginfo_t info{};
+        const int seen = wait_for(info, WEXITED | WNOHANG | WNOWAIT);
+        if (seen == 0 && info.si_pid == 0) return false;
+        // While the zombie holds the number, the group cannot be anybody else's.
+        ::kill(-pid, SIGKILL);
+        if (seen == 0) wait_for(info, WEXITED | WNOHANG);
+        // ECHILD: the application has SIGCHLD ignored, so that the status is lost.
+        status = seen != 0 ? ExitStatus{255, false}
+                 : info.si_code == CLD_EXITED ? ExitStatus{info.si_status, false}
+                                              : ExitStatus{128 + info.si_status, true};
+        pid = -1;
+        return true;
+    }
+
+    pid_t pid;
+    std::optional<ExitStatus> status;
+    Event ended;
+    asio::posix::stream_descriptor watch;
+
+private:
+    int wait_for(siginfo_t& info, int options) const noexcept {
+        int result = 0;
+        do result = ::waitid(P_PID, static_cast<id_t>(pid), &info, options);
+        while (result != 0 && errno == EINTR);
+        return result;
+    }
+};
+
+inline awaitable<void> watch_exit(std::shared_ptr<ProcessState> state) {
+    while (!state->reap()) {
+        const auto [error] = co_await state->watch.async_wait(
+            asio::posix::descriptor_base::wait_read, as_result);
+        if (error) break;
+    }
+    state->ended.notify();
+}
+
+inline awaitable<std::optional<ExitStatus>> await_exit(std::shared_ptr<ProcessState> state,
+                                                       Clock::time_point deadline) {
+    while (!state->reap() && Clock::now() < deadline) co_await state->ended.wait(deadline);
+    co_return state->status;
+}
+
+}  // namespace detail
+
+// The absolute path of a program: `name` itself when it contains a slash, else the first match in
+// the absolute directories of `path_variable`; nullopt when no executable file is found.
+inline std::optional<std::filesystem::path> find_program(std::string_view name,
+                                                         std::string_view path_variable) {
+    namespace fs = std::filesystem;
+    const auto usable = [](const fs::path& file) {
+        std::error_code ignored;
+        return fs::is_regular_file(file, ignored) &&
+               ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) == 0;
+    };
+    if (name.find('/') != std::string_view::npos) {
+        std::error_code ignored;
+        const auto file = fs::absolute(fs::path(name), ignored);
+        return usable(file) ? std::optional(file) : std::nullopt;
+    }
+    while (!name.empty() && !path_variable.empty()) {
+        const auto colon = path_variable.find(':');
+        const fs::path directory(path_variable.substr(0, colon));
+        // An empty or relative entry would run what happens to lie in the current directory.
+        if (directory.is_absolute() && usable(directory / name)) return directory / name;
+        if (colon == std::string_view::npos) break;
+        path_variable.remove_prefix(colon + 1);
+    }
+    return std::nullopt;
+}
+
+// A program running as our child, in a session of its own, killed when the thread that started it
+// ends. Destruction kills it with all its descendants and collects it, without running the
+// io_context; coroutines that wait for it may outlive it.
+class ChildProcess : public SandboxedProcess {
+public:
+    // Returns when the program runs. Throws Error: missing_dependency (no such program),
+    // sandbox_refused (user or limits), io_error (everything else), bad_argument.
+    // Ignores SIGPIPE for this process when its disposition is the default one and the child's
+    // input is a pipe: a child that ends would otherwise end us.
+    ChildProcess(asio::any_io_executor executor, SpawnRequest request) {
+        const bool pipes = request.stdio == Stdio::pipes;
+        UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+        if (!null)
+            throw Error(errc::io_error, std::string("cannot open /dev/null: ") + std::strerror(errno));
+        auto [errors, child_errors] = detail::make_pipe();
+        // For sockets Asio suppresses SIGPIPE, for pipes nothing does.
+        std::pair<UniqueFd, UniqueFd> in, out;
+        if (pipes) {
+            in = detail::make_pipe();
+            out = detail::make_pipe();
+            struct sigaction pipe_action {};
+            ::sigaction(SIGPIPE, nullptr, &pipe_action);
+            if (!(pipe_action.sa_flags & SA_SIGINFO) && pipe_action.sa_handler == SIG_DFL)
+                ::signal(SIGPIPE, SIG_IGN);
+        }
+        for (const auto* ours : {&errors, &in.second, &out.first})
+            if (*ours) ::fcntl(ours->get(), F_SETFL, O_NONBLOCK);
+
+        const pid_t pid =
+            detail::start_process(request, pipes ? in.first.get() : null.get(),
+                                  pipes ? out.second.get() : child_errors.get(), child_errors.get());
+        try {
+            auto pidfd = detail::open_pidfd(pid);
+            if (!pidfd)
+                throw Error(errc::io_error, std::string("pidfd_open: ") + std::strerror(errno));
+            state_ = std::make_shared<detail::ProcessState>(executor, pid, pidfd);
+            tail_ = std::make_shared<detail::OutputTail>(
+                asio::readable_pipe(executor, errors.release()));
+            if (pipes) {
+                input_.emplace(executor, in.second.release());
+                output_.emplace(executor, out.first.release());
+            }
+            asio::co_spawn(executor, detail::drain(tail_), asio::detached);
+            asio::co_spawn(executor, detail::watch_exit(state_), asio::detached);
+        } catch (...) {
+            ::kill(-pid, SIGKILL);
+            while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {}
+            throw;
+        }
+    }
+
+    ~ChildProcess() override { end(); }
+    ChildProcess(const ChildProcess&) = delete;
+    ChildProcess& operator=(const ChildProcess&) = delete;
+
+    pid_t pid() const noexcept override { return state_->pid; }
+    std::optional<ExitStatus> exit_status() const noexcept override {
+        state_->reap();
+        return state_->status;
+    }
+    awaitable<std::optional<ExitStatus>> wait(Clock::time_point deadline) override {
+        return detail::await_exit(state_, deadline);
+    }
+    // Throw errc::bad_argument unless started with Stdio::pipes.
+    asio::writable_pipe& input() override { return piped(input_); }
+    asio::readable_pipe& output() override { return piped(output_); }
+    std::string output_tail() const override {
+        tail_->take_available();
+        return tail_->newest();
+    }
+    void interrupt() noexcept override {
+        if (!state_->reap()) ::kill(state_->pid, SIGINT);
+    }
+    void signal(int number) noexcept override {
+        if (!state_->reap()) ::kill(-state_->pid, number);
+    }
+    void kill_tree() noexcept override { kill_all(); }
+
+protected:
+    // Kills the tree, waits until it is gone (at most `patience`) and lets waiting coroutines go.
+    // For destructors of derived classes that clean up behind the process; idempotent.
+    void end(std::chrono::milliseconds patience = std::chrono::seconds(5)) noexcept {
+        if (!state_->watch.is_open()) return;
+        const auto deadline = Clock::now() + patience;
+        for (const auto& dying : kill_all()) wait_readable(dying.get(), deadline);
+        if (!state_->status) wait_readable(state_->watch.native_handle(), deadline);
+        state_->reap();
+        boost::system::error_code ignored;
+        state_->watch.close(ignored);
+        tail_->pipe.close(ignored);
+        state_->ended.notify();
+    }
+
+private:
+    // Freezes the tree before killing it, so that nothing forks away from under the walk.
+    // Returns handles on the descendants.
+    std::vector<UniqueFd> kill_all() noexcept {
+        std::vector<UniqueFd> handles;
+        if (state_->reap()) return handles;
+        try {
+            ::kill(-state_->pid, SIGSTOP);
+            std::vector<pid_t> tree{state_->pid};
+            for (bool grown = true; grown;) {
+                grown = false;
+                for (std::size_t at = 0; at < tree.size() && tree.size() < max_tree; ++at) {
+                    for (const pid_t child : detail::children_of(tree[at])) {
+                        if (std::find(tree.begin(), tree.end(), child) != tree.end()) continue;
+                        auto handle = detail::open_child(child, tree[at]);
+                        if (!handle) continue;
+                        detail::send_signal(handle, SIGSTOP);
+                        tree.push_back(child);
+                        handles.push_back(std::move(handle));
+                        grown = true;
+                    }
+                }
+            }
+        } catch (const std::exception&) {
+            // Out of memory or descriptors: what was found is killed all the same.
+        }
+        ::kill(-state_->pid, SIGKILL);
+        for (const auto& handle : handles) detail::send_signal(handle, SIGKILL);
+        return handles;
+    }
+
+    static void wait_readable(int fd, Clock::time_point deadline) noexcept {
+        for (;;) {
+            const auto left =
+                std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+            pollfd watched{fd, POLLIN, 0};
+            const int ready = ::poll(&watched, 1, static_cast<int>(std::max<long>(left, 0)));
+            if (ready >= 0 || errno != EINTR) return;
+        }
+    }
+
+    template <class Pipe>
+    static Pipe& piped(std::optional<Pipe>& pipe) {
+        if (!pipe) throw Error(errc::bad_argument, "the process was not started with pipes");
+        return *pipe;
+    }
+
+    static constexpr std::size_t max_tree = 100'000;
+
+    std::shared_ptr<detail::ProcessState> state_;
+    std::shared_ptr<detail::OutputTail> tail_;
+    std::optional<asio::writable_pipe> input_;
+    std::optional<asio::readable_pipe> output_;
+};
+
+}  // namespace ipybox

@@ -1,0 +1,120 @@
+#pragma once
+// Door 1: how does a process run so that it can only touch what the policy names?
+#include <sys/types.h>
+
+#include <boost/asio/readable_pipe.hpp>
+#include <boost/asio/writable_pipe.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <ipybox/async.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ipybox {
+
+struct NetworkPolicy {
+    enum class Mode { none, allow_list, full };
+    Mode mode = Mode::none;
+    std::vector<std::string> allow;  // host, *.host or either with :port; used by allow_list
+    std::vector<std::string> deny;   // wins over allow
+};
+
+// Absent means not limited by ipybox. Sizes in bytes.
+struct Limits {
+    std::optional<std::uint64_t> memory_per_process;
+    std::optional<std::uint64_t> memory_total;
+    std::optional<std::uint64_t> processes;
+    std::optional<std::uint64_t> open_files;
+    std::optional<std::uint64_t> file_size;
+    std::optional<std::uint64_t> cpu_seconds;
+    std::optional<std::uint64_t> scratch_size;  // /tmp and the home directory, each
+};
+
+// What a process may touch. Paths are absolute host paths; the guest sees them at the same place.
+struct SandboxPolicy {
+    std::vector<std::filesystem::path> readable;
+    std::vector<std::filesystem::path> writable;
+    std::vector<std::string> hidden;                 // globs under writable and readable paths
+    std::vector<std::filesystem::path> write_protected;  // holds even while the path is absent
+    std::map<std::string, std::string> env;          // exact: nothing is inherited
+    std::filesystem::path cwd;
+    NetworkPolicy network;
+    Limits limits;
+    // The uid that a process started by root drops to; absent: the owner of cwd, or 65534.
+    std::optional<uid_t> user;
+};
+
+// A directory or Unix socket that the host made for this one process.
+struct Channel {
+    std::string name;                 // [a-z_]+; the guest finds it under this name
+    std::filesystem::path host_path;
+    bool writable = false;            // a socket needs no write access to be connected to
+};
+
+// What a sandbox can enforce on this machine, found by trying. A policy that needs a capability
+// that is false is refused by launch() with errc::sandbox_refused.
+struct Capabilities {
+    bool available = false;
+    bool filesystem = false;
+    bool network_none = false;
+    bool network_allow_list = false;
+    bool process_isolation = false;
+    bool limits_per_process = false;
+    bool memory_total = false;
+    std::string problem;              // why not, and the remedy; empty when all is well
+};
+
+struct ExitStatus {
+    int code = 0;                     // exit code, or 128 + signal
+    bool signalled = false;
+};
+
+// A running process. Destruction kills the whole tree and removes what launch() made.
+class SandboxedProcess {
+public:
+    virtual ~SandboxedProcess() = default;
+
+    // The outermost process as the host sees it; -1 after it was reaped.
+    virtual pid_t pid() const noexcept = 0;
+    // Set once the outermost process has ended.
+    virtual std::optional<ExitStatus> exit_status() const noexcept = 0;
+    // Waits until the process has ended or the deadline passed; tells which by its value.
+    virtual awaitable<std::optional<ExitStatus>> wait(Clock::time_point deadline) = 0;
+    // Standard streams; only when launched with Stdio::pipes.
+    virtual asio::writable_pipe& input() = 0;
+    virtual asio::readable_pipe& output() = 0;
+    // The newest lines (at most 8 KiB) of standard error and, without pipes, standard output.
+    virtual std::string output_tail() const = 0;
+    // SIGINT to the command itself, inside whatever wraps it.
+    virtual void interrupt() noexcept = 0;
+    // SIGTERM or another signal to the process group.
+    virtual void signal(int number) noexcept = 0;
+    // SIGKILL to everything that descends from the process.
+    virtual void kill_tree() noexcept = 0;
+};
+
+enum class Stdio { tail, pipes };  // tail: standard input empty, output kept as a tail
+
+class Sandbox {
+public:
+    virtual ~Sandbox() = default;
+
+    // Runs a trivial command the way launch() would, once; later calls return the same answer.
+    virtual awaitable<Capabilities> probe() = 0;
+    // Where the guest will see a channel; known before launch so that argv can name it.
+    virtual std::filesystem::path guest_path(const Channel& channel) const = 0;
+    // The host uid that files meant for the guest must belong to: the caller's own unless
+    // it is root and the sandbox drops to another. Throws errc::sandbox_refused.
+    virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;
+    // Starts argv. Throws Error: sandbox_refused (the policy needs what cannot be enforced),
+    // missing_dependency, io_error. The calling thread must outlive the process.
+    virtual awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
+                                                                std::vector<std::string> argv,
+                                                                std::vector<Channel> channels,
+                                                                Stdio stdio) = 0;
+};
+
+}  // namespace ipybox

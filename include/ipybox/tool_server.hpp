@@ -1,0 +1,523 @@
+#pragma once
+// Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket, one server a session.
+// The kernel can name a registered server and a tool, pass arguments, and nothing else.
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/rand.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <filesystem>
+#include <ipybox/approval.hpp>
+#include <ipybox/config.hpp>
+#include <ipybox/detail/json_schema.hpp>
+#include <ipybox/mcp_client.hpp>
+#include <ipybox/registry.hpp>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace ipybox {
+
+struct ToolServerOptions {
+    Duration approval_timeout = std::chrono::seconds(60);   // zero: unlimited
+    Duration connect_timeout = std::chrono::seconds(30);    // to start an MCP server
+    Duration call_idle_timeout = std::chrono::seconds(300); // without progress; zero: unlimited
+    Duration call_timeout = std::chrono::hours(1);          // in all; zero: unlimited
+    bool background_calls = false;  // allow calls while no execution is active
+    std::size_t max_request = 32u << 20;   // bytes of one request body
+    std::size_t max_buffered = 256u << 20; // bytes of all bodies being received or handled
+    std::size_t max_connections = 256;
+    std::string session = "default";
+    // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
+    std::shared_ptr<void> owner;
+};
+
+// Owned by one session. Methods are called on the host's executor. The objects given to the
+// constructor must outlive this one and, unless options.owner holds them, the calls that its
+// destruction withdraws.
+class ToolServer {
+public:
+    // policy decides on every call; `servers` is the sandbox in which stdio servers run.
+    ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers, ApprovalPolicy& policy,
+               ToolServerOptions options = {})
+        : state_(std::make_shared<State>(registry, host, servers, policy, std::move(options))) {}
+    ~ToolServer() { state_->close(); }
+    ToolServer(const ToolServer&) = delete;
+    ToolServer& operator=(const ToolServer&) = delete;
+
+    // What the kernel must present: 32 random bytes in hexadecimal.
+    const std::string& token() const noexcept { return state_->token; }
+
+    // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
+    // Throws errc::io_error.
+    void listen(const std::filesystem::path& path, uid_t user) {
+        boost::system::error_code error;
+        const asio::local::stream_protocol::endpoint endpoint(path.string());
+        state_->acceptor.open(endpoint.protocol(), error);
+        if (!error) state_->acceptor.bind(endpoint, error);
+        if (!error && ::chmod(path.c_str(), 0600) != 0) error.assign(errno, boost::system::system_category());
+        if (!error && user != ::geteuid() && ::lchown(path.c_str(), user, static_cast<gid_t>(-1)) != 0)
+            error.assign(errno, boost::system::system_category());
+        if (!error) state_->acceptor.listen(64, error);
+        if (error) throw Error(errc::io_error, "the tool server cannot listen at " + path.string() + ": " + error.message());
+        asio::co_spawn(state_->host.executor, accept(state_), asio::detached);
+    }
+
+    // Makes a server callable by `name`; it starts on its first use. Replaces, and stops, the
+    // server that had the name. Variables in `params` are replaced when connecting. Throws
+    // errc::bad_config for parameters of a wrong form.
+    void register_server(const std::string& name, const json::object& params) {
+        auto checked = check_server_params(params, "MCP server " + name);
+        if (auto old = state_->servers.find(name); old != state_->servers.end()) {
+            old->second->client = nullptr;
+            state_->servers.erase(old);
+        }
+        state_->servers.emplace(name, std::make_shared<Server>(name, std::move(checked), state_->host.executor));
+    }
+
+    // Where ${NAME} in server parameters is looked up besides the environment.
+    void set_variables(Variables variables) { state_->variables = VariableSource(std::move(variables)); }
+
+    // All tools of a registered server as tools/list gives them; starts it. Throws
+    // errc::bad_argument for an unknown name, and what McpClient throws.
+    awaitable<json::array> list_tools(std::string name) {
+        auto state = state_;
+        auto server = find(*state, name);
+        co_await connect(state, server);
+        co_return server->tools;
+    }
+
+    // Calls are accepted between these two; ending withdraws what is pending.
+    void begin_execution() { state_->active = true; }
+    void end_execution() {
+        state_->active = false;
+        ++state_->execution;
+        state_->withdrawn.notify();
+    }
+    bool execution_active() const noexcept { return state_->active; }
+
+    // Withdraws every call and stops every MCP server; they start again on their next use.
+    awaitable<void> reset() {
+        auto state = state_;
+        end_execution();
+        for (auto& [name, server] : state->servers) {
+            auto client = std::move(server->client);
+            server->client = nullptr;
+            server->tools.clear();
+            if (client) co_await client->close();
+        }
+    }
+
+    // Hides values that came from variables or server parameters.
+    std::string hide_secrets(std::string text) const { return state_->secrets.hide(std::move(text)); }
+
+private:
+    struct Server {
+        Server(std::string n, json::object p, const asio::any_io_executor& executor)
+            : name(std::move(n)), params(std::move(p)), changed(executor) {}
+        std::string name;
+        json::object params;
+        std::shared_ptr<McpClient> client;
+        McpEra era = McpEra::detect;  // known from the second start on
+        bool connecting = false;
+        bool stale = false;           // the server said that its tools changed
+        Event changed;
+        json::array tools;
+    };
+    using ServerPtr = std::shared_ptr<Server>;
+
+    struct State {
+        State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o)
+            : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)),
+              acceptor(h.executor), withdrawn(h.executor), freed(h.executor) {
+            unsigned char bytes[32];
+            if (RAND_bytes(bytes, sizeof bytes) != 1)
+                throw Error(errc::io_error, "no random numbers for the session's token");
+            static constexpr char digits[] = "0123456789abcdef";
+            for (const unsigned char byte : bytes) {
+                token += digits[byte >> 4];
+                token += digits[byte & 15];
+            }
+        }
+        void close() {
+            closed = true;
+            active = false;
+            ++execution;
+            boost::system::error_code ignored;
+            acceptor.close(ignored);
+            for (auto* socket : connections) socket->close(ignored);
+            withdrawn.notify();
+            freed.notify();
+            servers.clear();
+        }
+
+        PluginRegistry& registry;
+        Host& host;
+        Sandbox& sandbox;
+        ApprovalPolicy& policy;
+        ToolServerOptions options;
+        asio::local::stream_protocol::acceptor acceptor;
+        Event withdrawn;
+        Event freed;
+        std::list<asio::local::stream_protocol::socket*> connections;
+        std::map<std::string, ServerPtr, std::less<>> servers;
+        VariableSource variables;
+        Secrets secrets;
+        std::string token;
+        std::size_t buffered = 0;
+        unsigned long execution = 0;  // which one; a call belongs to the one it began in
+        bool active = false;
+        bool closed = false;
+    };
+    using StatePtr = std::shared_ptr<State>;
+    using Socket = asio::local::stream_protocol::socket;
+
+    struct Reply {
+        json::object body;
+        unsigned status = 200;
+    };
+
+    static Reply failure(std::string message, const char* type = nullptr, unsigned status = 200) {
+        Reply reply;
+        reply.body["error"] = std::move(message);
+        if (type != nullptr) reply.body["type"] = type;
+        reply.status = status;
+        return reply;
+    }
+
+    static ServerPtr find(State& state, std::string_view name) {
+        if (const auto found = state.servers.find(name); found != state.servers.end()) return found->second;
+        std::string known;
+        for (const auto& entry : state.servers) known += (known.empty() ? "" : ", ") + entry.first;
+        throw Error(errc::bad_argument, "no MCP server is registered as \"" + std::string(name) +
+                                            "\"; registered: " + (known.empty() ? "none" : known));
+    }
+
+    // Connects once, however many calls wait for it.
+    static awaitable<void> connect(StatePtr state, ServerPtr server) {
+        while (server->connecting) co_await server->changed.wait();
+        if (server->client && server->client->alive() && !server->stale) co_return;
+        server->connecting = true;
+        struct Finished {
+            Server& server;
+            ~Finished() {
+                server.connecting = false;
+                server.changed.notify();
+            }
+        } const finished{*server};
+        if (server->client && server->client->alive()) {  // its tools changed since they were listed
+            server->stale = false;
+            auto client = server->client;
+            server->tools = co_await client->list_tools();
+            co_return;
+        }
+        server->client = nullptr;
+        const std::string where = "MCP server " + server->name;
+        auto params = substitute_variables(server->params, state->variables, where, state->secrets).as_object();
+        for (const char* field : {"env", "headers"})
+            if (const auto* values = params.if_contains(field))
+                for (const auto& entry : values->as_object()) state->secrets.add(std::string(entry.value().as_string()));
+        auto transport = state->registry.make<McpTransport>(transport_of(params), state->host, params);
+        McpClientOptions options;
+        options.name = server->name;
+        options.era = server->era;
+        options.connect_timeout = state->options.connect_timeout;
+        options.logger = state->host.logger;
+        options.on_tools_changed = [weak = std::weak_ptr<Server>(server)] {
+            if (auto changed = weak.lock()) changed->stale = true;
+        };
+        auto client = std::make_shared<McpClient>(state->host.executor, std::move(transport), std::move(options));
+        co_await client->connect(state->sandbox);
+        server->era = client->era();
+        server->stale = false;
+        server->tools = co_await client->list_tools();
+        server->client = std::move(client);
+    }
+
+    static awaitable<void> accept(StatePtr state) {
+        while (!state->closed) {
+            if (state->connections.size() >= state->options.max_connections) {
+                co_await state->freed.wait();
+                continue;
+            }
+            auto [error, socket] = co_await state->acceptor.async_accept(as_result);
+            if (state->closed) break;
+            if (error) {
+                // Out of descriptors, most likely: wait for a connection to end, not in a circle.
+                const auto soon = Clock::now() + std::chrono::milliseconds(50);
+                co_await state->freed.wait(soon);
+                continue;
+            }
+            asio::co_spawn(state->host.executor, serve(state, std::move(socket)), asio::detached);
+        }
+    }
+
+    // One connection: request, answer, and again until the kernel closes it.
+    static awaitable<void> serve(StatePtr state, Socket socket) {
+        using namespace asio::experimental::awaitable_operators;
+        const auto place = state->connections.insert(state->connections.end(), &socket);
+        struct Leave {
+            StatePtr state;
+            std::list<Socket*>::iterator place;
+            ~Leave() {
+                state->connections.erase(place);
+                state->freed.notify();
+            }
+        } const leave{state, place};
+        std::string buffer;
+        try {
+            bool more = true;
+            while (more && !state->closed) {
+                Buffered held{state, 0};
+                std::string body;
+                Reply reply;
+                const bool read = co_await read_request(state, socket, buffer, held, body, reply);
+                if (!read) break;
+                more = reply.status == 200;
+                if (more) {
+                    auto work = handle(state, std::move(body)) || watch(socket);
+                    auto first = co_await std::move(work);
+                    if (first.index() == 1) break;  // the kernel hung up: handle() was cancelled
+                    reply = std::get<0>(std::move(first));
+                }
+                const std::string text = render(reply, more);
+                auto [error, written] = co_await asio::async_write(socket, asio::buffer(text), as_result);
+                if (error) break;
+            }
+        } catch (const std::exception& error) {
+            state->host.logger(LogLevel::warning, std::string("tool server: ") + error.what());
+        }
+    }
+
+    struct Buffered {  // the share of max_buffered that one request holds
+        StatePtr state;
+        std::size_t size;
+        ~Buffered() { state->buffered -= size; }
+    };
+
+    // False: the connection ended or broke the protocol beyond an answer.
+    static awaitable<bool> read_request(StatePtr state, Socket& socket, std::string& buffer, Buffered& held,
+                                        std::string& body, Reply& reply) {
+        namespace http = boost::beast::http;
+        http::request_parser<http::string_body> parser;
+        parser.header_limit(16 * 1024);
+        parser.body_limit(state->options.max_request);
+        parser.eager(true);
+        asio::steady_timer deadline(state->host.executor);
+        const StopOnTimer stop{socket, deadline};
+        bool head_checked = false;
+        char chunk[64 * 1024];
+        for (;;) {
+            if (!buffer.empty()) {
+                boost::system::error_code error;
+                const std::size_t used = parser.put(asio::buffer(buffer), error);
+                buffer.erase(0, used);
+                if (error && error != http::error::need_more) {
+                    const bool large = error == http::error::body_limit || error == http::error::header_limit;
+                    reply = failure(large ? "the request is larger than " + std::to_string(state->options.max_request) +
+                                                " bytes; pass less data, or a path to a file"
+                                          : "not an HTTP/1.1 request: " + error.message(),
+                                    nullptr, large ? 413 : 400);
+                    co_return true;
+                }
+                if (parser.is_header_done() && !head_checked) {
+                    head_checked = true;
+                    if (check_head(*state, parser.get(), reply); reply.status != 200) co_return true;
+                    const auto length = parser.content_length();
+                    if (!length) {
+                        reply = failure("the request has no Content-Length", nullptr, 411);
+                        co_return true;
+                    }
+                    if (state->buffered + *length > state->options.max_buffered) {
+                        reply = failure("too much data in tool calls at once; make fewer calls in parallel", nullptr, 503);
+                        co_return true;
+                    }
+                    held.size = static_cast<std::size_t>(*length);
+                    state->buffered += held.size;
+                }
+                if (parser.is_done()) {
+                    body = std::move(parser.get().body());
+                    co_return true;
+                }
+            }
+            auto [error, size] = co_await socket.async_read_some(asio::buffer(chunk), as_result);
+            if (error) co_return false;
+            // An idle connection may wait; one that began a request must finish it.
+            if (buffer.empty() && !parser.got_some()) stop.arm(std::chrono::seconds(60));
+            buffer.append(chunk, size);
+        }
+    }
+
+    struct StopOnTimer {
+        Socket& socket;
+        asio::steady_timer& timer;
+        void arm(Duration limit) const {
+            timer.expires_after(limit);
+            timer.async_wait([&closing = socket](boost::system::error_code error) {
+                boost::system::error_code ignored;
+                if (!error) closing.close(ignored);
+            });
+        }
+    };
+
+    template <class Request>
+    static void check_head(const State& state, const Request& request, Reply& reply) {
+        namespace http = boost::beast::http;
+        const std::string expected = "Bearer " + state.token;
+        const std::string_view given = request[http::field::authorization];
+        if (given.size() != expected.size() || CRYPTO_memcmp(given.data(), expected.data(), expected.size()) != 0) {
+            reply = failure("this session's token is missing or wrong", nullptr, 401);
+        } else if (request.method() != http::verb::post || request.target() != "/run") {
+            reply = failure("only POST /run exists here", nullptr, 404);
+        }
+    }
+
+    // Completes when the peer hangs up, or sends what nobody waits for.
+    static awaitable<void> watch(Socket& socket) {
+        co_await socket.async_wait(Socket::wait_read, as_result);
+    }
+
+    static std::string render(const Reply& reply, bool keep_alive) {
+        const std::string body = json::serialize(reply.body);
+        std::string text = "HTTP/1.1 " + std::to_string(reply.status) +
+                           (reply.status == 200 ? " OK" : " Refused") + "\r\nContent-Type: application/json\r\n";
+        if (!keep_alive) text += "Connection: close\r\n";
+        return text + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    }
+
+    // One call from parsed request to reply; ends early when its execution does.
+    static awaitable<Reply> handle(StatePtr state, std::string body) {
+        using namespace asio::experimental::awaitable_operators;
+        if (!state->active && !state->options.background_calls)
+            co_return failure("no code is being executed: tools can be called while a cell runs, not after it", "inactive");
+        auto work = call(state, std::move(body)) || withdrawal(state, state->execution);
+        auto first = co_await std::move(work);
+        if (first.index() == 0) co_return std::get<0>(std::move(first));
+        co_return failure("the execution ended before this call was answered", "withdrawn");
+    }
+
+    static awaitable<void> withdrawal(StatePtr state, unsigned long execution) {
+        while (state->execution == execution) co_await state->withdrawn.wait();
+    }
+
+    static awaitable<Reply> call(StatePtr state, std::string body) {
+        ToolCall request;
+        if (auto problem = parse_call(body, request); !problem.empty()) co_return failure(std::move(problem));
+        std::string problem;
+        try {
+            Reply reply = co_await run(state, std::move(request));
+            co_return reply;
+        } catch (const Error& error) {
+            problem = error.detail();
+        } catch (const std::exception& error) {
+            problem = error.what();
+        }
+        co_return failure(state->secrets.hide(std::move(problem)));
+    }
+
+    static awaitable<Reply> run(StatePtr state, ToolCall request) {
+        auto server = find(*state, request.server);
+        co_await connect(state, server);
+        const json::object* tool = nullptr;
+        for (const auto& entry : server->tools)
+            if (const auto* object = entry.if_object(); object && text_of(*object, "name") == request.tool) tool = object;
+        if (tool == nullptr)
+            co_return failure("MCP server " + server->name + " has no tool \"" + request.tool + "\"");
+        if (const auto* schema = tool->if_contains("inputSchema"); schema && schema->is_object()) {
+            if (auto problem = detail::validate(*schema, request.arguments))
+                co_return failure("the arguments of " + request.tool + " do not fit its schema: " + *problem);
+            request.input_schema = schema->get_object();
+        }
+        if (const auto* hints = tool->if_contains("annotations"); hints && hints->is_object())
+            request.annotations = hints->get_object();
+        request.session = state->options.session;
+        const std::string name = request.tool;
+        json::object arguments = request.arguments;
+        const Decision decision = co_await approve(state->policy, std::move(request), state->options.approval_timeout);
+        if (decision.verdict != Verdict::allow) {
+            const std::string call_name = server->name + "." + name;
+            if (decision.expired)
+                co_return failure("approval request for " + call_name + " expired: " + decision.reason, "timeout");
+            const std::string why = decision.reason.empty() ? "" : ": " + decision.reason;
+            co_return failure("approval request for " + call_name + " rejected" + why, "rejected");
+        }
+        auto client = server->client;
+        if (!client) co_return failure("MCP server " + server->name + " was stopped");
+        CallOptions options;
+        options.idle_timeout = state->options.call_idle_timeout;
+        options.total_timeout = state->options.call_timeout;
+        CallResult result = co_await client->call_tool(name, std::move(arguments), std::move(options));
+        co_return answer(*state, std::move(result));
+    }
+
+    static std::string_view text_of(const json::object& object, std::string_view key) {
+        const auto* value = object.if_contains(key);
+        return value && value->is_string() ? std::string_view(value->get_string()) : std::string_view();
+    }
+
+    // Text and structured results go as "result", as in the original; media as "content".
+    static Reply answer(const State& state, CallResult result) {
+        bool only_text = true;
+        std::string text;
+        for (const auto& entry : result.content) {
+            const auto* block = entry.if_object();
+            if (!block || text_of(*block, "type") != "text") {
+                only_text = false;
+                continue;
+            }
+            if (!text.empty()) text += '\n';
+            text += text_of(*block, "text");
+        }
+        if (result.is_error)
+            return failure(state.secrets.hide(text.empty() ? "the tool failed without saying why" : std::move(text)));
+        Reply reply;
+        if (result.structured_content && !result.structured_content->is_null()) {
+            reply.body["result"] = std::move(*result.structured_content);
+        } else if (only_text) {
+            reply.body["result"] = std::move(text);
+        } else {
+            reply.body["content"] = std::move(result.content);
+        }
+        return reply;
+    }
+
+    // The problem, or empty. Unknown keys are refused: nothing rides along.
+    static std::string parse_call(const std::string& body, ToolCall& request) {
+        json::parse_options limits;
+        limits.max_depth = 128;
+        boost::system::error_code error;
+        const json::value value = json::parse(body, error, {}, limits);
+        if (error) return "the request is not JSON, or nested more than 128 deep: " + error.message();
+        const auto* object = value.if_object();
+        if (!object) return "the request must be an object";
+        for (const auto& entry : *object)
+            if (entry.key() != "server_name" && entry.key() != "tool_name" && entry.key() != "tool_args")
+                return "unknown key \"" + std::string(entry.key()) + "\"; accepted: server_name, tool_name, tool_args";
+        for (const char* key : {"server_name", "tool_name"})
+            if (const auto* field = object->if_contains(key); !field || !field->is_string())
+                return std::string(key) + " must be a string";
+        const auto* arguments = object->if_contains("tool_args");
+        if (!arguments || !arguments->is_object()) return "tool_args must be an object";
+        request.server = object->at("server_name").get_string();
+        request.tool = object->at("tool_name").get_string();
+        request.arguments = arguments->get_object();
+        return {};
+    }
+
+    StatePtr state_;
+};
+
+}  // namespace ipybox

@@ -1,0 +1,765 @@
+// IPython kernels as processes of this machine, spoken to over Unix sockets by ZeroMQ.
+#include <fcntl.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <ipybox/detail/jupyter_wire.hpp>
+#include <ipybox/plugin.hpp>
+#include <ipybox/process.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <zmq.hpp>
+
+namespace {
+using namespace ipybox;
+using namespace std::chrono_literals;
+using detail::WireMessage;
+using detail::WireSession;
+using Descriptor = asio::posix::stream_descriptor;
+
+// What the connection file calls ports; a socket's path is <ip>-<port>.
+enum Port { shell_port = 1, iopub_port, stdin_port, control_port, heartbeat_port };
+constexpr Port used_ports[] = {shell_port, iopub_port, control_port};
+
+// A socket path of 108 bytes must hold the guest's directory, "/s-N" and a NUL.
+constexpr std::size_t longest_directory = 100;
+// The host holds at most this many messages; more wait in the kernel.
+constexpr int queued_messages = 8;
+
+[[noreturn]] void fail_io(const std::string& what) {
+    throw Error(errc::io_error, what + ": " + std::strerror(errno));
+}
+
+// A directory of our own that the kernel can write to as well. Whatever it plants there is removed
+// at the end without a link being followed: every step is relative to a directory handle.
+class PrivateDirectory {
+public:
+    explicit PrivateDirectory(uid_t owner) {
+        std::string name = (parent_for(owner) / "ipybox-XXXXXX").string();
+        if (::mkdtemp(name.data()) == nullptr)
+            fail_io("cannot create a directory for the kernel's sockets, " + name);
+        path_ = name;
+        handle_.reset(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        if (!handle_ || (owner != ::geteuid() && ::fchown(handle_.get(), owner, gid_t(-1)) != 0)) {
+            ::rmdir(name.c_str());
+            fail_io("cannot hand " + name + " to the kernel's user");
+        }
+    }
+    PrivateDirectory(PrivateDirectory&& other) noexcept
+        : path_(std::move(other.path_)), handle_(std::move(other.handle_)) {}
+    PrivateDirectory& operator=(PrivateDirectory&&) = delete;
+    ~PrivateDirectory() { remove(); }
+
+    const std::filesystem::path& path() const noexcept { return path_; }
+
+    void write_file(const char* name, std::string_view text, uid_t owner) const {
+        constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+        const UniqueFd file(::openat(handle_.get(), name, flags, 0600));
+        const auto size = static_cast<ssize_t>(text.size());
+        if (!file || ::write(file.get(), text.data(), text.size()) != size ||
+            (owner != ::geteuid() && ::fchown(file.get(), owner, gid_t(-1)) != 0))
+            fail_io("cannot write " + (path_ / name).string());
+    }
+
+    // A handle on a Unix socket of the guest's user; empty while there is nothing of that name.
+    // Throws errc::kernel_protocol when something else lies there.
+    UniqueFd open_socket(const std::string& name, uid_t owner) const {
+        UniqueFd socket(::openat(handle_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+        struct stat info {};
+        if (!socket && errno == ENOENT) return UniqueFd();
+        if (!socket || ::fstat(socket.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
+            info.st_uid != owner)
+            throw Error(errc::kernel_protocol,
+                        "the kernel put something else in the place of its socket " + name);
+        return socket;
+    }
+
+    void remove() noexcept {
+        if (!handle_) return;
+        // Directories inside directories are moved up before they are emptied, so that no depth
+        // the kernel builds costs more than two handles. The bound is far above what it needs.
+        unsigned serial = 0;
+        for (int budget = 1'000'000; budget > 0;) {
+            const int before = budget;
+            bool empty = true;
+            for_each(handle_.get(), [&](const char* name) {
+                empty = false;
+                --budget;
+                if (::unlinkat(handle_.get(), name, 0) == 0) return;
+                const UniqueFd child = open_directory(handle_.get(), name);
+                if (child) {
+                    for_each(child.get(), [&](const char* inner) {
+                        --budget;
+                        if (::unlinkat(child.get(), inner, 0) == 0) return;
+                        open_directory(child.get(), inner);  // only for the right to move it
+                        const auto fresh = ".ipybox-" + std::to_string(++serial);
+                        ::renameat(child.get(), inner, handle_.get(), fresh.c_str());
+                    });
+                }
+                ::unlinkat(handle_.get(), name, AT_REMOVEDIR);
+            });
+            if (empty || before == budget) break;
+        }
+        handle_.reset();
+        ::rmdir(path_.c_str());
+    }
+
+private:
+    static std::filesystem::path parent_for(uid_t owner) {
+        const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+        struct stat info {};
+        // Another user cannot enter our runtime directory.
+        if (runtime != nullptr && *runtime == '/' && owner == ::geteuid() &&
+            std::strlen(runtime) < 60 && ::stat(runtime, &info) == 0 && S_ISDIR(info.st_mode) &&
+            info.st_uid == owner && ::access(runtime, W_OK) == 0)
+            return runtime;
+        return "/tmp";
+    }
+
+    static UniqueFd open_directory(int parent, const char* name) noexcept {
+        const UniqueFd path(::openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        if (!path) return UniqueFd();
+        const auto self = "/proc/self/fd/" + std::to_string(path.get());
+        ::chmod(self.c_str(), 0700);  // the kernel may have taken our rights away
+        return UniqueFd(::open(self.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    }
+
+    template <class Function>
+    static void for_each(int directory, Function use) noexcept {
+        const UniqueFd fresh(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        DIR* stream = fresh ? ::fdopendir(::fcntl(fresh.get(), F_DUPFD_CLOEXEC, 3)) : nullptr;
+        if (stream == nullptr) return;
+        while (const dirent* entry = ::readdir(stream)) {
+            const std::string_view name = entry->d_name;
+            if (name != "." && name != "..") use(entry->d_name);
+        }
+        ::closedir(stream);
+    }
+
+    std::filesystem::path path_;
+    UniqueFd handle_;
+};
+
+std::string exit_text(const ExitStatus& status) {
+    const int number = status.code - 128;
+    if (status.signalled || (number > 0 && number < NSIG)) {
+        const char* name = ::sigabbrev_np(number);
+        const std::string text = name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
+        return (status.signalled ? "killed by " : "exit code " + std::to_string(status.code) + ", ") + text;
+    }
+    return "exit code " + std::to_string(status.code);
+}
+
+// Everything a kernel consists of. Shared by its handle and by the handlers that Asio still holds
+// when the handle is gone; close() makes those harmless.
+struct Link : std::enable_shared_from_this<Link> {
+    // A ZeroMQ socket on the reactor. Its descriptor is edge-triggered: read until there is
+    // nothing left, then arm(), which looks at the descriptor's state anew.
+    struct Port {
+        zmq::socket_t socket;
+        std::optional<Descriptor> ready;
+        bool armed = false;
+
+        void watch(const asio::any_io_executor& executor) {
+            ready.emplace(executor, socket.get(zmq::sockopt::fd));
+        }
+        void close() noexcept {
+            if (ready) ready->release();  // the descriptor belongs to ZeroMQ
+            ready.reset();
+            socket.close();
+        }
+    };
+
+    Link(asio::any_io_executor on, KernelSpec with, uid_t owner, detail::WireLimits limits)
+        : executor(std::move(on)),
+          logger(std::move(with.logger)),
+          guest(owner),
+          key(WireSession::random_hex()),
+          session(key, limits),
+          directory(owner),
+          context(1),
+          changed(executor) {}
+
+    asio::any_io_executor executor;
+    Logger logger;
+    uid_t guest;
+    std::string key;
+    WireSession session;
+    PrivateDirectory directory;
+    std::shared_ptr<SandboxedProcess> process;
+    std::optional<Descriptor> pidfd;
+    std::optional<Descriptor> created;  // inotify, until the sockets exist
+    bool created_armed = false;
+    std::vector<UniqueFd> sockets;      // what ZeroMQ connects to, and nothing else in its place
+    zmq::context_t context;
+    Port shell, iopub, control, shell_monitor, iopub_monitor;
+    Event changed;
+
+    bool closed = false;
+    bool exited = false;
+    bool disconnected = false;
+    Clock::time_point end_grace = never;    // when the last words of an ended kernel are over
+    std::optional<Error> failure;
+
+    std::set<std::string> probes;           // kernel_info_requests of the start
+    bool probe_answered = false;
+    bool probe_idle = false;
+
+    std::string current;                    // msg_id of the running execution; empty when none
+    bool replied = false, idle = false, ok = true, error_shown = false;
+    Clock::time_point reply_grace = never;
+    std::deque<KernelOutput> pending;
+
+    // Ends everything at once; what waits wakes up and sees `closed`.
+    void close() noexcept {
+        if (std::exchange(closed, true)) return;
+        if (process) process->kill_tree();
+        process.reset();
+        pidfd.reset();
+        created.reset();
+        for (Port* port : {&shell, &iopub, &control, &shell_monitor, &iopub_monitor}) port->close();
+        context.close();
+        sockets.clear();
+        directory.remove();
+        changed.notify();
+    }
+
+    std::string tail_text() const {
+        std::string tail = process ? process->output_tail() : std::string();
+        while (!tail.empty() && (tail.back() == '\n' || tail.back() == ' ')) tail.pop_back();
+        return tail.empty() ? tail : "; the last it printed:\n" + tail;
+    }
+
+    // The kernel is of no more use: remembers why, kills it, throws.
+    [[noreturn]] void fail(errc code, const std::string& detail) {
+        if (!failure) failure.emplace(code, detail);
+        current.clear();
+        pending.clear();
+        if (process) process->kill_tree();
+        changed.notify();
+        throw *failure;
+    }
+    [[noreturn]] void fail_protocol(const std::string& what) {
+        fail(errc::kernel_protocol,
+             "the kernel broke the protocol (" + what + ") and was killed; reset() starts a new kernel");
+    }
+
+    void require_usable() const {
+        if (closed) throw Error(errc::cancelled, "the kernel was shut down");
+        if (failure) throw *failure;
+    }
+
+    // Wakes `changed` when the socket has news; once per call.
+    void arm(Port& port) {
+        if (port.armed || !port.ready) return;
+        port.armed = true;
+        port.ready->async_wait(Descriptor::wait_read,
+                               [self = shared_from_this(), &port](boost::system::error_code) {
+                                   port.armed = false;
+                                   self->changed.notify();
+                               });
+    }
+    void arm_all() {
+        for (Port* port : {&shell, &iopub, &shell_monitor, &iopub_monitor}) arm(*port);
+    }
+
+    void watch_process() {
+        UniqueFd handle = process->pid() > 0 ? ipybox::detail::open_pidfd(process->pid()) : UniqueFd();
+        if (!handle) {
+            exited = true;  // it ended before we could look
+            return;
+        }
+        pidfd.emplace(executor, handle.release());
+        pidfd->async_wait(Descriptor::wait_read,
+                          [self = shared_from_this()](boost::system::error_code error) {
+                              if (error) return;
+                              self->exited = true;
+                              self->changed.notify();
+                          });
+    }
+
+    void connect(Port& port, zmq::socket_type type, ::Port number) {
+        port.socket = zmq::socket_t(context, type);
+        port.socket.set(zmq::sockopt::linger, 0);
+        port.socket.set(zmq::sockopt::rcvhwm, queued_messages);
+        port.socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(session.limits().bytes));
+        // The kernel binds a path shortly before it listens there.
+        port.socket.set(zmq::sockopt::reconnect_ivl, 5);
+        if (type == zmq::socket_type::sub) port.socket.set(zmq::sockopt::subscribe, "");
+        const auto handle = directory.open_socket("s-" + std::to_string(number), guest);
+        const int fixed = ::fcntl(handle.get(), F_DUPFD_CLOEXEC, 3);
+        if (fixed < 0) fail_io("cannot keep a handle on the kernel's socket");
+        sockets.emplace_back(fixed);
+        port.socket.connect("ipc:///proc/self/fd/" + std::to_string(fixed));
+        port.watch(executor);
+    }
+
+    void monitor(Port& port, Port& of, const char* address) {
+        if (zmq_socket_monitor(of.socket.handle(), address, ZMQ_EVENT_DISCONNECTED) != 0)
+            throw zmq::error_t();
+        port.socket = zmq::socket_t(context, zmq::socket_type::pair);
+        port.socket.set(zmq::sockopt::linger, 0);
+        port.socket.connect(address);
+        port.watch(executor);
+    }
+
+    bool sockets_exist() const {
+        for (const auto port : used_ports)
+            if (!directory.open_socket("s-" + std::to_string(port), guest)) return false;
+        return true;
+    }
+
+    std::string send(Port& port, std::string_view type, const json::object& content) {
+        auto request = session.request(type, content);
+        for (std::size_t i = 0; i < request.frames.size(); ++i) {
+            const bool last = i + 1 == request.frames.size();
+            const auto more = last ? zmq::send_flags::none : zmq::send_flags::sndmore;
+            const auto sent = port.socket.send(zmq::buffer(request.frames[i]),
+                                               more | zmq::send_flags::dontwait);
+            if (!sent) fail_protocol("it takes no more requests");
+        }
+        return request.id;
+    }
+
+    // Takes one message off a socket and hands it to `use`; false when there is none.
+    template <class Function>
+    bool receive(Port& port, Function use) {
+        std::vector<zmq::message_t> parts;
+        for (bool more = true; more;) {
+            zmq::message_t part;
+            const auto got = port.socket.recv(part, zmq::recv_flags::dontwait);
+            if (!got) return false;
+            more = part.more();
+            if (parts.size() < session.limits().frames + 1) parts.push_back(std::move(part));
+        }
+        std::vector<std::string_view> frames;
+        frames.reserve(parts.size());
+        for (const auto& part : parts) frames.push_back(part.to_string_view());
+        const auto message = session.read(frames);
+        if (!message) fail_protocol(describe(message.error()));
+        use(*message);
+        return true;
+    }
+
+    json::object content_of(const WireMessage& message) {
+        auto content = detail::read_object(message.content, session.limits().depth);
+        if (!content) fail_protocol(describe(content.error()));
+        return std::move(*content);
+    }
+
+    std::string text_of(const json::object& content, std::string_view name) {
+        const auto* value = content.if_contains(name);
+        if (value == nullptr || !value->is_string())
+            fail_protocol("a message without its \"" + std::string(name) + "\"");
+        return std::string(value->get_string());
+    }
+
+    json::object object_of(json::object& content, std::string_view name) {
+        auto* value = content.if_contains(name);
+        if (value == nullptr || !value->is_object())
+            fail_protocol("a message without its \"" + std::string(name) + "\"");
+        return std::move(value->get_object());
+    }
+
+    PythonError error_of(const json::object& content) {
+        PythonError error;
+        error.name = text_of(content, "ename");
+        error.value = text_of(content, "evalue");
+        const auto* lines = content.if_contains("traceback");
+        if (lines == nullptr || !lines->is_array()) fail_protocol("an error without its traceback");
+        for (const auto& line : lines->get_array()) {
+            if (!line.is_string()) fail_protocol("an error without its traceback");
+            if (!error.traceback.empty()) error.traceback += '\n';
+            error.traceback += line.get_string();
+        }
+        return error;
+    }
+
+    // Output with another parent comes from threads that outlive their cell. A notebook would show
+    // it below the old cell; here it goes to the running execution, so that nothing printed is
+    // lost. Everything else of other parents (our requests at the start, comms) is not ours to show.
+    void handle_iopub(const WireMessage& message) {
+        const bool ours = !current.empty() && message.parent_id == current;
+        if (message.type == "status") {
+            const bool probe = probes.contains(message.parent_id);
+            if (!ours && !probe) return;
+            if (text_of(content_of(message), "execution_state") != "idle") return;
+            if (probe) probe_idle = true;
+            if (ours) idle = true;
+        } else if (current.empty()) {
+            return;
+        } else if (message.type == "stream") {
+            auto content = content_of(message);
+            Stream stream;
+            stream.is_stderr = text_of(content, "name") == "stderr";
+            stream.text = text_of(content, "text");
+            if (!stream.text.empty()) pending.emplace_back(std::move(stream));
+        } else if (message.type == "display_data" || message.type == "update_display_data" ||
+                   message.type == "execute_result") {
+            auto content = content_of(message);
+            Display display;
+            display.is_result = message.type == "execute_result";
+            display.data = object_of(content, "data");
+            display.metadata = object_of(content, "metadata");
+            pending.emplace_back(std::move(display));
+        } else if (message.type == "error" && ours) {
+            error_shown = true;
+            pending.emplace_back(error_of(content_of(message)));
+        }
+    }
+
+    void handle_shell(const WireMessage& message) {
+        if (message.type == "kernel_info_reply" && probes.contains(message.parent_id)) {
+            const auto version = text_of(content_of(message), "protocol_version");
+            if (!version.starts_with("5."))
+                fail_protocol("it speaks version " + version.substr(0, 16) + ", not 5");
+            probe_answered = true;
+        } else if (message.type == "execute_reply" && !current.empty() &&
+                   message.parent_id == current) {
+            const auto content = content_of(message);
+            const auto status = text_of(content, "status");
+            ok = status == "ok";
+            replied = true;
+            // Only an error outside the cell's own run is not published as well.
+            if (status == "error" && idle && !error_shown) pending.emplace_back(error_of(content));
+        }
+    }
+
+    // Handles one waiting message; false when there is none. One at a time, so that what the
+    // consumer has not asked for stays where it is.
+    bool read_one() {
+        const auto from_iopub = [this](const WireMessage& message) { handle_iopub(message); };
+        if (receive(iopub, from_iopub)) return true;
+        const auto from_shell = [this](const WireMessage& message) { handle_shell(message); };
+        if (receive(shell, from_shell)) return true;
+        zmq::message_t event;
+        for (Port* port : {&shell_monitor, &iopub_monitor})
+            while (port->socket.recv(event, zmq::recv_flags::dontwait)) disconnected = true;
+        return false;
+    }
+
+    // Nothing is left to read; is there a reason to stop waiting? Sets end_grace when a reason is
+    // near: an ended process may still have words on their way, a lost connection usually means
+    // that the process is just ending.
+    bool is_over() {
+        if (!exited && !disconnected) return false;
+        if (end_grace == never) end_grace = Clock::now() + 500ms;
+        return (exited && disconnected) || Clock::now() >= end_grace;
+    }
+
+    awaitable<std::string> ending() {
+        const auto held = process;
+        const auto status = co_await held->wait(Clock::now() + 500ms);
+        if (!status) co_return std::string();
+        co_return exit_text(*status);
+    }
+};
+
+using LinkPtr = std::shared_ptr<Link>;
+
+awaitable<void> throw_if_cancelled() {
+    const auto state = co_await asio::this_coro::cancellation_state;
+    if (state.cancelled() != asio::cancellation_type::none)
+        throw boost::system::system_error(asio::error::operation_aborted);
+}
+
+// Ends the wait for a kernel that is over.
+awaitable<void> report_end(LinkPtr link) {
+    if (!link->exited)
+        link->fail_protocol("it closed its connection");
+    const auto how = co_await link->ending();
+    link->require_usable();
+    link->fail(errc::kernel_died, "the kernel ended (" + how + "); reset() starts a new kernel" +
+                                      link->tail_text());
+}
+
+awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_point deadline) {
+    for (;;) {
+        link->require_usable();
+        if (!link->pending.empty()) {
+            std::optional<KernelOutput> output(std::move(link->pending.front()));
+            link->pending.pop_front();
+            co_return output;
+        }
+        if (link->current.empty())
+            throw Error(errc::bad_argument, "next() needs a running execution; call execute() first");
+        // A KeyboardInterrupt between the cell's end and its reply leaves the cell unanswered.
+        const bool unanswered = link->idle && Clock::now() >= link->reply_grace;
+        if (link->idle && (link->replied || unanswered)) {
+            link->current.clear();
+            Done done;
+            done.ok = link->replied && link->ok;
+            link->pending.emplace_back(done);
+            continue;
+        }
+        if (link->read_one()) continue;
+        if (link->idle && link->reply_grace == never) link->reply_grace = Clock::now() + 2s;
+        if (link->is_over()) co_await report_end(link);
+        if (Clock::now() >= deadline) co_return std::nullopt;
+        link->arm_all();
+        const auto soonest = std::min(deadline, std::min(link->reply_grace, link->end_grace));
+        co_await link->changed.wait(soonest);
+        co_await throw_if_cancelled();
+    }
+}
+
+class ZmqKernel final : public Kernel {
+public:
+    explicit ZmqKernel(LinkPtr link) : link_(std::move(link)) {}
+    ~ZmqKernel() override { link_->close(); }
+    ZmqKernel(const ZmqKernel&) = delete;
+    ZmqKernel& operator=(const ZmqKernel&) = delete;
+
+    awaitable<void> execute(ExecuteRequest request) override {
+        auto& link = *link_;
+        link.require_usable();
+        if (!link.current.empty() || !link.pending.empty())
+            throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
+        if (link.exited) co_await report_end(link_);
+        json::object content;
+        content["code"] = std::move(request.code);
+        content["silent"] = request.silent;
+        content["store_history"] = false;
+        content["user_expressions"] = json::object();
+        content["allow_stdin"] = false;
+        // True would abort requests that arrive shortly after an error: the next cell, say.
+        content["stop_on_error"] = false;
+        link.replied = link.idle = link.error_shown = false;
+        link.ok = true;
+        link.reply_grace = never;
+        link.current = link.send(link.shell, "execute_request", content);
+    }
+
+    awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) override {
+        return next_output(link_, deadline);
+    }
+
+    awaitable<void> interrupt() override {
+        const auto link = link_;
+        link->require_usable();
+        if (link->current.empty() || link->exited) co_return;
+        const auto id = link->send(link->control, "interrupt_request", json::object());
+        const auto deadline = Clock::now() + 500ms;
+        bool answered = false;
+        const auto use = [&](const WireMessage& message) {
+            answered = answered || message.parent_id == id;
+        };
+        while (!answered && !link->exited && Clock::now() < deadline) {
+            if (link->receive(link->control, use)) continue;
+            link->arm(link->control);
+            co_await link->changed.wait(deadline);
+            link->require_usable();
+        }
+        if (!answered && !link->exited) link->process->interrupt();
+    }
+
+    awaitable<void> shutdown() override {
+        const auto link = link_;
+        if (link->closed) co_return;
+        if (link->process && !link->exited && !link->failure) {
+            json::object content;
+            content["restart"] = false;
+            // Without a reader the kernel need not wait for anybody to take its output.
+            link->iopub.close();
+            link->iopub_monitor.close();
+            try {
+                link->send(link->control, "shutdown_request", content);
+            } catch (const Error&) {
+                // It takes no more requests, so it is killed now.
+            }
+            const auto deadline = Clock::now() + 1s;
+            while (!link->closed && !link->failure && !link->exited && Clock::now() < deadline)
+                co_await link->changed.wait(deadline);
+        }
+        link->close();
+    }
+
+    bool alive() const noexcept override {
+        return !link_->closed && !link_->exited && !link_->failure;
+    }
+
+private:
+    LinkPtr link_;
+};
+
+constexpr std::string_view config_schema = R"({
+  "type": "object",
+  "additionalProperties": false,
+  "properties": {
+    "max_message_bytes": {
+      "type": "integer", "minimum": 1048576, "maximum": 2147483647, "default": 268435456,
+      "description": "Largest message taken from the kernel, a plot or one huge print, in bytes."
+    }
+  }
+})";
+
+class Zmq final : public KernelBackend {
+public:
+    Zmq(Host& host, const json::object& config) : executor_(host.executor) {
+        if (const auto* bytes = config.if_contains("max_message_bytes"))
+            limits_.bytes = bytes->to_number<std::size_t>();
+    }
+
+    awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
+        const auto deadline = deadline_after(spec.init_timeout);
+        if (!find_program(spec.python.string(), ""))
+            throw Error(errc::missing_dependency,
+                        "there is no Python interpreter at " + spec.python.string() +
+                            "; name one that has ipykernel");
+        auto link = std::make_shared<Link>(executor_, spec, sandbox.guest_user(spec.policy), limits_);
+        // From here on, leaving this function in any way ends the kernel and removes its files.
+        std::unique_ptr<Kernel> kernel = std::make_unique<ZmqKernel>(link);
+        watch_directory(link);
+        co_await launch(sandbox, std::move(spec), link);
+        co_await connect(link, deadline);
+        co_await first_answer(link, deadline);
+        link->probes.clear();
+        co_return kernel;
+    }
+
+private:
+    static void watch_directory(const LinkPtr& link) {
+        UniqueFd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+        if (!watch || ::inotify_add_watch(watch.get(), link->directory.path().c_str(), IN_CREATE) < 0)
+            fail_io("cannot watch the directory of the kernel's sockets");
+        link->created.emplace(link->executor, watch.release());
+    }
+
+    static awaitable<void> launch(Sandbox& sandbox, KernelSpec spec, LinkPtr link) {
+        Channel channel;
+        channel.name = "kernel";
+        channel.host_path = link->directory.path();
+        channel.writable = true;
+        const auto guest = sandbox.guest_path(channel);
+        if (guest.string().size() > longest_directory)
+            throw Error(errc::bad_config, "the sandbox shows the kernel's sockets at a path over " +
+                                              std::to_string(longest_directory) + " bytes: " +
+                                              guest.string());
+        json::object file;
+        file["transport"] = "ipc";
+        file["ip"] = (guest / "s").string();
+        file["shell_port"] = shell_port;
+        file["iopub_port"] = iopub_port;
+        file["stdin_port"] = stdin_port;
+        file["control_port"] = control_port;
+        file["hb_port"] = heartbeat_port;
+        file["signature_scheme"] = "hmac-sha256";
+        file["key"] = link->key;
+        link->directory.write_file("connection.json", json::serialize(file), link->guest);
+
+        auto& env = spec.policy.env;
+        env.try_emplace("IPYTHONDIR", guest / "ipython");
+        env.try_emplace("JUPYTER_RUNTIME_DIR", guest);
+        if (!env.contains("HOME")) env.try_emplace("MPLCONFIGDIR", guest / "matplotlib");
+        env.try_emplace("TERM", "dumb");
+        env.try_emplace("NO_COLOR", "1");
+        // No parent to watch over, and no advice for people at a terminal.
+        env.try_emplace("JPY_PARENT_PID", "1");
+
+        std::vector<std::string> argv = {spec.python.string(), "-m", "ipykernel_launcher", "-f",
+                                         (guest / "connection.json").string(),
+                                         "--HistoryManager.enabled=False"};
+        if (!spec.extensions.empty())
+            argv.emplace_back("--IPKernelApp.reraise_ipython_extension_failures=True");
+        for (const auto& extension : spec.extensions) argv.push_back("--ext=" + extension);
+        auto channels = std::move(spec.channels);
+        channels.push_back(std::move(channel));
+        link->process = co_await sandbox.launch(std::move(spec.policy), std::move(argv),
+                                                std::move(channels), Stdio::tail);
+        link->watch_process();
+    }
+
+    // Waits until the kernel has bound its sockets, then connects to them.
+    static awaitable<void> connect(LinkPtr link, Clock::time_point deadline) {
+        while (!link->sockets_exist()) {
+            co_await require_start(link, deadline);
+            std::array<char, 4096> events;
+            while (::read(link->created->native_handle(), events.data(), events.size()) > 0) {}
+            // Only now: a socket bound since the first look has raised its event already.
+            if (link->sockets_exist()) break;
+            if (!std::exchange(link->created_armed, true))
+                link->created->async_wait(Descriptor::wait_read,
+                                          [link](boost::system::error_code) {
+                                              link->created_armed = false;
+                                              link->changed.notify();
+                                          });
+            co_await link->changed.wait(deadline);
+            co_await throw_if_cancelled();
+        }
+        link->created.reset();
+        link->connect(link->iopub, zmq::socket_type::sub, iopub_port);
+        link->connect(link->shell, zmq::socket_type::dealer, shell_port);
+        link->connect(link->control, zmq::socket_type::dealer, control_port);
+        link->monitor(link->shell_monitor, link->shell, "inproc://shell-monitor");
+        link->monitor(link->iopub_monitor, link->iopub, "inproc://iopub-monitor");
+    }
+
+    // The kernel is ready when it has answered and when the end of that answer has come through
+    // iopub as well: from then on no output can pass before the subscription is in place.
+    static awaitable<void> first_answer(LinkPtr link, Clock::time_point deadline) {
+        auto repeat_at = never;
+        link->probes.insert(link->send(link->shell, "kernel_info_request", json::object()));
+        while (!link->probe_answered || !link->probe_idle) {
+            if (link->read_one()) continue;
+            co_await require_start(link, deadline);
+            if (link->probe_answered && Clock::now() >= repeat_at) {
+                link->probe_answered = false;
+                repeat_at = never;
+                link->probes.insert(link->send(link->shell, "kernel_info_request", json::object()));
+            } else if (link->probe_answered && repeat_at == never) {
+                repeat_at = Clock::now() + 50ms;
+            }
+            link->arm_all();
+            const auto soonest = std::min(deadline, std::min(repeat_at, link->end_grace));
+            co_await link->changed.wait(soonest);
+            co_await throw_if_cancelled();
+        }
+    }
+
+    static awaitable<void> require_start(LinkPtr link, Clock::time_point deadline) {
+        link->require_usable();
+        if (link->exited) {
+            const auto how = co_await link->ending();
+            const auto tail = link->tail_text();
+            if (tail.find("No module named") != std::string::npos &&
+                tail.find("ipykernel") != std::string::npos)
+                link->fail(errc::missing_dependency,
+                           "the Python interpreter has no ipykernel; install it with "
+                           "`python -m pip install ipykernel`" + tail);
+            link->fail(errc::kernel_start_failed,
+                       "the kernel ended while it started (" + how +
+                           "); `ipybox doctor` checks what it needs" + tail);
+        }
+        if (link->disconnected && link->is_over()) link->fail_protocol("it closed its connection");
+        if (Clock::now() >= deadline)
+            link->fail(errc::timed_out,
+                       "the kernel did not start in time; raise kernel_init_timeout, or see why it "
+                       "is slow" + link->tail_text());
+    }
+
+    asio::any_io_executor executor_;
+    ipybox::detail::WireLimits limits_;
+};
+
+constexpr Plugin self{
+    .name = "zmq",
+    .summary = "IPython kernels on this machine, over Unix sockets in a private directory",
+    .config_schema = config_schema,
+    .make = Factory<KernelBackend>(
+        +[](Host& host, const json::object& config) -> std::unique_ptr<KernelBackend> {
+            return std::make_unique<Zmq>(host, config);
+        }),
+};
+}  // namespace
+
+IPYBOX_PLUGIN(zmq, self)

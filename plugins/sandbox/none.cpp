@@ -1,0 +1,75 @@
+// No confinement: the process runs as the user and with the sight of whoever starts it.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <ipybox/plugin.hpp>
+#include <ipybox/process.hpp>
+
+namespace {
+using namespace ipybox;
+
+class None final : public Sandbox {
+public:
+    explicit None(Host& host) : executor_(host.executor) {}
+
+    awaitable<Capabilities> probe() override {
+        Capabilities nothing;
+        nothing.available = true;
+        co_return nothing;
+    }
+
+    std::filesystem::path guest_path(const Channel& channel) const override {
+        return channel.host_path;
+    }
+
+    uid_t guest_user(const SandboxPolicy&) const override { return ::geteuid(); }
+
+    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
+                                                        std::vector<std::string> argv,
+                                                        std::vector<Channel>,
+                                                        Stdio stdio) override {
+        // readable and writable only describe what everything here can be; the rest forbids.
+        if (policy.network.mode != NetworkPolicy::Mode::full) refuse("restrict the network");
+        if (!policy.hidden.empty()) refuse("hide files");
+        if (!policy.write_protected.empty()) refuse("write-protect paths");
+        if (policy.user && *policy.user != ::geteuid()) refuse("change the user");
+        if (policy.limits.memory_total) refuse("limit the memory of several processes together");
+        if (policy.limits.scratch_size) refuse("limit the size of /tmp");
+        // The kernel's own limit counts everything the user runs on this machine.
+        if (policy.limits.processes) refuse("limit the number of processes");
+
+        SpawnRequest request;
+        request.argv = std::move(argv);
+        request.env = std::move(policy.env);
+        request.cwd = std::move(policy.cwd);
+        request.stdio = stdio;
+        const auto limit = [&request](int resource, const std::optional<std::uint64_t>& value) {
+            if (value) request.rlimits.emplace_back(resource, *value);
+        };
+        limit(RLIMIT_AS, policy.limits.memory_per_process);
+        limit(RLIMIT_NOFILE, policy.limits.open_files);
+        limit(RLIMIT_FSIZE, policy.limits.file_size);
+        limit(RLIMIT_CPU, policy.limits.cpu_seconds);
+        co_return std::make_unique<ChildProcess>(executor_, std::move(request));
+    }
+
+private:
+    [[noreturn]] static void refuse(const std::string& what) {
+        throw Error(errc::sandbox_refused, "sandbox \"none\" cannot " + what +
+                                               ": use sandbox \"bubblewrap\", or do not ask for it");
+    }
+
+    asio::any_io_executor executor_;
+};
+
+constexpr Plugin self{
+    .name = "none",
+    .summary = "no confinement: the process can do whatever the host's user can",
+    .config_schema = R"({"type": "object", "additionalProperties": false})",
+    .make = Factory<Sandbox>(+[](Host& host, const json::object&) -> std::unique_ptr<Sandbox> {
+        return std::make_unique<None>(host);
+    }),
+};
+}  // namespace
+
+IPYBOX_PLUGIN(none, self)

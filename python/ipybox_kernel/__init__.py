@@ -1,0 +1,40 @@
+"""What generated tool modules import, and how a tool call leaves the kernel.
+
+Standard library only; `call`, `Model`, `Out` and the other names of
+`ipybox_kernel.models` load pydantic when they are first used.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from .client import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError, send, send_async
+from .results import Audio, Blob, Image, Resource, ResourceLink
+
+__all__ = [
+    "ApprovalRejectedError", "ApprovalTimeoutError", "ToolRunnerError",
+    "Audio", "Blob", "Image", "Resource", "ResourceLink", "call", "Model", "Out",
+]
+
+
+def _send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
+    """The one way out: asks the host to call `tool` of `server` and returns its result."""
+    return send(server, tool, arguments)
+
+
+async def _send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
+    return await send_async(server, tool, arguments)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import models
+
+    return getattr(models, name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by IPython at start-up (`--ext ipybox_kernel`)."""
+    from .startup import prepare
+
+    prepare(shell)

@@ -1,0 +1,173 @@
+"""The tool client: one HTTP/1.1 request over the Unix socket that the host gave to this kernel.
+
+Written on plain sockets because http.client alone costs more than the rest of a call.
+"""
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+from .results import from_content
+
+_MAX_HEAD = 64 * 1024
+
+
+class ToolRunnerError(Exception):
+    """A tool call failed: the tool said so, the server is unavailable, or the call was refused."""
+
+
+class ApprovalRejectedError(ToolRunnerError):
+    """The call was not approved."""
+
+
+class ApprovalTimeoutError(ToolRunnerError):
+    """Nobody answered the approval request in time."""
+
+
+_ERRORS = {"rejected": ApprovalRejectedError, "timeout": ApprovalTimeoutError}
+
+
+class _Idle(threading.local):
+    connection: socket.socket | None = None
+    owner = 0  # pid: a forked child must not write to its parent's connection
+
+
+_idle = _Idle()
+
+
+def _address() -> str:
+    path = os.environ.get("IPYBOX_TOOL_SOCKET")
+    if not path:
+        raise ToolRunnerError("tool calls are not available: this kernel was started without a tool server")
+    return path
+
+
+def _request(server: str, tool: str, arguments: dict[str, Any]) -> bytes:
+    body = json.dumps(
+        {"server_name": server, "tool_name": tool, "tool_args": arguments},
+        ensure_ascii=False, allow_nan=False, separators=(",", ":"),
+    ).encode("utf-8", "surrogatepass")
+    token = os.environ.get("IPYBOX_TOOL_TOKEN", "")
+    head = (
+        f"POST /run HTTP/1.1\r\nHost: ipybox\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode("ascii") + body
+
+
+class _Response:
+    """Collects one response from chunks of bytes."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._body_at = -1
+        self._end = -1
+        self.keep_alive = True
+
+    def feed(self, chunk: bytes) -> bool:
+        """Adds a chunk; true when the response is whole."""
+        if not chunk:
+            raise ToolRunnerError("the tool server closed the connection before it answered")
+        self._data += chunk
+        if self._end < 0:
+            end = self._data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._data) > _MAX_HEAD:
+                    raise ToolRunnerError("the tool server's answer is not HTTP")
+                return False
+            self._read_head(bytes(self._data[:end]), end + 4)
+        return len(self._data) >= self._end
+
+    def _read_head(self, head: bytes, body_at: int) -> None:
+        length = None
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            name = name.strip().lower()
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"connection" and value.strip().lower() == b"close":
+                self.keep_alive = False
+        if length is None:
+            raise ToolRunnerError("the tool server's answer has no Content-Length")
+        self._body_at, self._end = body_at, body_at + length
+
+    def missing(self) -> int:
+        return max(self._end - len(self._data), 0)
+
+    def value(self) -> Any:
+        reply = json.loads(self._data[self._body_at : self._end])
+        if "error" in reply:
+            raise _ERRORS.get(reply.get("type"), ToolRunnerError)(reply["error"])
+        if "content" in reply:
+            return from_content(reply["content"])
+        return reply.get("result")
+
+
+def _usable(connection: socket.socket) -> bool:
+    try:
+        connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return False  # end of stream, or bytes nobody asked for
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _take() -> socket.socket:
+    connection, _idle.connection = _idle.connection, None
+    if connection is not None:
+        if _idle.owner == os.getpid() and _usable(connection):
+            return connection
+        connection.close()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(_address())
+    except OSError as error:
+        connection.close()
+        raise ToolRunnerError(f"cannot reach the tool server: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
+    """Calls a tool and waits for its result; raises ToolRunnerError or one of its kinds."""
+    request = _request(server, tool, arguments)
+    connection = _take()
+    response = _Response()
+    try:
+        connection.sendall(request)
+        while not response.feed(connection.recv(max(65536, min(response.missing(), 1 << 20)))):
+            pass
+    except BaseException as error:  # an interrupted call must not leave half an answer behind
+        connection.close()
+        if isinstance(error, OSError):
+            raise ToolRunnerError(f"the connection to the tool server broke: {error}") from None
+        raise
+    if response.keep_alive:
+        _idle.connection, _idle.owner = connection, os.getpid()
+    else:
+        connection.close()
+    return response.value()
+
+
+async def send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
+    """send() for coroutines: many calls may wait at once."""
+    request = _request(server, tool, arguments)
+    loop = asyncio.get_running_loop()
+    response = _Response()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            await loop.sock_connect(connection, _address())
+            await loop.sock_sendall(connection, request)
+            while not response.feed(await loop.sock_recv(connection, 1 << 18)):
+                pass
+        except OSError as error:
+            raise ToolRunnerError(f"the connection to the tool server broke: {error}") from None
+    return response.value()

@@ -1,0 +1,437 @@
+"""The runtime of generated tool modules: their base classes, their checks and the call itself."""
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import functools
+import inspect
+import json
+import numbers
+import pathlib
+import re
+import types
+import uuid
+import warnings
+from contextvars import ContextVar
+from typing import Any, Callable, ClassVar, Coroutine, ParamSpec, TypeVar, Union, get_args, get_origin, overload
+
+from pydantic import (
+    AfterValidator, BaseModel, ConfigDict, RootModel, SerializerFunctionWrapHandler, TypeAdapter, ValidationError,
+    model_serializer, model_validator,
+)
+
+import ipybox_kernel
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_M = TypeVar("_M", bound=BaseModel)
+_Check = Callable[[Any], "str | None"]
+
+
+# ---- models ---------------------------------------------------------------------------------
+
+
+def _to_json(value: Any) -> Any:
+    """Python values that mean a JSON value, as that value: dates, paths, UUIDs, enums, numpy numbers."""
+    if isinstance(value, enum.Enum):
+        return _to_json(value.value)
+    if value is None or isinstance(value, (str, int, float, BaseModel)):
+        return value
+    if isinstance(value, dict):
+        return {key: _to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_to_json(item) for item in value]
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (pathlib.PurePath, uuid.UUID)):
+        return str(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, (numbers.Real, decimal.Decimal)):
+        return float(value)
+    return value
+
+
+class Model(BaseModel):
+    """Arguments: what was set is sent under its wire name, an unset field is left to the server."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=(), allow_inf_nan=False)
+
+    __nullable__: ClassVar[tuple[str, ...]] = ()
+    """Fields whose None is sent as null; for others it means unset."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept(cls, data: Any) -> Any:
+        return _to_json(data) if isinstance(data, dict) else data
+
+    @model_serializer(mode="wrap")
+    def _send(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        wire = handler(self)
+        for name, field in type(self).model_fields.items():
+            if name not in self.__nullable__ and getattr(self, name, 0) is None:
+                wire.pop(field.alias or name, None)
+                wire.pop(name, None)
+        return wire
+
+
+class Open(Model):
+    """Arguments that may have other keys than those declared."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Out(BaseModel):
+    """Results: nothing is dropped, unknown keys are attributes too."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True, protected_namespaces=())
+
+
+# ---- checks beyond types --------------------------------------------------------------------
+
+
+def _compile(pattern: str) -> re.Pattern[str] | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return re.compile(pattern, re.ASCII)
+    except (re.error, OverflowError, RecursionError):
+        return None  # a dialect that Python does not know
+
+
+_compiled = functools.lru_cache(maxsize=512)(_compile)
+
+
+def _matches(pattern: str, text: str) -> bool | None:
+    """None when nobody can tell."""
+    regex = _compiled(pattern)
+    return None if regex is None else regex.search(text) is not None
+
+
+def _freeze(value: Any) -> Any:
+    """Something hashable that is equal for equal JSON values."""
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, dict):
+        return frozenset((key, _freeze(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(_freeze(item) for item in value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """The value as it goes to the wire."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "null": lambda v: v is None,
+    "boolean": lambda v: isinstance(v, bool),
+    "integer": lambda v: _number(v) and (isinstance(v, int) or v.is_integer()),
+    "number": _number,
+    "string": lambda v: isinstance(v, str),
+    "array": lambda v: isinstance(v, list),
+    "object": lambda v: isinstance(v, dict),
+}
+_Schema = Any  # a dict of keywords, or a bool
+
+
+class _Rule:
+    """Checks wire values against JSON Schema keywords; references lead into its own $defs."""
+
+    def __init__(self, schema: _Schema) -> None:
+        self.schema = schema
+        self.definitions: dict[str, _Schema] = schema.get("$defs", {}) if isinstance(schema, dict) else {}
+
+    def problem(self, value: Any) -> str | None:
+        return self._check(self.schema, value, set())
+
+    def _valid(self, schema: _Schema, value: Any, seen: set[Any] | None = None) -> bool:
+        """Whether the schema holds; if so, `seen` gains the keys and indices it has judged."""
+        marks: set[Any] = set()
+        valid = self._check(schema, value, marks) is None
+        if valid and seen is not None:
+            seen |= marks
+        return valid
+
+    def _check(self, schema: _Schema, value: Any, seen: set[Any]) -> str | None:
+        if isinstance(schema, bool):
+            return None if schema else "is not allowed"
+        own: set[Any] = set()
+        error = self._in_place(schema, value, own) or self._value(schema, value)
+        if error is None and isinstance(value, dict):
+            error = self._object(schema, value, own)
+        elif error is None and isinstance(value, list):
+            error = self._array(schema, value, own)
+        seen |= own
+        return error
+
+    def _in_place(self, schema: _Schema, value: Any, seen: set[Any]) -> str | None:
+        """Schemas about the same value."""
+        parts = list(schema.get("allOf", ()))
+        if "$ref" in schema:
+            parts.append(self.definitions.get(schema["$ref"], True))
+        if isinstance(value, dict):
+            parts += [part for key, part in schema.get("dependentSchemas", {}).items() if key in value]
+        if "if" in schema:
+            parts.append(schema.get("then" if self._valid(schema["if"], value, seen) else "else", True))
+        for part in parts:
+            if error := self._check(part, value, seen):
+                return error
+        if "anyOf" in schema and not any([self._valid(part, value, seen) for part in schema["anyOf"]]):
+            return "fits none of the allowed forms"
+        if "oneOf" in schema and sum(self._valid(part, value, seen) for part in schema["oneOf"]) != 1:
+            return "does not fit exactly one of the allowed forms"
+        if "not" in schema and self._valid(schema["not"], value):
+            return "has a forbidden form"
+        return None
+
+    @staticmethod
+    def _value(schema: _Schema, value: Any) -> str | None:
+        kinds = schema.get("type", ())
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        if kinds and not any(_TYPES[kind](value) for kind in kinds):
+            return "must be of type " + " or ".join(kinds)
+        if "const" in schema and _freeze(value) != _freeze(schema["const"]):
+            return f"must be {schema['const']!r}"
+        if "enum" in schema and _freeze(value) not in map(_freeze, schema["enum"]):
+            return f"must be one of {schema['enum']!r}"
+        if isinstance(value, str):
+            if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
+                return "has the wrong length"
+            if "pattern" in schema and _matches(schema["pattern"], value) is False:
+                return f"must match {schema['pattern']!r}"
+        elif _number(value):
+            if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+                return "is out of range"
+            if not schema.get("exclusiveMinimum", value - 1) < value < schema.get("exclusiveMaximum", value + 1):
+                if value <= schema.get("exclusiveMinimum", float("-inf")) or value >= schema.get("exclusiveMaximum", float("inf")):
+                    return "is out of range"
+            if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
+                return f"must be a multiple of {schema['multipleOf']}"
+        return None
+
+    def _object(self, schema: _Schema, value: dict[str, Any], seen: set[Any]) -> str | None:
+        for key in schema.get("required", ()):
+            if key not in value:
+                return f"{key!r} is required"
+        for key, needed in schema.get("dependentRequired", {}).items():
+            if key in value and (missing := [other for other in needed if other not in value]):
+                return f"{missing[0]!r} is required beside {key!r}"
+        if not schema.get("minProperties", 0) <= len(value) <= schema.get("maxProperties", len(value)):
+            return "has the wrong number of keys"
+        properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for key, item in value.items():
+            if "propertyNames" in schema and (error := self._check(schema["propertyNames"], key, set())):
+                return f"the key {key!r} {error}"
+            parts = [properties[key]] if key in properties else []
+            unsure = False
+            for pattern, part in patterns.items():
+                match = _matches(pattern, key)
+                unsure = unsure or match is None
+                parts += [part] if match else []
+            if not parts and not unsure and "additionalProperties" in schema:
+                parts.append(schema["additionalProperties"])
+            for part in parts:
+                if error := self._check(part, item, set()):
+                    return f"{key!r} {error}"
+            if parts or unsure:
+                seen.add(key)
+            elif "unevaluatedProperties" in schema and key not in seen:
+                seen.add(key)
+                if error := self._check(schema["unevaluatedProperties"], item, set()):
+                    return f"{key!r} {error}"
+        return None
+
+    def _array(self, schema: _Schema, value: list[Any], seen: set[Any]) -> str | None:
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            return "has the wrong number of items"
+        if schema.get("uniqueItems") and len({_freeze(item) for item in value}) != len(value):
+            return "has items that are not unique"
+        if "contains" in schema:
+            hits = {index for index, item in enumerate(value) if self._valid(schema["contains"], item)}
+            seen |= hits
+            if not schema.get("minContains", 1) <= len(hits) <= schema.get("maxContains", len(value)):
+                return "does not contain what it must"
+        prefix = schema.get("prefixItems", ())
+        for index, item in enumerate(value):
+            if index < len(prefix):
+                part = prefix[index]
+            elif "items" in schema:
+                part = schema["items"]
+            elif "unevaluatedItems" in schema and index not in seen:
+                part = schema["unevaluatedItems"]
+            else:
+                continue
+            seen.add(index)
+            if error := self._check(part, item, set()):
+                return f"[{index}] {error}"
+        return None
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    if isinstance(value, int) and isinstance(step, int):
+        return value % step == 0
+    try:
+        quotient = value / step
+        return abs(quotient - round(quotient)) <= 1e-9 * max(1.0, abs(quotient))
+    except OverflowError:
+        return False
+
+
+def _validator(problem: _Check) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if error := problem(_plain(value)):
+            raise ValueError(error)
+        return value
+
+    return AfterValidator(check)
+
+
+def rule(schema: _Schema) -> AfterValidator:
+    """Checks a field against JSON Schema keywords that no type says."""
+    return _validator(_Rule(schema).problem)
+
+
+def object_rule(schema: _Schema) -> Any:
+    """The same for a whole model."""
+    checker = _Rule(schema)
+
+    def check(self: Any) -> Any:
+        if error := checker.problem(_plain(self)):
+            raise ValueError(error)
+        return self
+
+    return model_validator(mode="after")(check)
+
+
+def pattern(regex: str) -> AfterValidator:
+    """Checks that a string has a match (pydantic's own engine lacks lookaround and back-references)."""
+    return rule({"pattern": regex})
+
+
+def one_of(*values: Any) -> AfterValidator:
+    """An enumeration that Literal cannot say."""
+    return rule({"enum": list(values)})
+
+
+unique = rule({"uniqueItems": True})
+
+
+# ---- calls ----------------------------------------------------------------------------------
+
+_awaiting: ContextVar[bool] = ContextVar("_awaiting", default=False)
+
+
+def _arguments(model: type[BaseModel], params: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    if params is None or isinstance(params, dict):
+        params = model.model_validate({**(params or {}), **kwargs})
+    elif kwargs:
+        raise TypeError("pass either a Params object or keyword arguments, not both")
+    elif not isinstance(params, model):
+        raise TypeError(f"expected a Params object, a dict or keyword arguments, not {type(params).__name__}")
+    return params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _salvage(model: type[_M], data: dict[str, Any]) -> _M:
+    """A result that breaks its schema: what fits is typed, the rest stays as it came."""
+    result, rest = model.model_construct(), dict(data)
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        if key in rest:
+            result.__dict__[name] = _salvage_value(field.annotation, rest.pop(key))
+            result.__pydantic_fields_set__.add(name)
+    object.__setattr__(result, "__pydantic_extra__", rest)
+    result.__pydantic_fields_set__.update(rest)
+    return result
+
+
+def _salvage_value(kind: Any, value: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError:
+        pass
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        fitting = [argument for argument in arguments if isinstance(value, get_origin(argument) or _shape(argument))]
+        return _salvage_value(fitting[0], value) if len(fitting) == 1 else value
+    if origin is list and isinstance(value, list):
+        return [_salvage_value(arguments[0], item) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {key: _salvage_value(arguments[1], item) for key, item in value.items()}
+    if _shape(kind) is dict and isinstance(value, dict):
+        return _salvage(kind, value)
+    return value
+
+
+def _shape(kind: Any) -> Any:
+    return dict if inspect.isclass(kind) and issubclass(kind, Out) else ()
+
+
+def _result(answer: Any, model: type[_M] | None) -> Any:
+    if model is None:
+        return answer
+    if isinstance(answer, str):  # a server that declares structured output but answers with text
+        try:
+            return model.model_validate(json.loads(answer))
+        except ValueError:
+            return _unstructured(model, "text", answer)
+    try:
+        return model.model_validate(answer)
+    except ValidationError:
+        if isinstance(answer, dict) and issubclass(model, Out):
+            return _salvage(model, answer)
+        return _unstructured(model, "content", answer)
+
+
+def _unstructured(model: type[_M], name: str, answer: Any) -> _M:
+    return model.model_construct(answer) if issubclass(model, RootModel) else model.model_construct(**{name: answer})
+
+
+@overload
+def call(server: str, tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any], result: None = None) -> Any: ...
+@overload
+def call(server: str, tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any], result: type[_M]) -> _M: ...
+def call(
+    server: str, tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any], result: type[_M] | None = None
+) -> Any:
+    """Checks the arguments, calls the tool and types what it answers.
+
+    An answer that is not what the tool's output schema promised is still returned: as the `text`
+    or `content` of an otherwise empty result, or with the fields that do not fit left untyped.
+    """
+    arguments = _arguments(model, params, kwargs)
+    if _awaiting.get():
+        return _call_async(server, tool, arguments, result)
+    return _result(ipybox_kernel._send(server, tool, arguments), result)
+
+
+async def _call_async(server: str, tool: str, arguments: dict[str, Any], result: type[_M] | None) -> Any:
+    return _result(await ipybox_kernel._send_async(server, tool, arguments), result)
+
+
+def asynchronous(run: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """The awaitable form of a module's run()."""
+
+    @functools.wraps(run)
+    async def run_async(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        token = _awaiting.set(True)
+        try:
+            pending: Any = run(*args, **kwargs)
+        finally:
+            _awaiting.reset(token)
+        return await pending
+
+    run_async.__name__ = run_async.__qualname__ = "run_async"
+    return run_async

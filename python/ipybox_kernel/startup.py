@@ -1,0 +1,102 @@
+"""What IPython needs to be told once, before the first cell. Called in the kernel only."""
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from typing import Any
+
+import zmq
+from jupyter_client.jsonutil import json_default
+
+from .output import adopt
+
+
+def prepare(shell: Any) -> None:
+    """Makes the shell quiet, lossless and quick."""
+    _no_colours(shell)
+    # A cell is not a prompt: nothing remembers its number, its text or its result.
+    shell.history_manager.enabled = False
+    shell.autoawait = True
+    streams = adopt(sys.stdout, sys.stderr)
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        _publish_losslessly(kernel)
+        _hurry(kernel)
+    if streams:
+        original = getattr(sys.stderr, "_original_stdstream_copy", None)
+        if original is not None:
+            # The host keeps what arrives there and shows it when the kernel dies.
+            faulthandler.enable(original)
+
+    working_dir = os.environ.get("IPYBOX_WORKING_DIR")
+
+    def before() -> None:
+        for stream in streams:
+            stream.in_cell = True
+
+    def after() -> None:
+        for stream in streams:
+            stream.drain()
+            stream.in_cell = False
+        if working_dir:
+            _restore(working_dir)
+
+    shell.events.register("pre_execute", before)
+    shell.events.register("post_execute", after)
+
+
+def _no_colours(shell: Any) -> None:
+    import IPython
+
+    shell.colors = "nocolor" if IPython.version_info >= (9,) else "NoColor"
+    # ipykernel asks child processes for colours.
+    for name in ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "dumb"
+    os.environ["NO_COLOR"] = "1"
+
+
+def _publish_losslessly(kernel: Any) -> None:
+    """Makes the IOPub socket wait for a slow reader; ipykernel's own setting drops messages."""
+    thread = kernel.iopub_thread
+
+    def configure() -> None:
+        # Few messages, because each may hold a million characters.
+        thread.socket.setsockopt(zmq.SNDHWM, 64)
+        thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
+
+    # A ZeroMQ socket belongs to one thread.
+    thread.schedule(configure)
+
+
+def _hurry(kernel: Any) -> None:
+    """Leaves out what only other front ends need."""
+    # A pause for clients that could see a reply before the output; ours waits for both.
+    kernel._execute_sleep = 0
+    # Nobody needs to be told what was asked.
+    kernel._publish_execute_input = lambda *_: None
+
+    pack = kernel.session.pack
+    encode = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False).encode
+
+    def quick_pack(message: Any) -> bytes:
+        try:
+            return encode(message).encode()
+        except UnicodeEncodeError:
+            return encode(message).encode("utf-8", "replace")
+        except (TypeError, ValueError):
+            return pack(message)
+
+    kernel.session.pack = quick_pack
+
+
+def _restore(working_dir: str) -> None:
+    try:
+        here = os.getcwd()
+    except OSError:  # somebody removed it
+        here = ""
+    if here != working_dir:
+        os.chdir(working_dir)
+        print(f"[ipybox] cwd reset to {working_dir}")

@@ -1,0 +1,35 @@
+# What the scripts share: sourced, not run. Sets `root` (the checkout) and enters it.
+# shellcheck shell=bash
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
+fail() { say "$*"; exit 1; }
+
+# Prints the comment at the top of the running script, without its first line.
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+
+# The user that a sandbox started by root drops to.
+guest=65534
+as_guest() { setpriv --reuid=$guest --regid=$guest --clear-groups -- "$@"; }
+
+# The directory for what a sandboxed kernel must reach: the checkout, unless root has it where
+# an unprivileged user cannot go.
+shared_place() {
+    if [ "$(id -u)" -ne 0 ] || as_guest test -x "$root" 2>/dev/null; then
+        printf '%s\n' "$root"
+        return
+    fi
+    local place
+    place=/var/tmp/ipybox-$(printf '%s' "$root" | cksum | cut -d' ' -f1)
+    [ -d "$place" ] || mkdir -m 0755 "$place"
+    [ "$(stat -c %u "$place")" -eq 0 ] || fail "$place belongs to another user: remove it"
+    printf '%s\n' "$place"
+}
+
+# The interpreter for kernels, by its real path: a sandbox sees no links into the checkout.
+kernel_python() { printf '%s/bin/python\n' "$(readlink -f .venv)"; }
+
+# Objects compiled in one build directory serve in the others.
+export CCACHE_NOHASHDIR=1

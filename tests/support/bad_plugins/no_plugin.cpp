@@ -1,0 +1,2 @@
+// A shared object that exports a function and no plugin.
+extern "C" int answer() { return 42; }

@@ -1,0 +1,90 @@
+#pragma once
+// What every test of a coroutine needs.
+#include <stdlib.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ipybox/async.hpp>
+#include <ipybox/error.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+
+namespace ipybox::test {
+
+// Runs one coroutine to its end on `context`; rethrows what it throws. Fails by exception when
+// nothing is left to run before it ended, or after two minutes.
+template <class T>
+T run(asio::io_context& context, awaitable<T> work) {
+    std::exception_ptr failure;
+    bool finished = false;
+    std::conditional_t<std::is_void_v<T>, int, std::optional<T>> value{};
+    auto body = [&]() -> awaitable<void> {
+        if constexpr (std::is_void_v<T>) {
+            co_await std::move(work);
+        } else {
+            value.emplace(co_await std::move(work));
+        }
+    };
+    asio::co_spawn(context, body(), [&](std::exception_ptr error) {
+        failure = error;
+        finished = true;
+    });
+    context.restart();
+    const auto limit = Clock::now() + std::chrono::minutes(2);
+    while (!finished) {
+        if (context.run_one_until(limit) == 0) throw std::runtime_error("the coroutine hangs");
+    }
+    if (failure) std::rethrow_exception(failure);
+    if constexpr (!std::is_void_v<T>) return std::move(*value);
+}
+
+// A directory under the system's temporary one, removed at the end; mode 0755 so that an
+// unprivileged guest can enter it.
+class TemporaryDirectory {
+public:
+    TemporaryDirectory() {
+        std::string name = (std::filesystem::temp_directory_path() / "ipybox-test-XXXXXX").string();
+        if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+        path_ = name;
+        std::filesystem::permissions(path_, std::filesystem::perms(0755));
+    }
+    ~TemporaryDirectory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    TemporaryDirectory(const TemporaryDirectory&) = delete;
+    TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+    const std::filesystem::path& path() const { return path_; }
+
+private:
+    std::filesystem::path path_;
+};
+
+inline void write_file(const std::filesystem::path& path, std::string_view text) {
+    std::ofstream(path, std::ios::binary) << text;
+}
+
+inline std::string read_file(const std::filesystem::path& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+}
+
+// A path that scripts/test and Meson hand to the tests; a test without it fails, it never skips.
+inline std::string required_environment(const char* name) {
+    const char* value = ::getenv(name);
+    if (value == nullptr || *value == '\0')
+        throw std::runtime_error(std::string(name) + " is not set: run the tests by scripts/test");
+    return value;
+}
+inline std::filesystem::path plugin_directory() { return required_environment("IPYBOX_TEST_PLUGINS"); }
+inline std::filesystem::path kernel_python() { return required_environment("IPYBOX_TEST_PYTHON"); }
+inline std::filesystem::path node_servers() { return required_environment("IPYBOX_TEST_NODE_MODULES"); }
+inline std::filesystem::path python_package() { return required_environment("IPYBOX_TEST_PYTHON_PACKAGE"); }
+
+}  // namespace ipybox::test

@@ -1,0 +1,94 @@
+#include <boost/test/unit_test.hpp>
+#include <ipybox/approval.hpp>
+#include <stdexcept>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+
+namespace {
+class Fixed final : public ApprovalPolicy {
+public:
+    explicit Fixed(Verdict verdict) : verdict_(verdict) {}
+    awaitable<Decision> decide(ToolCall) override { co_return Decision(verdict_, "fixed"); }
+
+private:
+    Verdict verdict_;
+};
+
+class Throws final : public ApprovalPolicy {
+public:
+    awaitable<Decision> decide(ToolCall) override {
+        throw std::runtime_error("broken");
+        co_return Decision{};
+    }
+};
+
+class WaitsForEver final : public ApprovalPolicy {
+public:
+    awaitable<Decision> decide(ToolCall) override {
+        Event never_notified(co_await asio::this_coro::executor);
+        for (;;) co_await never_notified.wait();
+    }
+};
+
+template <class Combinator>
+Verdict combine(std::vector<Verdict> verdicts) {
+    PolicyList members;
+    for (const auto verdict : verdicts) members.push_back(std::make_unique<Fixed>(verdict));
+    Combinator policy(std::move(members));
+    asio::io_context context;
+    return test::run(context, policy.decide(ToolCall())).verdict;
+}
+
+Decision approved_by(PolicyPtr policy, Duration timeout) {
+    asio::io_context context;
+    return test::run(context, approve(*policy, ToolCall(), timeout));
+}
+
+constexpr auto P = Verdict::pass, A = Verdict::allow, D = Verdict::deny;
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(approval)
+
+BOOST_AUTO_TEST_CASE(first_match_takes_the_first_that_does_not_pass) {
+    BOOST_TEST((combine<FirstMatch>({P, D, A}) == D));
+    BOOST_TEST((combine<FirstMatch>({P, A, D}) == A));
+    BOOST_TEST((combine<FirstMatch>({P, P}) == P));
+}
+
+BOOST_AUTO_TEST_CASE(all_of_is_denied_by_any_and_passes_if_any_passes) {
+    BOOST_TEST((combine<AllOf>({A, A}) == A));
+    BOOST_TEST((combine<AllOf>({A, P}) == P));
+    BOOST_TEST((combine<AllOf>({P, A, D}) == D));
+}
+
+BOOST_AUTO_TEST_CASE(any_of_is_allowed_by_any_and_denied_before_it_passes) {
+    BOOST_TEST((combine<AnyOf>({D, P, A}) == A));
+    BOOST_TEST((combine<AnyOf>({P, D}) == D));
+    BOOST_TEST((combine<AnyOf>({P, P}) == P));
+}
+
+BOOST_AUTO_TEST_CASE(empty_combinators_are_configuration_errors) {
+    const auto is_config_error = [](const Error& error) { return error.code() == errc::bad_config; };
+    BOOST_CHECK_EXCEPTION(FirstMatch(PolicyList{}), Error, is_config_error);
+    BOOST_CHECK_EXCEPTION(AllOf(PolicyList{}), Error, is_config_error);
+    BOOST_CHECK_EXCEPTION(AnyOf(PolicyList{}), Error, is_config_error);
+}
+
+BOOST_AUTO_TEST_CASE(only_a_clear_allow_is_an_approval) {
+    BOOST_TEST((approved_by(std::make_unique<Fixed>(A), Duration::zero()).verdict == A));
+    BOOST_TEST((approved_by(std::make_unique<Fixed>(P), Duration::zero()).verdict == D));
+    const auto failed = approved_by(std::make_unique<Throws>(), std::chrono::seconds(5));
+    BOOST_TEST((failed.verdict == D));
+    BOOST_TEST(failed.reason == "the approval policy failed: broken");
+    BOOST_TEST(!failed.expired);
+}
+
+BOOST_AUTO_TEST_CASE(an_unanswered_question_expires_as_a_denial) {
+    const auto decision = approved_by(std::make_unique<WaitsForEver>(), std::chrono::milliseconds(20));
+    BOOST_TEST((decision.verdict == D));
+    BOOST_TEST(decision.expired);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

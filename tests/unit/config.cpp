@@ -1,0 +1,80 @@
+#include <boost/test/unit_test.hpp>
+#include <ipybox/config.hpp>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+
+namespace {
+// The detail of the Error that `work` throws.
+template <class Work>
+std::string error_of(Work work) {
+    try {
+        work();
+    } catch (const Error& error) {
+        return error.detail();
+    }
+    return "no error";
+}
+
+json::value parsed(std::string_view text) { return parse_json(text, "test"); }
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(config)
+
+BOOST_AUTO_TEST_CASE(json_errors_name_line_and_column) {
+    const auto error = error_of([] { parse_json("{\n  \"a\": 1,\n  oops\n}", "my.json"); });
+    BOOST_TEST(error.starts_with("my.json: not valid JSON at line 3, column "), error);
+    BOOST_TEST(error_of([] { parse_json("{} x", "my.json"); }).starts_with("my.json: not valid JSON at line 1"));
+    BOOST_TEST(error_of([] { parse_json("", "my.json"); }).starts_with("my.json: not valid JSON"));
+}
+
+BOOST_AUTO_TEST_CASE(env_files) {
+    const auto variables = parse_env(
+        "# comment\n\nA=plain value # note\nexport B='literal $x # y'\nC=\"two\\nlines\"\n D = spaced \nE=\n", ".env");
+    BOOST_TEST(variables.at("A") == "plain value");
+    BOOST_TEST(variables.at("B") == "literal $x # y");
+    BOOST_TEST(variables.at("C") == "two\nlines");
+    BOOST_TEST(variables.at("D") == "spaced");
+    BOOST_TEST(variables.at("E") == "");
+    BOOST_TEST(error_of([] { parse_env("A=1\nnonsense\n", ".env"); }) == ".env, line 2: expected NAME=value");
+    BOOST_TEST(error_of([] { parse_env("A='open\n", ".env"); }) == ".env, line 1: the quote is not closed");
+}
+
+BOOST_AUTO_TEST_CASE(variables_are_replaced_everywhere_and_become_secrets) {
+    const VariableSource source(Variables{{"TOKEN_OF_TEST", "s3cr3t-value"}});
+    Secrets secrets;
+    const auto value = substitute_variables(
+        parsed(R"({"env": {"T": "x${TOKEN_OF_TEST}y"}, "args": ["${UNSET_OF_TEST:-fallback}"], "n": 1})"), source, "s", secrets);
+    BOOST_TEST(value.at("env").at("T").as_string() == "xs3cr3t-valuey");
+    BOOST_TEST(value.at("args").at(0).as_string() == "fallback");
+    BOOST_TEST(secrets.hide("error: s3cr3t-value!") == "error: [hidden]!");
+    const auto error = error_of([&] { substitute_variables(parsed(R"({"a": ["${UNSET_OF_TEST}"]})"), source, "server x", secrets); });
+    BOOST_TEST(error == "server x/a: the variable UNSET_OF_TEST is not set; set it in the environment or in .env");
+}
+
+BOOST_AUTO_TEST_CASE(servers_are_checked_field_by_field) {
+    const auto servers = read_mcp_servers(parsed(R"({"mcpServers": {
+        "a": {"command": "x", "args": ["1"], "env": {"K": "v"}, "alwaysAllow": ["t"]},
+        "b": {"url": "http://127.0.0.1/mcp", "headers": {"H": "v"}},
+        "off": {"command": "y", "disabled": true}}})"), "f");
+    BOOST_TEST(servers.size() == 2u);
+    BOOST_TEST(!servers.at("a").contains("alwaysAllow"));
+    const auto problem = [](std::string_view text) { return error_of([&] { check_server_params(parsed(text), "s"); }); };
+    BOOST_TEST(problem(R"({"comand": "x"})").starts_with("s: unknown field \"comand\"; accepted: command"));
+    BOOST_TEST(problem(R"({})") == "s: needs either \"command\" (stdio) or \"url\" (HTTP)");
+    BOOST_TEST(problem(R"({"command": 1})") == "s: \"command\" must be a string");
+    BOOST_TEST(problem(R"({"command": "x", "args": "y"})") == "s: \"args\" must be an array of strings");
+    BOOST_TEST(problem(R"({"command": "x", "env": {"K": 1}})") == "s: \"env/K\" must be a string");
+    BOOST_TEST(error_of([] { read_mcp_servers(parsed("[]"), "f"); }) == "f: must be a JSON object with \"mcpServers\"");
+}
+
+BOOST_AUTO_TEST_CASE(the_transport_follows_type_or_url) {
+    const auto transport = [](std::string_view text) { return transport_of(parsed(text).as_object()); };
+    BOOST_TEST(transport(R"({"command": "x"})") == "stdio");
+    BOOST_TEST(transport(R"({"url": "https://h/mcp"})") == "streamable_http");
+    BOOST_TEST(transport(R"({"url": "https://h/sse"})") == "sse");
+    BOOST_TEST(transport(R"({"url": "https://h/sse", "type": "http"})") == "streamable_http");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

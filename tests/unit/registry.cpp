@@ -1,0 +1,195 @@
+#include <boost/asio/io_context.hpp>
+#include <boost/test/unit_test.hpp>
+#include <cstdio>
+#include <ipybox/approval.hpp>
+#include <ipybox/registry.hpp>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+namespace {
+
+std::filesystem::path sample_directory() {
+    return test::required_environment("IPYBOX_TEST_BAD_PLUGINS");
+}
+std::filesystem::path sample(const std::string& name) { return sample_directory() / (name + ".so"); }
+
+struct RegistryFixture {
+    asio::io_context context;
+    Host host{context.get_executor(), {}, {}};
+    PluginRegistry registry;
+
+    std::string refusal(auto action, errc expected) {
+        try {
+            action();
+        } catch (const Error& error) {
+            BOOST_TEST((error.code() == expected), error.what());
+            return error.what();
+        }
+        BOOST_ERROR("nothing was thrown");
+        return {};
+    }
+    std::string load_refusal(const std::filesystem::path& file) {
+        const std::string text = refusal([&] { registry.load(file); }, errc::bad_plugin);
+        BOOST_TEST(text.find(file.string()) != text.npos, text << " does not name the file");
+        return text;
+    }
+    std::string make_refusal(const json::object& config) {
+        return refusal([&] { registry.make<ApprovalPolicy>("sample", host, config); },
+                       errc::bad_config);
+    }
+};
+
+// What a process of its own prints when it refuses the plugin.
+std::string refusal_in(const char* program, const std::filesystem::path& plugin) {
+    const std::string command =
+        "'" + (sample_directory() / program).string() + "' '" + plugin.string() + "'";
+    std::FILE* output = ::popen(command.c_str(), "r");
+    BOOST_REQUIRE(output != nullptr);
+    std::string text(4096, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), output));
+    BOOST_TEST(::pclose(output) == 0, program << " accepted " << plugin);
+    return text;
+}
+
+bool holds(const std::string& text, std::string_view part) {
+    if (text.find(part) != text.npos) return true;
+    BOOST_TEST_MESSAGE("\"" << part << "\" is not in: " << text);
+    return false;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(registry, RegistryFixture)
+
+BOOST_AUTO_TEST_CASE(a_shared_object_becomes_an_object) {
+    registry.load(sample("sample"));
+    auto policy = registry.make<ApprovalPolicy>("sample", host, {{"level", 1}});
+    const Decision decision = test::run(context, approve(*policy, ToolCall{}, Duration::zero()));
+    BOOST_TEST((decision.verdict == Verdict::allow));
+    BOOST_TEST(decision.reason == "sample");
+}
+
+BOOST_AUTO_TEST_CASE(another_api_version_is_refused) {
+    BOOST_TEST(holds(load_refusal(sample("wrong_version")),
+                     "no plugin of ipybox API " IPYBOX_STRING(IPYBOX_API_VERSION)));
+}
+
+BOOST_AUTO_TEST_CASE(another_boost_or_compiler_is_refused) {
+    const std::string text = load_refusal(sample("other_boost"));
+    BOOST_TEST(holds(text, "Boost 1_74, another compiler"));
+    BOOST_TEST(holds(text, detail::abi_tag));
+}
+
+BOOST_AUTO_TEST_CASE(hidden_symbols_are_refused) {
+    BOOST_TEST(holds(load_refusal(sample("hidden")), "hidden visibility"));
+}
+
+// The loader makes one object of this symbol as soon as one other plugin is loaded.
+BOOST_AUTO_TEST_CASE(a_plugin_bound_to_itself_is_refused) {
+    BOOST_TEST(holds(refusal_in("load_plugin", sample("symbolic")), "-Bsymbolic"));
+}
+
+BOOST_AUTO_TEST_CASE(a_program_without_export_dynamic_is_told_the_flag) {
+    for (const char* name : {"sample", "without_json"}) {
+        const std::string text = refusal_in("load_plugin_unexported", sample(name));
+        BOOST_TEST(holds(text, "link the program with -Wl,--export-dynamic"));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_name_taken_twice_names_both_files) {
+    registry.load(sample("sample"));
+    const std::string text = load_refusal(sample("sample_again"));
+    BOOST_TEST(holds(text, "approval \"sample\""));
+    BOOST_TEST(holds(text, sample("sample").string() + " and "));
+}
+
+BOOST_AUTO_TEST_CASE(the_same_file_twice_is_no_duplicate) {
+    registry.load(sample("sample"));
+    registry.load(sample("sample"));
+    BOOST_TEST(registry.list().size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_plugin_is_refused) {
+    test::TemporaryDirectory directory;
+    load_refusal(sample("no_plugin"));
+    load_refusal(directory.path() / "absent.so");
+    load_refusal(directory.path());
+    const auto text_file = directory.path() / "text.so";
+    test::write_file(text_file, "a few words\n");
+    load_refusal(text_file);
+    const auto empty_file = directory.path() / "empty.so";
+    test::write_file(empty_file, "");
+    load_refusal(empty_file);
+    const auto half_file = directory.path() / "half.so";
+    test::write_file(half_file, test::read_file(sample("sample")).substr(0, 200));
+    load_refusal(half_file);
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_name_lists_those_that_exist) {
+    registry.load(sample("sample"));
+    const auto make = [&] { registry.make<ApprovalPolicy>("sampel", host, {}); };
+    const std::string text = refusal(make, errc::no_such_plugin);
+    BOOST_TEST(holds(text, "\"sampel\""));
+    BOOST_TEST(holds(text, "there are: sample"));
+}
+
+BOOST_AUTO_TEST_CASE(a_name_of_another_kind_is_unknown) {
+    registry.load(sample("sample"));
+    const auto make = [&] { registry.make<Sandbox>("sample", host, {}); };
+    BOOST_TEST(holds(refusal(make, errc::no_such_plugin), "there are: none"));
+}
+
+BOOST_AUTO_TEST_CASE(a_configuration_that_does_not_fit_names_the_field) {
+    registry.load(sample("sample"));
+    BOOST_TEST(holds(make_refusal({}), "level"));
+    BOOST_TEST(holds(make_refusal({{"level", "high"}}), "level"));
+    BOOST_TEST(holds(make_refusal({{"level", 0}}), "level"));
+    BOOST_TEST(holds(make_refusal({{"level", 1}, {"colour", "red"}}), "colour"));
+}
+
+BOOST_AUTO_TEST_CASE(directories_are_searched_by_kind_and_name) {
+    test::TemporaryDirectory directory;
+    std::filesystem::create_directories(directory.path() / "approval");
+    const auto file = directory.path() / "approval" / "sample.so";
+    std::filesystem::copy_file(sample("sample"), file);
+    std::filesystem::copy_file(sample("other_boost"), directory.path() / "broken.so");
+    registry.add_directory(directory.path());
+    BOOST_TEST(registry.make<ApprovalPolicy>("sample", host, {{"level", 1}}).get() != nullptr);
+    std::vector<std::filesystem::path> broken;
+    const auto all = registry.list([&](const auto& at, const auto&) { broken.push_back(at); });
+    BOOST_REQUIRE(all.size() == 1u);
+    BOOST_TEST(all.front().file == file);
+    BOOST_TEST(all.front().plugin->name == "sample");
+    BOOST_REQUIRE(broken.size() == 1u);
+    BOOST_TEST(broken.front() == directory.path() / "broken.so");
+}
+
+BOOST_AUTO_TEST_CASE(two_files_of_one_name_in_the_search_path_are_refused) {
+    test::TemporaryDirectory directory;
+    for (const char* folder : {"first", "second"}) {
+        std::filesystem::create_directories(directory.path() / folder / "approval");
+        std::filesystem::copy_file(sample("sample"),
+                                   directory.path() / folder / "approval" / "sample.so");
+        registry.add_directory(directory.path() / folder);
+    }
+    const auto make = [&] { registry.make<ApprovalPolicy>("sample", host, {{"level", 1}}); };
+    const std::string text = refusal(make, errc::bad_plugin);
+    BOOST_TEST(holds(text, (directory.path() / "first").string()));
+    BOOST_TEST(holds(text, (directory.path() / "second").string()));
+}
+
+BOOST_AUTO_TEST_CASE(a_directory_that_is_none_is_refused) {
+    const auto add = [&] { registry.add_directory(sample("sample")); };
+    refusal(add, errc::bad_plugin);
+}
+
+BOOST_AUTO_TEST_CASE(a_name_cannot_leave_the_directories) {
+    registry.add_directory(sample_directory());
+    const auto make = [&] {
+        registry.make<ApprovalPolicy>("../bad_plugins/sample", host, {{"level", 1}});
+    };
+    refusal(make, errc::no_such_plugin);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
