@@ -63,13 +63,7 @@ json::array tools_from_server(const ApigenFlags& flags) {
         context.stop();
     });
     context.run();
-    if (failure) {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const Error& error) {
-            throw Error(error.code(), server.hide_secrets(error.detail()));
-        }
-    }
+    if (failure) std::rethrow_exception(failure);
     return tools;
 }
 

@@ -5,7 +5,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,6 +16,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/error.hpp>
@@ -204,7 +204,8 @@ public:
         const auto& root = document_.effective(document_.root());
         if (!input_ && root.types != 0 && !(root.types & json_object)) {
             const auto item = type(root, "Item");
-            define(name, "class " + name + "(RootModel[" + item.text() + "]):\n    pass\n");
+            const auto base = "(RootModel[" + item.text() + "])";
+            define(name, "class " + name + base + ":\n    pass\n", base);
         } else {
             names_[&document_.root()] = names_[&root] = name;
             write_class(root, name, true);
@@ -217,10 +218,9 @@ private:
     static constexpr int max_nesting = 30;
     static constexpr std::size_t max_default = 80, max_field_doc = 4'000;
 
-    void define(const std::string& name, std::string text, std::string_view extra_code = {}) {
-        auto uses = identifiers_in(text);
-        uses.merge(identifiers_in(extra_code));
-        definitions_.push_back({name, std::move(text), std::move(uses)});
+    // `code` holds the types and calls in `text`, whose names have to be imported or defined.
+    void define(const std::string& name, std::string text, std::string_view code) {
+        definitions_.push_back({name, std::move(text), identifiers_in(code)});
     }
 
     std::string fresh_name(const std::string& wanted) {
@@ -242,8 +242,9 @@ private:
             "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeError",
             "UnicodeTranslateError", "UnicodeWarning", "UserWarning", "ValueError", "Warning",
             "ZeroDivisionError"};
-        auto name = wanted;
-        for (int i = 2; taken.count(name) || used_.count(name); ++i) name = wanted + std::to_string(i);
+        const auto stem = !input_ && used_.count(wanted) ? "Result" + wanted : wanted;
+        auto name = stem;
+        for (int i = 2; taken.count(name) || used_.count(name); ++i) name = stem + std::to_string(i);
         used_.insert(name);
         return name;
     }
@@ -293,7 +294,8 @@ private:
         --nesting_;
         if (const auto alias = open_[&meaning]; !alias.empty()) {
             const auto code = result.text();
-            define(alias, alias + " = TypeAliasType(\"" + alias + "\", " + python_string(code) + ")\n", code);
+            define(alias, alias + " = TypeAliasType(\"" + alias + "\", " + python_string(code) + ")\n",
+                   code + " TypeAliasType");
             result = {alias, {}};
         }
         open_.erase(&meaning);
@@ -310,6 +312,11 @@ private:
         if (is_object(s) && (s.names(Key::properties).size() || !s.has_any({Key::any_of, Key::one_of}) ||
                              one_class(s)))
             return object(s, hint);
+        if (s.has_any({Key::unevaluated_items, Key::unevaluated_properties})) {  // looks into all the rest
+            PythonType result{s.types == json_array ? "list[Any]" : "Any", {}};
+            add_rule(result, s);
+            return result;
+        }
         if (s.lists.count(Key::all_of)) return with_rest(s, {Key::all_of}, hint);
         if (s.has_any({Key::any_of, Key::one_of})) return alternatives(s, hint);
         if (s.has_any({Key::negation, Key::condition}) && s.types != 0)
@@ -475,6 +482,8 @@ private:
             }
         }
         if (!literals.empty()) parts[literal_at] = "Literal[" + literals + ']';
+        // Older pydantic takes True for a float unless bool comes first.
+        std::stable_partition(parts.begin(), parts.end(), [](const auto& part) { return part == "bool"; });
         std::string text;
         for (const auto& part : parts) text += (text.empty() ? "" : " | ") + part;
         if (none) text += text.empty() ? "None" : " | None";
@@ -568,7 +577,7 @@ private:
         if (!prefix.empty()) {
             const bool exact = count(Key::min_items) == prefix.size() && prefix.size() <= 20 &&
                                (count(Key::max_items) == prefix.size() || (items && items->never)) &&
-                               !s.has_any({Key::unique_items, Key::contains, Key::unevaluated_items});
+                               !s.has_any({Key::unique_items, Key::contains});
             if (!exact) {
                 add_rule(result, s);
                 return result;
@@ -577,10 +586,6 @@ private:
             for (std::size_t i = 0; i < prefix.size(); ++i)
                 list += (i ? ", " : "") + type(*prefix[i], singular(hint) + std::to_string(i + 1)).text();
             return {"tuple[" + list + ']', {}};
-        }
-        if (s.has(Key::unevaluated_items)) {
-            add_rule(result, s);
-            return result;
         }
         if (items && items->never) return {"list[Any]", {"Field(max_length=0)"}};
         if (items) result.base = "list[" + type(*items, singular(hint)).text() + ']';
@@ -632,9 +637,12 @@ private:
         return rule;
     }
 
-    // The properties that only branches name; they become optional fields.
+    // The properties that only branches name; they become optional fields, where the schema itself
+    // leaves room for them.
     Schema::Named hoisted(const Schema& s) {
         Schema::Named found;
+        const auto* more = s.schema(Key::additional_properties);
+        if (more && more->never && !s.has(Key::pattern_properties)) return found;
         const auto add = [&](Schema::Ptr branch) {
             for (const auto& [name, schema] : document_.effective(*branch).names(Key::properties)) {
                 if (find(s.names(Key::properties), name)) continue;
@@ -686,19 +694,19 @@ private:
         if (more && !more->never && !more->trivial() && !s.has(Key::pattern_properties))
             extra = type(*more, name + "Extra").text();
 
-        std::string code;
+        auto code = extra + '\n';
         for (const auto& field : fields) code += field.type.text() + '\n';
-        name_fields(fields, identifiers_in(code + extra));
+        name_fields(fields, identifiers_in(code));
 
         std::string body, nullable;
-        for (const auto& field : fields) body += field_text(field, nullable);
+        for (auto& field : fields) body += field_text(field, nullable), code += field.type.text() + '\n';
         if (!extra.empty() && extra != "Any")
             body += "    __pydantic_extra__: dict[str, " + extra + "]  # pyright: ignore\n";
         if (input_) {
             auto rule = object_rule(s);
             if (!branching && !s.has(Key::pattern_properties)) rule.erase(Key::unevaluated_properties);
             if (const auto text = RuleWriter(document_).write(rule); !text.empty())
-                body += "    _rule = object_rule(" + text + ")\n";
+                body += "    _rule = object_rule(" + text + ")\n", code += "object_rule";
             else if (!rule.trivial())
                 body += "    # the host checks what is beyond these types\n";
             if (!nullable.empty()) body += "    __nullable__ = (" + nullable + ",)\n";
@@ -706,12 +714,13 @@ private:
 
         bool open = more ? !more->never : !root || (s.names(Key::properties).empty() && !object_rule(s).trivial());
         open = open || s.has(Key::pattern_properties) || (rest && branching);
-        std::string head = "class " + name + (!input_ ? "(Out):\n" : open ? "(Open):\n" : "(Model):\n");
+        const std::string base = !input_ ? "(Out)" : open ? "(Open)" : "(Model)";
+        auto head = "class " + name + base + ":\n";
         if (!(input_ && root) && !visible_text(s.description, 1).empty())
             head += "    " + python_docstring(s.description, 4, max_field_doc) + '\n';
         else if (body.empty())
             body = "    pass\n";
-        define(name, head + body, code + extra);
+        define(name, head + body, code + base);
     }
 
     static void name_fields(std::vector<Field>& fields, const std::set<std::string, std::less<>>& types) {
@@ -742,10 +751,10 @@ private:
         }
     }
 
-    std::string field_text(const Field& field, std::string& nullable) {
+    std::string field_text(Field& field, std::string& nullable) {
         const auto& meaning = document_.effective(*field.schema);
         SchemaValidator validator(document_);
-        auto type = field.type;
+        auto& type = field.type;
         auto doc = visible_text(!field.schema->description.empty() ? field.schema->description : meaning.description, max_field_doc);
         std::string value;
         if (validator.valid(meaning, nullptr)) nullable += (nullable.empty() ? "" : ", ") + python_string(field.name);
@@ -993,6 +1002,190 @@ inline GeneratedPackage generate_package(std::string_view server_name, const boo
                                  0, 10'000'000) +
         '\n';
     return package;
+}
+
+namespace detail {
+
+// The folder of all packages, held open: whoever else can write to it can plant links, so every name
+// below is a single component, opened without following one.
+class PackageRoot {
+public:
+    // The caller vouches for the folders above `path`. With `create`, missing ones are made; without,
+    // a missing folder is an empty one. Throws Error (io_error).
+    PackageRoot(const std::filesystem::path& path, bool create) {
+        auto folder = std::filesystem::absolute(path).lexically_normal();
+        if (!folder.has_filename()) folder = folder.parent_path();
+        name_ = folder.string();
+        if (create) {
+            std::error_code ignored;  // opening it says what is wrong
+            std::filesystem::create_directories(folder.parent_path(), ignored);
+        } else if (!std::filesystem::exists(folder.parent_path())) {
+            return;
+        }
+        const auto parent = open_directory(folder.parent_path());
+        const bool made = create && ::mkdirat(parent.get(), folder.filename().c_str(), 0755) == 0;
+        handle_ = open_folder(parent.get(), folder.filename());
+        if (!handle_ && (create || errno != ENOENT)) fail("cannot open");
+        if (made) give_to_owner_of(parent.get(), handle_.get());
+    }
+
+    explicit operator bool() const { return static_cast<bool>(handle_); }
+    int get() const { return handle_.get(); }
+
+    [[noreturn]] void fail(const std::string& what) const { throw_io_error(what + ' ' + name_); }
+
+    static FileHandle open_folder(int parent, const std::string& name) {
+        return open_beneath(parent, name, O_RDONLY | O_DIRECTORY);
+    }
+
+    // The text of a regular file of at most 4 MB; nullopt for anything else.
+    static std::optional<std::string> read(int folder, const std::string& name) {
+        static constexpr off_t limit = 4 << 20;
+        const auto file = open_beneath(folder, name, O_RDONLY | O_NONBLOCK);
+        struct stat status {};
+        if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size > limit)
+            return std::nullopt;
+        std::string text(static_cast<std::size_t>(status.st_size), '\0');
+        std::size_t size = 0;
+        while (size < text.size()) {
+            const auto n = ::read(file.get(), &text[size], text.size() - size);
+            if (n <= 0) break;
+            size += static_cast<std::size_t>(n);
+        }
+        text.resize(size);
+        return text;
+    }
+
+    static std::vector<std::string> entries(int folder) {
+        std::vector<std::string> names;
+        const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR* stream = copy < 0 ? nullptr : ::fdopendir(copy);
+        while (const auto* entry = stream ? ::readdir(stream) : nullptr) {
+            const std::string_view name = entry->d_name;
+            if (name != "." && name != "..") names.emplace_back(name);
+        }
+        if (stream) ::closedir(stream);
+        else if (copy >= 0) ::close(copy);
+        return names;
+    }
+
+    // Removes what `name` is, as far as permissions allow. A folder is flattened level by level: its
+    // depth is not ours to bound, and descending would cost a descriptor a level.
+    void remove(const std::string& name) const {
+        if (::unlinkat(get(), name.c_str(), 0) == 0) return;
+        const auto top = open_folder(get(), name);
+        bool progress = static_cast<bool>(top);
+        for (int level = 0; progress && level < 10'000; ++level) {
+            progress = false;
+            std::size_t moved = 0;
+            for (const auto& entry : entries(top.get())) {
+                if (::unlinkat(top.get(), entry.c_str(), 0) == 0) {
+                    progress = true;
+                    continue;
+                }
+                if (const auto inner = open_folder(top.get(), entry))
+                    for (const auto& deeper : entries(inner.get())) {
+                        const auto flat = std::to_string(level) + '_' + std::to_string(moved++);
+                        if (::unlinkat(inner.get(), deeper.c_str(), 0) == 0 ||
+                            ::renameat(inner.get(), deeper.c_str(), top.get(), flat.c_str()) == 0)
+                            progress = true;
+                    }
+                progress = ::unlinkat(top.get(), entry.c_str(), AT_REMOVEDIR) == 0 || progress;
+            }
+        }
+        ::unlinkat(get(), name.c_str(), AT_REMOVEDIR);
+    }
+
+    // Puts `fresh` in the place of `name`; what was there is at `fresh` afterwards.
+    void swap(const std::string& fresh, const std::string& name) const {
+        const auto rename = [&](unsigned flags) {
+            return ::syscall(SYS_renameat2, get(), fresh.c_str(), get(), name.c_str(), flags) == 0;
+        };
+        for (int attempt = 0; attempt < 10; ++attempt) {  // others may make or remove the target
+            if (rename(RENAME_EXCHANGE)) return;
+            if (errno != ENOENT) break;
+            if (rename(RENAME_NOREPLACE)) return;
+            if (errno != EEXIST) break;
+        }
+        fail("cannot replace the package " + name + " in");
+    }
+
+private:
+    std::string name_;
+    FileHandle handle_;
+};
+
+// What a user or an agent wrote below the marker of a generated module.
+inline std::string_view own_code(std::string_view module) {
+    const auto at = module.find("\n" + std::string(own_code_marker));
+    return at == std::string_view::npos ? std::string_view{} : module.substr(at + 1 + own_code_marker.size());
+}
+
+struct PackageFiles {
+    std::map<std::string, std::string> now, next;  // next carries the own code of now
+};
+
+inline PackageFiles package_files(const PackageRoot& root, const std::string& server, const GeneratedPackage& package) {
+    PackageFiles files{{}, package.files};
+    const auto directory = root ? PackageRoot::open_folder(root.get(), server) : FileHandle();
+    if (!directory) return files;
+    for (const auto& name : PackageRoot::entries(directory.get())) {
+        if (name == "__pycache__") continue;
+        auto text = PackageRoot::read(directory.get(), name);
+        if (const auto it = files.next.find(name); text && it != files.next.end() && name != "__init__.py")
+            it->second += own_code(*text);
+        files.now[name] = text ? std::move(*text) : std::string("\0", 1);
+    }
+    return files;
+}
+
+}  // namespace detail
+
+// What write_package() would do, one line a file: "+ new.py", "~ changed.py", "- gone.py".
+inline std::vector<std::string> package_changes(const std::filesystem::path& root_dir, std::string_view server_name,
+                                                const GeneratedPackage& package) {
+    check_server_name(server_name);
+    const auto [now, next] = detail::package_files(detail::PackageRoot(root_dir, false), std::string(server_name), package);
+    std::vector<std::string> changes;
+    for (const auto& [name, text] : next)
+        if (const auto it = now.find(name); it == now.end()) changes.push_back("+ " + name);
+        else if (it->second != text) changes.push_back("~ " + name);
+    for (const auto& [name, text] : now)
+        if (!next.count(name)) changes.push_back("- " + name);
+    return changes;
+}
+
+// Replaces root_dir/server_name by the package in one step: readers see the old or the new one, and a
+// failure leaves the old one and nothing else. What stands below own_code_marker in a module that
+// stays is kept. Returns false, and writes nothing, when all files are as they should be. Run as root,
+// the files belong to the owner of root_dir. Throws Error (bad_argument, io_error).
+inline bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
+                          const GeneratedPackage& package) {
+    check_server_name(server_name);
+    for (const auto& [name, text] : package.files)
+        if (name.size() < 4 || name.substr(name.size() - 3) != ".py" ||
+            !detail::is_python_identifier(std::string_view(name).substr(0, name.size() - 3)))
+            throw Error(errc::bad_argument, "not a module's file name: " + name);
+    const std::string server(server_name);
+    const detail::PackageRoot root(root_dir, true);
+    const auto [now, next] = detail::package_files(root, server, package);
+    if (now == next) return false;
+
+    std::uint64_t random = 0;
+    if (::getrandom(&random, sizeof random, 0) != sizeof random) root.fail("no randomness for");
+    const std::string fresh = "." + server + "." + std::to_string(random);
+    if (::mkdirat(root.get(), fresh.c_str(), 0755) != 0) root.fail("cannot create a folder in");
+    struct Cleanup {
+        const detail::PackageRoot& root;
+        const std::string& name;
+        ~Cleanup() { root.remove(name); }
+    } cleanup{root, fresh};
+    const auto directory = detail::PackageRoot::open_folder(root.get(), fresh);
+    if (!directory) root.fail("cannot open a new folder in");
+    detail::give_to_owner_of(root.get(), directory.get());
+    for (const auto& [name, text] : next) detail::write_new_file(directory.get(), name, text);
+    root.swap(fresh, server);
+    return true;
 }
 
 }  // namespace ipybox

@@ -378,9 +378,14 @@ private:
                 const auto user = doors->sandbox->guest_user(base_policy());
                 tools->listen(run_directory->path() / "tools", user);
             }
-            const auto python = find_python(options.python);
-            const PythonEnvironment environment = co_await inspect_python(host.executor, python, std::chrono::seconds(30));
-            KernelSpec spec = co_await kernel_spec(environment);
+            if (!environment) {
+                const auto python = find_python(options.python);
+                PythonEnvironment found = co_await inspect_python(host.executor, python, std::chrono::seconds(30));
+                if (const auto problem = package_problem(found); !problem.empty())
+                    throw Error(errc::missing_dependency, problem);
+                environment = std::move(found);
+            }
+            KernelSpec spec = co_await kernel_spec();
             kernel.reset();
             kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
         }
@@ -393,24 +398,26 @@ private:
             return base;
         }
 
-        awaitable<KernelSpec> kernel_spec(PythonEnvironment environment) {
+        awaitable<KernelSpec> kernel_spec() {
             KernelSpec spec;
-            spec.python = environment.executable;
+            spec.python = environment->executable;
             spec.logger = options.logger;
             spec.init_timeout = options.kernel_init_timeout;
             spec.extensions = {"ipybox_kernel"};
             spec.policy = base_policy();
-            spec.policy.readable = environment.readable;
+            spec.policy.readable = environment->readable;
             spec.policy.limits = options.limits;
+            auto& env = spec.policy.env;
             const Capabilities able = co_await doors->sandbox->probe();
             if (!able.available) throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + ": " + able.problem);
             if (able.filesystem) {
+                env["HOME"] = "/home/user";  // scratch of the sandbox
                 spec.policy.hidden = {".env", "**/.env"};
                 for (const char* name : {".env", ".mcp.json", ".vscode", ".idea", ".claude", ".git/hooks", ".git/config",
                                          ".gitconfig", ".gitmodules"})
                     spec.policy.write_protected.push_back(workspace / name);
                 // An interpreter in the workspace runs on the host at the next start.
-                for (const auto& path : environment.readable)
+                for (const auto& path : environment->readable)
                     if (is_below(path, workspace)) spec.policy.write_protected.push_back(path);
             }
             spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
@@ -425,7 +432,6 @@ private:
             Channel library;
             library.name = "lib";
             library.host_path = run_directory->path() / "lib";
-            auto& env = spec.policy.env;
             env["PATH"] = (spec.python.parent_path().string() + ":/usr/local/bin:/usr/bin:/bin");
             env["LANG"] = "C.UTF-8";
             for (const auto& [name, value] : options.kernel_env) env[name] = value;
@@ -494,27 +500,30 @@ private:
             if (run) throw Error(errc::busy, "an execution is running; wait for its result or cancel it");
             if (!kernel) throw Error(errc::kernel_died, "no kernel is running; call start() or reset()");
             if (!kernel->alive()) throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
-            run = std::make_shared<Run>(host.executor);
-            run->timeout = timeout;
-            run->chunks = chunks;
-            run->auto_approve = auto_approve;
+            // The pump may end before co_spawn() returns, and with it this->run.
+            const auto fresh = std::make_shared<Run>(host.executor);
+            fresh->timeout = timeout;
+            fresh->chunks = chunks;
+            fresh->auto_approve = auto_approve;
+            run = fresh;
             tools->begin_execution();
-            asio::co_spawn(host.executor, pump(self, run, std::move(code)), asio::detached);
-            asio::co_spawn(host.executor, watch(self, run), asio::detached);
-            co_return run;
+            asio::co_spawn(host.executor, pump(self, fresh, std::move(code)), asio::detached);
+            asio::co_spawn(host.executor, watch(self, fresh), asio::detached);
+            co_return fresh;
         }
 
         // Moves output from the kernel to the consumer until the cell is done.
         static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current, std::string code) {
             CodeExecutionResult result;
             Output output{*self, *current, result, {}, 0};
+            Kernel& kernel = *self->kernel;  // watch() keeps it alive until this run is finished
             try {
                 ExecuteRequest request;
                 request.code = std::move(code);
-                co_await self->kernel->execute(std::move(request));
+                co_await kernel.execute(std::move(request));
                 for (bool done = false; !done;) {
                     while (current->backlog()) co_await current->changed.wait();
-                    auto item = co_await self->kernel->next(never);
+                    auto item = co_await kernel.next(never);
                     if (item) done = output.take(std::move(*item));
                 }
             } catch (const Error& error) {
@@ -561,7 +570,7 @@ private:
             current->changed.notify();  // the pump no longer waits for the consumer
             for (int attempt = 0; attempt < 2 && !current->finished; ++attempt) {
                 try {
-                    if (self->kernel) co_await self->kernel->interrupt();
+                    co_await self->kernel->interrupt();
                 } catch (const std::exception& error) {
                     self->host.logger(LogLevel::warning, std::string("interrupt: ") + error.what());
                 }
@@ -571,7 +580,9 @@ private:
             }
             if (current->finished) co_return;
             current->kernel_lost = true;
-            if (self->kernel) co_await self->kernel->shutdown();
+            const auto lost = std::move(self->kernel);
+            co_await lost->shutdown();
+            while (!current->finished) co_await current->changed.wait();
         }
 
         Clock::time_point deadline(const Run& current) const {
@@ -692,6 +703,7 @@ private:
         Event idle;  // an execution ended
         std::filesystem::path workspace;
         std::unique_ptr<detail::RunDirectory> run_directory;
+        std::optional<PythonEnvironment> environment;
         std::unique_ptr<ToolServer> tools;
         std::unique_ptr<Kernel> kernel;
         std::shared_ptr<Run> run;

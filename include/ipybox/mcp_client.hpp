@@ -8,6 +8,7 @@
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/json/serialize.hpp>
 #include <cstdint>
 #include <exception>
@@ -245,9 +246,10 @@ inline McpClient::McpClient(asio::any_io_executor executor, std::unique_ptr<McpT
 }
 
 inline McpClient::~McpClient() {
-    // The transport goes with the last coroutine that holds the state.
     state_->stop();
-    state_->cancel_tasks();
+    // On the executor, not here: Asio (1.81) lets a signal that is emitted elsewhere outlive what
+    // it is meant for. The transport goes with the last coroutine that holds the state.
+    asio::post(state_->executor, [state = state_] { state->cancel_tasks(); });
 }
 
 inline awaitable<void> McpClient::connect(Sandbox& sandbox) { return connect(state_, sandbox); }

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -300,22 +299,24 @@ inline UniqueFd open_child(pid_t child, pid_t parent) {
     return handle;
 }
 
-// The newest part of what comes out of a pipe.
+// The newest part of what comes out of a pipe. Read only when asked or told that there is
+// something: a pending read would hold what output_tail() should already return.
 struct OutputTail {
-    explicit OutputTail(asio::readable_pipe from) : pipe(std::move(from)) {}
-
-    void append(const char* data, std::size_t size) {
-        text.append(data, size);
-        if (text.size() > 2 * tail_size) text.erase(0, text.size() - tail_size);
+    OutputTail(asio::any_io_executor executor, UniqueFd& from) : pipe(executor, from.get()) {
+        from.release();
     }
-    // What has been written but not yet drained; bounded, the writer may never stop.
-    void take_available() {
-        char buffer[4096];
-        for (int round = 0; round < 64 && pipe.is_open(); ++round) {
+
+    // Takes what has been written, within bounds: the writer may never stop. False at the end.
+    bool take_available() {
+        char buffer[8192];
+        for (int round = 0; round < 32 && pipe.is_open(); ++round) {
             const auto count = ::read(pipe.native_handle(), buffer, sizeof buffer);
-            if (count <= 0) break;
-            append(buffer, static_cast<std::size_t>(count));
+            if (count < 0) return errno == EAGAIN || errno == EINTR;
+            if (count == 0) return false;
+            text.append(buffer, static_cast<std::size_t>(count));
+            if (text.size() > 2 * tail_size) text.erase(0, text.size() - tail_size);
         }
+        return pipe.is_open();
     }
     std::string newest() const {
         if (text.size() <= tail_size) return text;
@@ -325,17 +326,15 @@ struct OutputTail {
         return text.substr(start);
     }
 
-    asio::readable_pipe pipe;
+    asio::posix::stream_descriptor pipe;
     std::string text;
 };
 
 inline awaitable<void> drain(std::shared_ptr<OutputTail> tail) {
-    std::array<char, 16 * 1024> buffer;
-    for (;;) {
-        const auto [error, size] =
-            co_await tail->pipe.async_read_some(asio::buffer(buffer), as_result);
+    while (tail->take_available()) {
+        const auto [error] =
+            co_await tail->pipe.async_wait(asio::posix::descriptor_base::wait_read, as_result);
         if (error) co_return;
-        tail->append(buffer.data(), size);
     }
 }
 
@@ -456,8 +455,7 @@ public:
             if (!pidfd)
                 throw Error(errc::io_error, std::string("pidfd_open: ") + std::strerror(errno));
             state_ = std::make_shared<detail::ProcessState>(executor, pid, pidfd);
-            tail_ = std::make_shared<detail::OutputTail>(
-                asio::readable_pipe(executor, errors.release()));
+            tail_ = std::make_shared<detail::OutputTail>(executor, errors);
             if (pipes) {
                 input_.emplace(executor, in.second.release());
                 output_.emplace(executor, out.first.release());

@@ -206,8 +206,18 @@ private:
                                             "\"; registered: " + (known.empty() ? "none" : known));
     }
 
-    // Connects once, however many calls wait for it.
+    // Connects once, however many calls wait for it. What goes wrong is told without secrets.
     static awaitable<void> connect(StatePtr state, ServerPtr server) {
+        std::optional<Error> failure;
+        try {
+            co_await connect_once(state, server);
+        } catch (const Error& error) {
+            failure.emplace(error.code(), state->secrets.hide(error.detail()));
+        }
+        if (failure) throw *failure;
+    }
+
+    static awaitable<void> connect_once(StatePtr state, ServerPtr server) {
         while (server->connecting) co_await server->changed.wait();
         if (server->client && server->client->alive() && !server->stale) co_return;
         server->connecting = true;
@@ -235,7 +245,11 @@ private:
         options.name = server->name;
         options.era = server->era;
         options.connect_timeout = state->options.connect_timeout;
-        options.logger = state->host.logger;
+        options.logger.level = state->host.logger.level;
+        if (state->host.logger.write)
+            options.logger.write = [weak = std::weak_ptr<State>(state)](LogLevel level, std::string_view line) {
+                if (const auto held = weak.lock()) held->host.logger(level, held->secrets.hide(std::string(line)));
+            };
         options.on_tools_changed = [weak = std::weak_ptr<Server>(server)] {
             if (auto changed = weak.lock()) changed->stale = true;
         };

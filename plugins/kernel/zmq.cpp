@@ -1,5 +1,6 @@
 // IPython kernels as processes of this machine, spoken to over Unix sockets by ZeroMQ.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -280,9 +281,16 @@ struct Link : std::enable_shared_from_this<Link> {
             return;
         }
         pidfd.emplace(executor, handle.release());
+        wait_for_exit();
+    }
+
+    void wait_for_exit() {
         pidfd->async_wait(Descriptor::wait_read,
                           [self = shared_from_this()](boost::system::error_code error) {
-                              if (error) return;
+                              if (error || !self->pidfd) return;
+                              // Asio may report an event of the descriptor that had this place before.
+                              pollfd event{self->pidfd->native_handle(), POLLIN, 0};
+                              if (::poll(&event, 1, 0) != 1) return self->wait_for_exit();
                               self->exited = true;
                               self->changed.notify();
                           });
@@ -731,8 +739,8 @@ private:
         if (link->exited) {
             const auto how = co_await link->ending();
             const auto tail = link->tail_text();
-            if (tail.find("No module named") != std::string::npos &&
-                tail.find("ipykernel") != std::string::npos)
+            if (tail.find("No module named ipykernel") != std::string::npos ||
+                tail.find("No module named 'ipykernel") != std::string::npos)
                 link->fail(errc::missing_dependency,
                            "the Python interpreter has no ipykernel; install it with "
                            "`python -m pip install ipykernel`" + tail);

@@ -343,6 +343,14 @@ public:
         }
         return wanted;
     }
+    // Where the whole disk is the view, nothing can be made on it to mount over.
+    void check_mount_points() const {
+        if (!whole_disk()) return;
+        for (const auto& [path, rule] : mounts_)
+            if (rule == Kind::scratch && !fs::is_directory(path))
+                refuse("the home directory " + path.string() + " does not exist: where the whole disk "
+                       "is readable, HOME must name a directory that does, such as /tmp");
+    }
     Placeholders take_placeholders() { return std::move(placeholders_); }
 
 private:
@@ -660,6 +668,7 @@ private:
             wanted.push_back({absolute_path(channel.host_path), channel.writable ? R_OK | W_OK : F_OK});
         }
         check_reach(request.identity, wanted);
+        view.check_mount_points();
 
         Options options;
         add_namespaces(options, policy);

@@ -28,9 +28,10 @@ async def _send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import models
+    from importlib import import_module
 
-    return getattr(models, name)
+    # Not `from . import`, which would look for the attribute first and end up here again.
+    return getattr(import_module(".models", __name__), name)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -1,9 +1,10 @@
 """Standard output and error of a kernel: complete, in order, and slowed down by a slow reader.
 
 ipykernel collects what is printed and publishes it from its IOPub thread. As it comes, that
-drops messages when the reader lags, gives up waiting after ten seconds, breaks characters that
-straddle two reads of file descriptor 1, and returns from a cell before the last output of its
-child processes was read. `adopt()` turns its two streams into ones that do none of this.
+drops messages when the reader lags, gives up waiting after ten seconds, mixes the order of the
+two streams, breaks characters that straddle two reads of file descriptor 1, and returns from a
+cell before the last output of its child processes was read. `adopt()` turns the two streams into
+ones that do none of this.
 """
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ import select
 import termios
 import threading
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from ipykernel.iostream import OutStream
 
 CHUNK = 1 << 20  # characters in one message
 HELD = 32 << 20  # characters that wait before the one who prints waits as well
+DELAY = 0.02  # seconds: soon enough for a person, seldom enough for a million lines
 
 _no_header: ContextVar[dict[str, Any]] = ContextVar("ipybox_no_header")
 
@@ -36,26 +39,91 @@ def _sendable(text: str) -> str:
     return text
 
 
-class Output(OutStream):
-    """An OutStream that waits instead of losing. Created by `adopt()` only."""
+class _Tape:
+    """What was printed to either stream and is not yet published, in the order of printing."""
 
-    # Soon enough for a person, seldom enough for a million lines.
-    flush_interval = 0.02
-    in_cell = False
+    def __init__(self, publisher: Any) -> None:
+        self.publisher = publisher  # ipykernel's IOPubThread
+        self.in_cell = False
+        self.waiting = 0  # characters not yet handed to ZeroMQ
+        self.lock = threading.RLock()
+        self._armed = False
+        self._take()
+
+    # Consecutive text of one stream with one parent header is a run.
+    def _take(self) -> list[tuple[Output, Any, io.StringIO]]:
+        runs = getattr(self, "_runs", [])
+        self._runs: list[tuple[Output, Any, io.StringIO]] = []
+        self._stream = self._header = None
+        return runs
+
+    def put(self, stream: Output, header: Any, string: str) -> int:
+        with self.lock:
+            if stream is not self._stream or header is not self._header:
+                run = io.StringIO(newline="")
+                self._runs.append((stream, header, run))
+                self._stream, self._header, self._append = stream, header, run.write
+            size = self._append(string)
+            self.waiting += size
+        if not self._armed:
+            self._armed = True
+            self.publisher.schedule(self._arm)
+        if self.waiting > HELD:
+            self.publish(wait=True)
+        return size
+
+    def _arm(self) -> None:
+        self.publisher.io_loop.call_later(DELAY, self._expired)
+
+    def _expired(self) -> None:
+        self._armed = False
+        self.publish(wait=False)
+
+    def publish(self, wait: bool) -> None:
+        """Queues what has been printed so far; nothing that is printed later overtakes what is
+        queued after this call, a display for instance."""
+        thread = self.publisher.thread
+        if not thread.is_alive():
+            return self._send(self._take(), None)
+        done = threading.Event() if wait and thread is not threading.current_thread() else None
+        with self.lock:
+            # Not schedule(): that may wait for the IOPub thread, which may wait for the lock.
+            self.publisher._events.append(partial(self._send, self._take(), done))
+        self.publisher._event_pipe.send(b"")
+        while done is not None and not done.wait(1) and thread.is_alive():
+            pass
+
+    def _send(self, runs: list[tuple[Output, Any, io.StringIO]], done: Any) -> None:
+        """Runs on the IOPub thread, which stops here while the reader is behind."""
+        try:
+            for stream, header, run in runs:
+                text = run.getvalue()
+                run.close()
+                for at in range(0, len(text), CHUNK):
+                    part = text[at : at + CHUNK]
+                    stream._send(_sendable(part), header)
+                    with self.lock:
+                        self.waiting -= len(part)
+        finally:
+            if done is not None:
+                done.set()
+
+
+class Output(OutStream):
+    """An OutStream that waits instead of losing. Made by `adopt()` only."""
+
     forked = False
 
-    def _adopt(self) -> None:
-        self._lock = threading.RLock()
-        self._header = getattr(self, "_parent_header", None)
-        if not isinstance(self._header, ContextVar):
-            self._header = _no_header
-        self._waiting = 0  # characters not yet handed to ZeroMQ
-        self._start_runs()
+    def _adopt(self, tape: _Tape) -> None:
+        self._tape = tape
+        header = getattr(self, "_parent_header", None)  # absent before ipykernel 6.29
+        self._own_header = header if isinstance(header, ContextVar) else _no_header
         os.register_at_fork(after_in_child=self._after_fork)
-        self._take_lock = threading.RLock()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._take_lock = threading.RLock()
         self._watcher = None
-        if getattr(self, "_fid", None) is not None and getattr(self, "watch_fd_thread", None):
+        if getattr(self, "_should_watch", False):
+            # One byte ends the thread that reads the file descriptor for ipykernel.
             self._should_watch = False
             os.write({"stdout": 1, "stderr": 2}[self.name], b"\0")
             self.watch_fd_thread.join(1)
@@ -64,29 +132,9 @@ class Output(OutStream):
             self._watcher.start()
 
     def _after_fork(self) -> None:
+        # What the parent had not published is the parent's; ipykernel's way out leads there.
         self.forked = True
-        self._lock = self._buffer_lock = threading.RLock()
-
-    # Consecutive output with the same parent header is a run; runs keep the order of writing.
-    def _start_runs(self) -> list[tuple[Any, io.StringIO]]:
-        runs = getattr(self, "_runs", [])
-        self._runs: list[tuple[Any, io.StringIO]] = []
-        self._run_header: Any = self
-        return runs
-
-    def _put(self, string: str, header: Any) -> int:
-        with self._lock:
-            if header is not self._run_header:
-                self._run_header = header
-                self._runs.append((header, io.StringIO(newline="")))
-                self._run = self._runs[-1][1].write
-            size = self._run(string)
-            self._waiting += size
-        if not self._flush_pending:
-            self._schedule_flush()
-        if self._waiting > HELD:
-            self._publish(wait=True)
-        return size
+        self._buffer_lock = threading.RLock()
 
     def write(self, string: str) -> int:  # type: ignore[override]
         if self.forked:
@@ -95,69 +143,20 @@ class Output(OutStream):
             raise TypeError(f"write() argument must be str, not {type(string).__name__}")
         if self.pub_thread is None:
             raise ValueError("I/O operation on closed file")
-        return self._put(string, self._header.get(None) or self.parent_header)
-
-    def _schedule_flush(self) -> None:
-        if self.forked:
-            return super()._schedule_flush()
-        if not self._flush_pending:
-            self._flush_pending = True
-            self.pub_thread.schedule(self._flush_later)
-
-    def _flush_later(self) -> None:
-        self._io_loop.call_later(self.flush_interval, self._flush_in_turn)
-
-    def _flush_in_turn(self) -> None:
-        # Behind everything that was published before, displays for instance.
-        if self.pub_thread is not None:
-            self.pub_thread.schedule(self._flush)
+        return self._tape.put(self, self._own_header.get(None) or self.parent_header, string)
 
     def flush(self) -> None:
         if self.forked:
             return super().flush()
-        if self.pub_thread is not None and self._waiting:
+        tape = self._tape
+        if self.pub_thread is not None and tape.waiting:
             # Waiting protects output from what the cell does next, a crash perhaps. Between cells
             # and on the control thread it would only delay; the order is kept without it.
-            self._publish(wait=self.in_cell and threading.current_thread().name != "Control")
+            tape.publish(wait=tape.in_cell and threading.current_thread().name != "Control")
 
-    def _publish(self, wait: bool) -> None:
-        thread = self.pub_thread.thread
-        if not thread.is_alive() or thread is threading.current_thread():
-            self._flush()
-            return
-        if not wait:
-            self.pub_thread.schedule(self._flush)
-            return
-        done = threading.Event()
-
-        def flush() -> None:
-            try:
-                self._flush()
-            finally:
-                done.set()
-
-        self.pub_thread.schedule(flush)
-        while not done.wait(1) and thread.is_alive():
-            pass
-
-    def _flush(self) -> None:
-        """Runs on the IOPub thread; blocks there while the reader is behind."""
-        if self.forked:
-            return super()._flush()
-        self._flush_pending = self._subprocess_flush_pending = False
-        with self._lock:
-            runs = self._start_runs()
-        for header, run in runs:
-            text = run.getvalue()
-            run.close()
-            for at in range(0, len(text), CHUNK):
-                part = text[at : at + CHUNK]
-                content = {"name": self.name, "text": _sendable(part)}
-                self.session.send(
-                    self.pub_thread.socket, "stream", content, parent=header, ident=self.topic
-                )
-                with self._lock:
-                    self._waiting -= len(part)
+    def _send(self, text: str, header: Any) -> None:
+        content = {"name": self.name, "text": text}
+        self.session.send(self._tape.publisher.socket, "stream", content, parent=header, ident=self.topic)
 
     def _watch(self) -> None:
         """Turns into output what code outside Python writes to the file descriptor."""
@@ -180,7 +179,7 @@ class Output(OutStream):
             text = self._decoder.decode(data, not data)
             if text and self.pub_thread is not None:
                 header = getattr(self, "_parent_header_global", None)
-                self._put(text, self.parent_header if header is None else header)
+                self._tape.put(self, self.parent_header if header is None else header, text)
         if self.name == "stderr":
             # The host shows the last of it when the kernel dies.
             try:
@@ -191,29 +190,26 @@ class Output(OutStream):
 
     def drain(self) -> None:
         """Takes what child processes and libraries have written to the file descriptor so far."""
+        if self._watcher is None:
+            return
         try:
             with self._take_lock:
-                left = self._unread()
+                count = bytearray(4)
+                fcntl.ioctl(self._fid, termios.FIONREAD, count)
+                left = int.from_bytes(count, "little")
                 while left > 0:
-                    count = self._take()
-                    left -= count if count > 0 else left
+                    taken = self._take()
+                    left -= taken if taken > 0 else left
         except OSError:
             pass
 
-    def _unread(self) -> int:
-        if self._watcher is None:
-            return 0
-        count = bytearray(4)
-        fcntl.ioctl(self._fid, termios.FIONREAD, count)
-        return int.from_bytes(count, "little")
 
-
-def adopt(*streams: Any) -> list[Output]:
-    """Makes the kernel's own streams lossless; others (somebody replaced them) stay as they are."""
-    adopted = []
+def adopt(*streams: Any) -> _Tape | None:
+    """Makes the kernel's own streams lossless; None when somebody has replaced them."""
+    if any(type(stream) is not OutStream for stream in streams):
+        return None
+    tape = _Tape(streams[0].pub_thread)
     for stream in streams:
-        if type(stream) is OutStream:
-            stream.__class__ = Output
-            stream._adopt()
-            adopted.append(stream)
-    return adopted
+        stream.__class__ = Output
+        stream._adopt(tape)
+    return tape

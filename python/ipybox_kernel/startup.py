@@ -16,30 +16,30 @@ from .output import adopt
 def prepare(shell: Any) -> None:
     """Makes the shell quiet, lossless and quick."""
     _no_colours(shell)
-    # A cell is not a prompt: nothing remembers its number, its text or its result.
-    shell.history_manager.enabled = False
     shell.autoawait = True
-    streams = adopt(sys.stdout, sys.stderr)
+    streams = (sys.stdout, sys.stderr)
+    tape = adopt(*streams)
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
         _publish_losslessly(kernel)
         _hurry(kernel)
-    if streams:
-        original = getattr(sys.stderr, "_original_stdstream_copy", None)
-        if original is not None:
-            # The host keeps what arrives there and shows it when the kernel dies.
-            faulthandler.enable(original)
-
+        _interrupt_awaits(kernel)
+    original = getattr(sys.stderr, "_original_stdstream_copy", None)
+    if original is not None:
+        # The host keeps what arrives there and shows it when the kernel dies.
+        faulthandler.enable(original)
+    _honour_semicolon(shell.displayhook)
     working_dir = os.environ.get("IPYBOX_WORKING_DIR")
 
     def before() -> None:
-        for stream in streams:
-            stream.in_cell = True
+        if tape is not None:
+            tape.in_cell = True
 
     def after() -> None:
-        for stream in streams:
-            stream.drain()
-            stream.in_cell = False
+        if tape is not None:
+            for stream in streams:
+                stream.drain()
+            tape.in_cell = False
         if working_dir:
             _restore(working_dir)
 
@@ -90,6 +90,24 @@ def _hurry(kernel: Any) -> None:
             return pack(message)
 
     kernel.session.pack = quick_pack
+
+
+def _interrupt_awaits(kernel: Any) -> None:
+    """A cell that awaits is cancelled from a signal handler that does not wake its event loop."""
+    interrupt = kernel._send_interrupt_children
+
+    def interrupt_and_wake() -> None:
+        interrupt()
+        kernel.io_loop.add_callback(lambda: None)
+
+    kernel._send_interrupt_children = interrupt_and_wake
+
+
+def _honour_semicolon(hook: Any) -> None:
+    """A trailing semicolon hides a result; IPython looks for it in the history, which we have not."""
+    ends = getattr(hook, "semicolon_at_end_of_expression", None)
+    if ends is not None:
+        hook.quiet = lambda: hook.exec_result is not None and ends(hook.exec_result.info.raw_cell)
 
 
 def _restore(working_dir: str) -> None:

@@ -291,24 +291,26 @@ public:
         return result;
     }
 
-    // The schemas that together mean `schema`: its own keywords (last), its reference, its allOf.
+    // The schemas that together mean a schema: its own keywords apart from the rest.
+    struct Conjuncts {
+        std::vector<Schema::Ptr> others;  // where its reference leads, its allOf
+        Schema::Ptr own;
+    };
+
     // Closed objects that no value can satisfy together (a common mistake: the intersection of two
     // objects with additionalProperties false) are closed as one instead.
-    const std::vector<Schema::Ptr>& conjuncts(const Schema& schema) {
+    const Conjuncts& conjuncts(const Schema& schema) {
         if (const auto it = conjuncts_.find(&schema); it != conjuncts_.end()) return it->second;
-        std::vector<Schema::Ptr> parts;
-        if (schema.ref) {
-            const auto* referred = target(schema);
-            parts.push_back(referred ? referred : add({}));
-        }
+        Conjuncts parts;
+        if (const auto* referred = target(schema)) parts.others.push_back(referred);
         const auto& all_of = schema.list(Key::all_of);
-        parts.insert(parts.end(), all_of.begin(), all_of.end());
+        parts.others.insert(parts.others.end(), all_of.begin(), all_of.end());
         Schema own = schema;
         own.ref.reset();
         own.erase(Key::all_of);
-        if (!own.trivial()) parts.push_back(add(std::move(own)));
+        parts.own = own.trivial() ? &any_ : add(std::move(own));
         conjuncts_[&schema] = parts;  // seen by a schema that contains itself
-        if (parts.size() > 1) open_intersection(parts);
+        open_intersection(parts);
         return conjuncts_[&schema] = std::move(parts);
     }
 
@@ -318,17 +320,20 @@ public:
         if (!schema.ref && !schema.lists.count(Key::all_of)) return schema;
         const auto [it, fresh] = effective_.try_emplace(&schema, &any_);
         if (!fresh) return *it->second;
+        const auto [others, own] = conjuncts(schema);
         std::vector<Schema::Ptr> parts;
-        for (const auto* part : conjuncts(schema))
+        for (const auto* part : others)
             if (const auto& meaning = effective(*part); !meaning.trivial()) parts.push_back(&meaning);
-        const auto* result = parts.empty() ? &any_ : parts.size() == 1 ? parts[0] : merge(parts);
-        if (parts.size() != 1) {
-            Schema annotated = *result;
-            annotated.title = schema.title;
-            annotated.description = schema.description;
-            annotated.format = schema.format;
-            annotated.default_value = schema.default_value;
-            result = add(std::move(annotated));
+        const Schema* result = &any_;
+        if (own->trivial() && parts.size() == 1) {
+            result = parts[0];
+        } else if (!own->trivial() || !parts.empty()) {
+            auto merged = merge(parts, *own);
+            merged.title = schema.title;
+            merged.description = schema.description;
+            merged.format = schema.format;
+            merged.default_value = schema.default_value;
+            result = add(std::move(merged));
         }
         effective_[&schema] = result;
         return *result;
@@ -352,10 +357,9 @@ public:
         return &schemas_.back();
     }
 
-    // Merges schemas that have to hold together into one, keeping what does not merge in all_of.
-    Schema::Ptr merge(const std::vector<Schema::Ptr>& parts);
-
 private:
+    Schema merge(std::vector<Schema::Ptr> parts, const Schema& own);
+
     struct Location {
         const json::value* value;
         const std::string* base;
@@ -585,12 +589,14 @@ private:
         return more && more->never && !schema.has(Key::pattern_properties);
     }
 
-    void open_intersection(std::vector<Schema::Ptr>& parts) {
+    void open_intersection(Conjuncts& conjuncts) {
+        std::vector<Schema::Ptr*> parts{&conjuncts.own};
+        for (auto& other : conjuncts.others) parts.push_back(&other);
+        if (parts.size() == 1) return;
         std::vector<Schema> meanings;
         Schema::Names required, known;
         for (const auto* part : parts) {
-            meanings.push_back(effective(*part));
-            const auto& meaning = meanings.back();
+            const auto& meaning = meanings.emplace_back(effective(**part));
             required.insert(required.end(), meaning.required.begin(), meaning.required.end());
             for (const auto& [name, schema] : meaning.names(Key::properties)) known.push_back(name);
         }
@@ -604,7 +610,7 @@ private:
             if (!closed(meanings[i])) continue;
             for (const auto& name : known)
                 if (auto& own = meanings[i].named[Key::properties]; !find(own, name)) own.emplace_back(name, &any_);
-            parts[i] = add(std::move(meanings[i]));
+            *parts[i] = add(std::move(meanings[i]));
         }
     }
 
@@ -618,11 +624,12 @@ private:
     Schema::Ptr root_ = nullptr;
     std::unordered_map<const json::value*, Schema::Ptr> compiled_;
     std::unordered_map<Schema::Ptr, Schema::Ptr> targets_, effective_;
-    std::unordered_map<Schema::Ptr, std::vector<Schema::Ptr>> conjuncts_;
+    std::unordered_map<Schema::Ptr, Conjuncts> conjuncts_;
     std::map<std::pair<Key, std::vector<Schema::Ptr>>, Schema::Ptr> combined_;
 };
 
-inline Schema::Ptr SchemaDocument::merge(const std::vector<Schema::Ptr>& parts) {
+// Merges schemas that have to hold together, as far as keywords can say it; the rest stays in all_of.
+inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema& own) {
     Schema out;
     std::vector<Schema::Ptr> rest;
     const auto keep_apart = [&](const Schema& part, std::initializer_list<Key> keys) {
@@ -631,11 +638,10 @@ inline Schema::Ptr SchemaDocument::merge(const std::vector<Schema::Ptr>& parts) 
         rest.push_back(add(std::move(residue)));
     };
     // Keywords that only mean something together: merged if one side has none of them.
-    static constexpr std::array<std::array<Key, 3>, 4> groups{{
+    static constexpr std::array<std::array<Key, 3>, 3> groups{{
         {Key::condition, Key::consequence, Key::alternative},
         {Key::contains, Key::min_contains, Key::max_contains},
         {Key::prefix_items, Key::items, Key::items},
-        {Key::unevaluated_items, Key::unevaluated_items, Key::unevaluated_items},
     }};
     static constexpr std::array lower{Key::minimum, Key::exclusive_minimum, Key::min_length, Key::min_items,
                                       Key::min_properties};
@@ -646,15 +652,18 @@ inline Schema::Ptr SchemaDocument::merge(const std::vector<Schema::Ptr>& parts) 
         return std::any_of(groups.begin(), groups.end(), [&](const auto& group) { return is_in(group, key); });
     };
 
+    const std::array unevaluated{Key::unevaluated_items, Key::unevaluated_properties};
+    parts.push_back(&own);
     for (const auto* part : parts) {
-        if (part->never) return part;
         const unsigned types = common_types(out.types, part->types);
-        if (types == 0 && out.types != 0) {  // no value has both types
+        if (part->never || (types == 0 && out.types != 0)) {
             Schema never;
             never.never = true;
-            return add(std::move(never));
+            return never;
         }
         out.types = types;
+        // What a branch leaves unevaluated is its own affair; only the schema itself looks into all.
+        if (part != &own && part->has_any({unevaluated[0], unevaluated[1]})) rest.push_back(part);
 
         for (const auto& group : groups) {
             const auto present = [&](const Schema& s) { return s.has_any({group[0], group[1], group[2]}); };
@@ -678,7 +687,7 @@ inline Schema::Ptr SchemaDocument::merge(const std::vector<Schema::Ptr>& parts) 
                 keep_apart(*part, {key});
         }
         for (const auto& [key, schema] : part->schemas) {
-            if (grouped(key) || key == Key::additional_properties) continue;
+            if (grouped(key) || key == Key::additional_properties || (part != &own && is_in(unevaluated, key))) continue;
             if (!out.schema(key))
                 out.schemas[key] = schema;
             else if (out.schema(key) != schema)
@@ -732,7 +741,7 @@ inline Schema::Ptr SchemaDocument::merge(const std::vector<Schema::Ptr>& parts) 
                                       part->dependent_required.end());
     }
     if (!rest.empty()) out.lists[Key::all_of] = std::move(rest);
-    return add(std::move(out));
+    return out;
 }
 
 // Checks values against the schemas of a document, with a bound on the work.
@@ -788,31 +797,16 @@ private:
         Seen own;
         const bool tracks = schema.has_any({Key::unevaluated_properties, Key::unevaluated_items});
         Seen* marks = tracks || seen ? &own : nullptr;
-        if (schema.ref || schema.lists.count(Key::all_of)) {
-            const Schema* last = nullptr;
-            for (const auto* part : document_.conjuncts(schema)) {
-                last = part;
-                if (part->has_any({Key::unevaluated_properties, Key::unevaluated_items}) && is_own_part(schema, part)) continue;
-                last = nullptr;
+        const bool compound = schema.ref || schema.lists.count(Key::all_of);
+        if (compound)
+            for (const auto* part : document_.conjuncts(schema).others)
                 if (auto bad = check(*part, value, place, marks, depth + 1)) return bad;
-            }
-            if (last)
-                if (auto bad = check_own(*last, value, place, marks, depth)) return bad;
-        } else if (auto bad = check_own(schema, value, place, marks, depth)) {
-            return bad;
-        }
+        if (auto bad = check_own(compound ? *document_.conjuncts(schema).own : schema, value, place, marks, depth)) return bad;
         if (seen) {
             seen->keys.merge(own.keys);
             seen->items.merge(own.items);
         }
         return std::nullopt;
-    }
-
-    bool is_own_part(const Schema& schema, const Schema* part) {
-        return tracks_unevaluated(schema) && part == document_.conjuncts(schema).back();
-    }
-    static bool tracks_unevaluated(const Schema& s) {
-        return s.has_any({Key::unevaluated_properties, Key::unevaluated_items});
     }
 
     Result check_own(const Schema& schema, const json::value& value, const Place& place, Seen* seen, int depth) {

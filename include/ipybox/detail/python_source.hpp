@@ -89,7 +89,8 @@ inline std::string python_string(std::string_view text) {
         raw = raw || c == '\\';
         plain = plain && c != '"' && c != 0xFFFD && !is_invisible(c);
     }
-    if (raw && plain && text.back() != '\\') return "r\"" + std::string(text) + '"';
+    // (Pyright reads \N even in a raw string.)
+    if (raw && plain && text.back() != '\\' && text.find("\\N") == std::string_view::npos) return "r\"" + std::string(text) + '"';
     std::string out = "\"";
     for (auto rest = text; !rest.empty();) {
         const auto c = take_code_point(rest);

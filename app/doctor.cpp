@@ -1,0 +1,138 @@
+// ipybox doctor: checks what this machine has, and says what to do about the rest.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <ipybox/detail/build_info.hpp>
+#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/python_environment.hpp>
+#include <ipybox/registry.hpp>
+#include <memory>
+
+#include "commands.hpp"
+
+namespace ipybox::app {
+namespace {
+
+class Doctor {
+public:
+    explicit Doctor(asio::io_context& context) : executor_(context.get_executor()) { host_.executor = executor_; }
+
+    // 0 when everything that is needed is there.
+    awaitable<int> examine(std::string python) {
+        std::cout << "ipybox " << detail::version << '\n';
+        check_plugins();
+        co_await check_python(std::move(python));
+        co_await check_bubblewrap();
+        co_await check_node();
+        co_return healthy_ ? 0 : 1;
+    }
+
+private:
+    void good(const std::string& what, const std::string& detail) { line("ok      ", what, detail); }
+    void bad(const std::string& what, const std::string& problem) {
+        healthy_ = false;
+        line("FAILED  ", what, problem);
+    }
+    void line(const char* mark, const std::string& what, const std::string& text) {
+        std::cout << mark << what << ": " << ipybox::detail::printable(text) << std::endl;
+    }
+
+    void check_plugins() {
+        try {
+            registry_ = PluginRegistry::standard();
+            std::string names;
+            for (const auto& entry : registry_.list())
+                names += (names.empty() ? "" : ", ") + std::string(kind_of(*entry.plugin)) + "/" + std::string(entry.plugin->name);
+            if (names.empty()) {
+                bad("plugins", "none found; install ipybox completely or set IPYBOX_PLUGIN_PATH");
+            } else {
+                good("plugins", names);
+            }
+        } catch (const Error& error) {
+            bad("plugins", error.detail());
+        }
+    }
+
+    awaitable<void> check_python(std::string configured) {
+        try {
+            const auto python = find_python(configured);
+            const PythonEnvironment found = co_await inspect_python(executor_, python, std::chrono::seconds(30));
+            good("Python", found.version + " at " + python.string());
+            if (const auto problem = package_problem(found); !problem.empty()) {
+                bad("kernel packages", problem);
+            } else {
+                good("kernel packages", "ipykernel " + *found.ipykernel + ", pydantic " + *found.pydantic);
+            }
+        } catch (const Error& error) {
+            bad("Python", error.detail());
+        }
+    }
+
+    awaitable<void> check_bubblewrap() {
+        try {
+            const auto sandbox = registry_.make<Sandbox>("bubblewrap", host_, json::object{});
+            const Capabilities able = co_await sandbox->probe();
+            if (able.available) {
+                good("bubblewrap", "a sandboxed process runs; user namespaces work");
+            } else {
+                bad("bubblewrap", able.problem);
+            }
+        } catch (const Error& error) {
+            bad("bubblewrap", error.detail());
+        }
+    }
+
+    awaitable<void> check_node() {
+        const char* path = std::getenv("PATH");
+        const auto node = find_program("node", path ? path : "");
+        if (!node) {
+            line("missing ", "Node.js", "only MCP servers from npm need it; install it with `apt-get install nodejs npm`");
+            co_return;
+        }
+        SpawnRequest request;
+        request.argv = {node->string(), "--version"};
+        request.stdio = Stdio::pipes;
+        ChildProcess process(executor_, std::move(request));
+        const auto limit = Clock::now() + std::chrono::seconds(10);
+        const std::string version = co_await ipybox::detail::read_output(process, 64);
+        co_await process.wait(limit);
+        if (version.starts_with("v") && std::atoi(version.c_str() + 1) >= 18) {
+            good("Node.js", version.substr(0, version.find('\n')) + " at " + node->string());
+        } else {
+            line("missing ", "Node.js", node->string() + " is too old; MCP servers from npm need version 18 or newer");
+        }
+    }
+
+    asio::any_io_executor executor_;
+    PluginRegistry registry_;
+    Host host_;
+    bool healthy_ = true;
+};
+
+int run_doctor(const std::string& python) {
+    asio::io_context context(1);
+    Doctor doctor(context);
+    int exit_code = 2;
+    std::exception_ptr failure;
+    asio::co_spawn(context, doctor.examine(python), [&](std::exception_ptr error, int result) {
+        failure = error;
+        exit_code = result;
+        context.stop();
+    });
+    context.run();
+    if (failure) std::rethrow_exception(failure);
+    return exit_code;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Action& action) {
+    auto* command = app.add_subcommand("doctor", "Check Python, its packages, bubblewrap and Node.js on this machine");
+    auto python = std::make_shared<std::string>();
+    command->add_option("--python", *python, "Interpreter to check")->type_name("PATH");
+    command->callback([&action, python] { action = [python] { return run_doctor(*python); }; });
+}
+
+}  // namespace ipybox::app

@@ -1,0 +1,163 @@
+#pragma once
+// The interpreter that kernels run on: which one it is, and what of the disk it needs.
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/json/parse.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <ipybox/async.hpp>
+#include <ipybox/error.hpp>
+#include <ipybox/process.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ipybox {
+
+struct PythonEnvironment {
+    std::filesystem::path executable;             // as configured, its directory without links
+    std::string version;                          // "3.11.2"
+    std::vector<std::filesystem::path> readable;  // directories it reads outside /usr
+    std::optional<std::string> ipykernel;         // version, absent when not installed
+    std::optional<std::string> pydantic;
+};
+
+// The interpreter to use: `configured`, else $IPYBOX_PYTHON, $VIRTUAL_ENV/bin/python,
+// .venv/bin/python in the current directory, python3 on PATH. Throws errc::missing_dependency.
+inline std::filesystem::path find_python(const std::filesystem::path& configured = {}) {
+    namespace fs = std::filesystem;
+    const auto variable = [](const char* name) {
+        const char* value = std::getenv(name);
+        return std::string(value == nullptr ? "" : value);
+    };
+    const std::string path = variable("PATH");
+    const auto resolved = [](const fs::path& file) {
+        // A sandbox shows real directories; the file itself stays: it tells Python of its venv.
+        std::error_code error;
+        const auto directory = fs::canonical(file.parent_path(), error);
+        return error ? file : directory / file.filename();
+    };
+    for (const auto& [wanted, source] : {std::pair(configured.string(), "--python or the python option"),
+                                         std::pair(variable("IPYBOX_PYTHON"), "IPYBOX_PYTHON")}) {
+        if (wanted.empty()) continue;
+        if (const auto found = find_program(wanted, path)) return resolved(*found);
+        throw Error(errc::missing_dependency, std::string(source) + " names " + wanted +
+                                                  ", which is no executable file; name a Python interpreter");
+    }
+    std::vector<std::string> candidates;
+    if (const auto venv = variable("VIRTUAL_ENV"); !venv.empty()) candidates.push_back(venv + "/bin/python");
+    candidates.push_back("./.venv/bin/python");
+    candidates.push_back("python3");
+    for (const auto& candidate : candidates)
+        if (const auto found = find_program(candidate, path)) return resolved(*found);
+    throw Error(errc::missing_dependency,
+                "no Python interpreter found; install python3, or name one with --python or IPYBOX_PYTHON");
+}
+
+namespace detail {
+inline constexpr const char* inspection = R"(
+import importlib.metadata, json, os, sys, sysconfig
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix,
+         os.path.dirname(os.path.realpath(sys.executable)), *sysconfig.get_paths().values(), *sys.path]
+if sysconfig.get_config_var("Py_ENABLE_SHARED"):
+    paths.append(sysconfig.get_config_var("LIBDIR") or "")
+print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipykernel"),
+                  "pydantic": version("pydantic"), "paths": [p for p in paths if os.path.isdir(p)]}))
+)";
+
+// What a process writes to its standard output, at most `limit` bytes of it.
+inline awaitable<std::string> read_output(ChildProcess& process, std::size_t limit) {
+    std::string text;
+    char chunk[4096];
+    while (text.size() < limit) {
+        auto [error, size] = co_await process.output().async_read_some(asio::buffer(chunk), as_result);
+        if (error) break;
+        text.append(chunk, size);
+    }
+    co_return text;
+}
+
+// The directories without those inside others or in /usr, which every sandbox shows.
+inline std::vector<std::filesystem::path> outermost(const json::array& paths) {
+    std::vector<std::string> all;
+    for (const auto& path : paths)
+        if (path.is_string() && path.get_string().starts_with("/"))
+            all.push_back(std::filesystem::path(std::string(path.get_string())).lexically_normal().string());
+    for (auto& path : all)
+        while (path.size() > 1 && path.back() == '/') path.pop_back();
+    std::sort(all.begin(), all.end());
+    std::vector<std::filesystem::path> kept;
+    std::string last = "/usr";
+    for (const auto& path : all) {
+        if (path == "/" || path == last || path.starts_with(last + "/") || path.starts_with("/usr/") || path == "/usr") continue;
+        kept.push_back(path);
+        last = path;
+    }
+    return kept;
+}
+
+inline bool at_least(const std::string& text, int major, int minor) {
+    int have_major = 0, have_minor = 0;
+    std::sscanf(text.c_str(), "%d.%d", &have_major, &have_minor);
+    return std::pair(have_major, have_minor) >= std::pair(major, minor);
+}
+}  // namespace detail
+
+// Runs `python` once, isolated from the current directory and the user's variables. limit: how
+// long it may take. Throws errc::missing_dependency when it is no Python interpreter of at least
+// 3.9; packages may be absent in the answer, see package_problem().
+inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor, std::filesystem::path python, Duration limit) {
+    using namespace asio::experimental::awaitable_operators;
+    SpawnRequest request;
+    request.argv = {python.string(), "-I", "-c", detail::inspection};
+    request.env["PATH"] = "/usr/local/bin:/usr/bin:/bin";
+    request.env["LANG"] = "C.UTF-8";
+    request.stdio = Stdio::pipes;
+    ChildProcess process(executor, std::move(request));
+    asio::steady_timer timer(executor, limit);
+    auto work = detail::read_output(process, 1 << 20) || timer.async_wait(asio::use_awaitable);
+    auto first = co_await std::move(work);
+    const std::string name = python.string();
+    if (first.index() == 1)
+        throw Error(errc::missing_dependency, name + " did not answer in time; is it a Python interpreter?");
+    boost::system::error_code error;
+    const auto value = json::parse(std::get<0>(first), error);
+    const auto* answer = error ? nullptr : value.if_object();
+    const auto* version = answer ? answer->if_contains("version") : nullptr;
+    const auto* paths = answer ? answer->if_contains("paths") : nullptr;
+    if (!version || !version->is_string() || !paths || !paths->is_array())
+        throw Error(errc::missing_dependency, name + " is not a working Python interpreter; it printed: " + process.output_tail());
+    PythonEnvironment found;
+    found.executable = std::move(python);
+    found.version = version->get_string();
+    found.readable = detail::outermost(paths->get_array());
+    const auto package = [&](const char* key) -> std::optional<std::string> {
+        const auto* text = answer->if_contains(key);
+        return text && text->is_string() ? std::optional<std::string>(text->get_string()) : std::nullopt;
+    };
+    found.ipykernel = package("ipykernel");
+    found.pydantic = package("pydantic");
+    if (!detail::at_least(found.version, 3, 9))
+        throw Error(errc::missing_dependency, name + " is Python " + found.version + "; 3.9 or newer is needed");
+    co_return found;
+}
+
+// What is wrong with the packages a kernel needs, with the remedy; empty when nothing is.
+inline std::string package_problem(const PythonEnvironment& environment) {
+    const std::string remedy = "; install it with `" + environment.executable.string() +
+                               " -m pip install ipykernel 'pydantic>=2.7'`";
+    if (!environment.ipykernel) return environment.executable.string() + " has no ipykernel" + remedy;
+    if (!environment.pydantic) return environment.executable.string() + " has no pydantic" + remedy;
+    if (!detail::at_least(*environment.pydantic, 2, 7))
+        return environment.executable.string() + " has pydantic " + *environment.pydantic + ", 2.7 or newer is needed" + remedy;
+    return {};
+}
+
+}  // namespace ipybox

@@ -1,0 +1,101 @@
+#pragma once
+// A real executor on a fresh workspace; which sandbox, the test says.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+#include <ipybox/code_executor.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "test_support.hpp"
+
+namespace ipybox::test {
+
+inline const std::vector<std::string> sandboxes = {"none", "bubblewrap"};
+
+// The plugins linked into this program or, in a build with shared ones, those of the build tree.
+inline PluginRegistry registry() {
+    PluginRegistry plugins;
+    plugins.load_program();
+    if (plugins.list().empty()) plugins.add_directory(plugin_directory());
+    return plugins;
+}
+
+class ExecutorFixture {
+public:
+    ExecutorFixture() : plugins(registry()) {
+        // Started by root, the sandbox gives up root: the workspace belongs to whom it becomes.
+        if (::geteuid() == 0 && ::chown(workspace.path().c_str(), 65534, 65534) != 0)
+            throw std::runtime_error("chown failed");
+        options.python = kernel_python();
+        options.workspace = workspace.path();
+        options.kernel_init_timeout = std::chrono::seconds(60);
+    }
+    ~ExecutorFixture() {
+        if (!executor) return;
+        run(context, executor->stop());
+        executor.reset();
+    }
+
+    CodeExecutor& start(const std::string& sandbox) {
+        options.sandbox = sandbox;
+        executor = std::make_unique<CodeExecutor>(context.get_executor(), plugins, options);
+        run(context, executor->start());
+        return *executor;
+    }
+
+    CodeExecutionResult execute(std::string code, Duration timeout = std::chrono::seconds(60)) {
+        return run(context, executor->execute(std::move(code), timeout));
+    }
+    // The text of an execution that must succeed.
+    std::string text(std::string code) {
+        auto result = execute(std::move(code));
+        BOOST_TEST_REQUIRE(result.ok(), result.error);
+        return result.text.value_or("");
+    }
+
+    // All events of an execution; `on_request` answers.
+    struct Streamed {
+        std::string chunks;
+        std::vector<std::string> requests;
+        CodeExecutionResult result;
+    };
+    Streamed stream(std::string code, std::function<void(const ApprovalRequest&)> on_request,
+                    Duration timeout = std::chrono::seconds(60)) {
+        return run(context, collect(std::move(code), std::move(on_request), timeout));
+    }
+
+    asio::io_context context{1};
+    PluginRegistry plugins;
+    TemporaryDirectory workspace;
+    CodeExecutorOptions options;
+    std::unique_ptr<CodeExecutor> executor;
+
+private:
+    awaitable<Streamed> collect(std::string code, std::function<void(const ApprovalRequest&)> on_request,
+                                Duration timeout) {
+        Streamed seen;
+        auto execution = co_await executor->stream(std::move(code), timeout, true);
+        for (;;) {
+            auto event = co_await execution.next();
+            if (!event) break;
+            if (auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
+                seen.chunks += chunk->text;
+            } else if (auto* request = std::get_if<ApprovalRequest>(&*event)) {
+                seen.requests.push_back(request->to_string());
+                on_request(*request);
+            } else {
+                seen.result = std::get<CodeExecutionResult>(std::move(*event));
+            }
+        }
+        co_return seen;
+    }
+};
+
+inline void accept(const ApprovalRequest& request) { request.accept(); }
+
+}  // namespace ipybox::test

@@ -1,0 +1,662 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/test/unit_test.hpp>
+#include <ipybox/process.hpp>
+#include <ipybox/registry.hpp>
+
+#include "test_support.hpp"
+
+namespace {
+using namespace ipybox;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+struct Fixture {
+    asio::io_context context;
+    Host host{context.get_executor(), {}, {}};
+    PluginRegistry registry;
+    std::unique_ptr<Sandbox> sandbox;
+    test::TemporaryDirectory directory;
+    fs::path workspace = directory.path() / "workspace";
+    uid_t guest = ::geteuid() == 0 ? 65534 : ::geteuid();
+    SandboxPolicy policy;
+    std::vector<Channel> channels;
+
+    Fixture() {
+        registry.load(test::plugin_directory() / "sandbox" / "bubblewrap.so");
+        sandbox = registry.make<Sandbox>("bubblewrap", host, {});
+        make_directory(workspace);
+        policy.writable = {workspace};
+        policy.cwd = workspace;
+        policy.env = {{"PATH", "/usr/bin:/bin"}, {"HOME", "/home/user"}};
+    }
+    void give(const fs::path& path) { BOOST_REQUIRE(::lchown(path.c_str(), guest, guest) == 0); }
+    void make_directory(const fs::path& path) {
+        fs::create_directory(path);
+        give(path);
+    }
+    void make_file(const fs::path& path, std::string_view text) {
+        test::write_file(path, text);
+        give(path);
+    }
+
+    std::unique_ptr<SandboxedProcess> launch(std::vector<std::string> argv,
+                                             Stdio stdio = Stdio::tail) {
+        return test::run(context, sandbox->launch(policy, std::move(argv), channels, stdio));
+    }
+    std::unique_ptr<SandboxedProcess> shell(std::string script, Stdio stdio = Stdio::tail) {
+        return launch({"/bin/sh", "-c", std::move(script)}, stdio);
+    }
+    ExitStatus finish(SandboxedProcess& process) {
+        const auto status = test::run(context, process.wait(deadline_after(60s)));
+        BOOST_REQUIRE(status);
+        return *status;
+    }
+    // What a command prints on both streams.
+    std::string output(std::vector<std::string> argv) {
+        const auto process = launch(std::move(argv));
+        finish(*process);
+        return process->output_tail();
+    }
+    std::string sh(std::string script) { return output({"/bin/sh", "-c", std::move(script)}); }
+    std::string python(std::string script) {
+        return output({"/usr/bin/python3", "-I", "-c", std::move(script)});
+    }
+    std::string line(SandboxedProcess& process) {
+        std::string text;
+        auto read = [&]() -> awaitable<void> {
+            char one = 0;
+            while (one != '\n') {
+                co_await asio::async_read(process.output(), asio::buffer(&one, 1), asio::use_awaitable);
+                text += one;
+            }
+        };
+        test::run(context, read());
+        text.pop_back();
+        return text;
+    }
+    void refuses(std::string_view words) {
+        BOOST_CHECK_EXCEPTION(shell("true"), Error, [&](const Error& error) {
+            BOOST_TEST_INFO(error.what());
+            return error.code() == errc::sandbox_refused &&
+                   error.detail().find(words) != std::string::npos;
+        });
+    }
+};
+
+bool contains(const std::string& text, std::string_view words) {
+    return text.find(words) != std::string::npos;
+}
+
+bool alive(pid_t pid) {
+    const auto stat = detail::read_proc("/proc/" + std::to_string(pid) + "/stat");
+    const auto end = stat.rfind(')');
+    return end != std::string::npos && stat[end + 2] != 'Z' && stat[end + 2] != 'X';
+}
+bool dies(pid_t pid) {
+    for (int i = 0; i < 3000 && alive(pid); ++i) ::usleep(10'000);
+    return !alive(pid);
+}
+std::vector<pid_t> descendants(pid_t pid) {
+    std::vector<pid_t> all{pid};
+    for (std::size_t i = 0; i < all.size(); ++i)
+        for (const pid_t child : detail::children_of(all[i])) all.push_back(child);
+    return all;
+}
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(sandbox_bubblewrap, Fixture)
+
+BOOST_AUTO_TEST_CASE(probe_finds_what_it_enforces) {
+    const auto able = test::run(context, sandbox->probe());
+    BOOST_REQUIRE_MESSAGE(able.available, able.problem);
+    BOOST_TEST(able.problem.empty());
+    for (const bool claim :
+         {able.filesystem, able.network_none, able.process_isolation, able.limits_per_process})
+        BOOST_TEST(claim);
+    BOOST_TEST(!able.network_allow_list);
+    BOOST_TEST(!able.memory_total);
+}
+
+BOOST_AUTO_TEST_CASE(probe_tells_the_remedy) {
+    auto broken = registry.make<Sandbox>("bubblewrap", host, {{"bwrap", "/nowhere/bwrap"}});
+    BOOST_TEST(contains(test::run(context, broken->probe()).problem, "apt-get install bubblewrap"));
+    sandbox = std::move(broken);
+    BOOST_CHECK_EXCEPTION(shell("true"), Error,
+                          [](const Error& error) { return error.code() == errc::missing_dependency; });
+
+    // A bwrap on a machine without user namespaces.
+    const auto script = directory.path() / "bwrap";
+    test::write_file(script, "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n");
+    fs::permissions(script, fs::perms(0755));
+    sandbox = registry.make<Sandbox>("bubblewrap", host, {{"bwrap", script.string()}});
+    const auto able = test::run(context, sandbox->probe());
+    BOOST_TEST(!able.available);
+    BOOST_TEST(contains(able.problem, "setting up uid map: Permission denied"), able.problem);
+    BOOST_TEST(contains(able.problem, "user namespaces"));
+    refuses("user namespaces");
+}
+
+BOOST_AUTO_TEST_CASE(older_bwrap_without_disable_userns_still_serves) {
+    const auto script = directory.path() / "bwrap";
+    // Options arrive in descriptor 14 or so; an old bwrap stops at the first it does not know.
+    test::write_file(script,
+                     "#!/bin/sh\nif tr '\\0' '\\n' <&$2 | grep -qx -e --disable-userns; then\n"
+                     "echo 'bwrap: Unknown option --disable-userns' >&2; exit 1; fi\nexit 0\n");
+    fs::permissions(script, fs::perms(0755));
+    sandbox = registry.make<Sandbox>("bubblewrap", host, {{"bwrap", script.string()}});
+    BOOST_TEST(test::run(context, sandbox->probe()).available);
+}
+
+BOOST_AUTO_TEST_CASE(exit_code_and_streams_pass_through) {
+    auto process = shell("cat; exit 9", Stdio::pipes);
+    auto write = [&]() -> awaitable<void> {
+        const std::string text = "through the wall\n";
+        co_await asio::async_write(process->input(), asio::buffer(text), asio::use_awaitable);
+        process->input().close();
+    };
+    test::run(context, write());
+    BOOST_TEST(line(*process) == "through the wall");
+    BOOST_TEST(finish(*process).code == 9);
+}
+
+BOOST_AUTO_TEST_CASE(view_is_minimal) {
+    const auto library = directory.path() / "library";
+    fs::create_directory(library);
+    test::write_file(library / "data", "readable");
+    test::write_file(directory.path() / "neighbour", "secret");
+    policy.readable = {library};
+    const auto quoted = directory.path().string();
+    BOOST_TEST(sh("cat " + quoted + "/library/data") == "readable");
+    BOOST_TEST(contains(sh("echo x > " + quoted + "/library/data"), "Read-only file system"));
+    BOOST_TEST(test::read_file(library / "data") == "readable");
+    for (const std::string path : {"/etc/shadow", "/root", "/var", "/opt", "/sys", "/run/dbus",
+                                   "/etc/hostname"})
+        BOOST_TEST(contains(sh("ls " + path), "No such file"), path);
+    BOOST_TEST(contains(sh("cat " + quoted + "/neighbour"), "No such file"));
+    for (const std::string path : {"/", "/usr", "/etc", "/run", "/home", "/dev", "/run/ipybox"})
+        BOOST_TEST(!contains(sh("touch " + path + "/x && echo made"), "made"), path);
+}
+
+BOOST_AUTO_TEST_CASE(workspace_scratch_and_home_are_writable) {
+    BOOST_TEST(sh("echo mine > file && echo x > /tmp/a && echo x > ~/b && echo x > /dev/shm/c && "
+                  "cat file && pwd") == "mine\n" + workspace.string() + "\n");
+    BOOST_TEST(test::read_file(workspace / "file") == "mine\n");
+    struct stat made {};
+    BOOST_REQUIRE(::stat((workspace / "file").c_str(), &made) == 0);
+    BOOST_TEST(made.st_uid == guest);
+    BOOST_TEST(!fs::exists("/tmp/a"));
+}
+
+BOOST_AUTO_TEST_CASE(guest_has_no_privileges) {
+    const auto text = sh("cat /proc/self/status; id -u");
+    for (const auto* words : {"CapEff:\t0000000000000000", "CapPrm:\t0000000000000000",
+                              "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "\n1000\n"})
+        BOOST_TEST(contains(text, words), words << " not in " << text);
+    // As the host sees it.
+    auto process = shell("echo ready; cat", Stdio::pipes);
+    line(*process);
+    for (const pid_t pid : descendants(process->pid())) {
+        const auto status = detail::read_proc("/proc/" + std::to_string(pid) + "/status");
+        const auto id = std::to_string(guest);
+        BOOST_TEST(contains(status, "Uid:\t" + id + "\t" + id + "\t" + id + "\t" + id), status);
+    }
+    BOOST_TEST(sandbox->guest_user(policy) == guest);
+}
+
+BOOST_AUTO_TEST_CASE(other_processes_are_out_of_sight) {
+    const auto text = sh("for p in /proc/[0-9]*; do echo $p; done; kill -0 " +
+                         std::to_string(::getpid()));
+    BOOST_TEST(contains(text, "/proc/1\n"));
+    BOOST_TEST(std::count(text.begin(), text.end(), '/') <= 6);
+    BOOST_TEST(contains(text, "No such process"));
+}
+
+BOOST_AUTO_TEST_CASE(environment_is_exact_and_in_nobody_elses_sight) {
+    policy.env["TOKEN"] = "s3cret-value";
+    ::setenv("IPYBOX_TEST_HOST_SECRET", "host-s3cret", 1);
+    auto process = shell("env; echo end; cat", Stdio::pipes);
+    std::set<std::string> seen;
+    for (auto next = line(*process); next != "end"; next = line(*process)) seen.insert(next);
+    ::unsetenv("IPYBOX_TEST_HOST_SECRET");
+    // bwrap adds the directory it was told to enter.
+    const std::set<std::string> expected{"PATH=/usr/bin:/bin", "HOME=/home/user",
+                                         "TOKEN=s3cret-value", "PWD=" + workspace.string()};
+    BOOST_TEST(seen == expected, boost::test_tools::per_element());
+    for (const pid_t pid : descendants(process->pid()))
+        BOOST_TEST(!contains(detail::read_proc("/proc/" + std::to_string(pid) + "/cmdline"), "s3cret"));
+    BOOST_TEST(sh("cat /proc/1/environ | tr '\\0' '\\n' | wc -c") == "0\n");
+}
+
+BOOST_AUTO_TEST_CASE(descriptors_do_not_leak) {
+    const int inheritable = ::open("/etc/hostname", O_RDONLY);
+    const auto seen = sh("for n in $(seq 0 1023); do [ -e /proc/$$/fd/$n ] && echo $n; done; "
+                         "ls /proc/1/fd 2>&1");
+    ::close(inheritable);
+    BOOST_TEST(seen.starts_with("0\n1\n2\n"));
+    const auto rest = seen.substr(6);
+    // bwrap's init keeps its own; none of them is a file of ours.
+    BOOST_TEST(!contains(sh("ls -l /proc/1/fd /proc/$$/fd 2>&1"), "hostname"));
+    BOOST_TEST(!contains(rest.substr(0, rest.find("ls:")), "10\n"));
+}
+
+BOOST_AUTO_TEST_CASE(network_is_none_or_full) {
+    asio::ip::tcp::acceptor listener(context, {asio::ip::address_v4::loopback(), 0});
+    const auto port = std::to_string(listener.local_endpoint().port());
+    // An abstract Unix socket belongs to the network namespace.
+    asio::local::stream_protocol::acceptor abstract(
+        context, {std::string("\0ipybox-test-", 13) + port});
+    const auto script = "import socket\n"
+                        "for family, address in ((socket.AF_INET, ('127.0.0.1', " + port + ")), "
+                        "(socket.AF_UNIX, '\\0ipybox-test-" + port + "')):\n"
+                        "    try: socket.socket(family).connect(address); print('connected')\n"
+                        "    except OSError as e: print(type(e).__name__)\n"
+                        "try: print(socket.gethostbyname('localhost'))\n"
+                        "except OSError as e: print(e)\n"
+                        "print([name for _, name in socket.if_nameindex()] == ['lo'])\n";
+    BOOST_TEST(python(script) == "ConnectionRefusedError\nConnectionRefusedError\n127.0.0.1\nTrue\n");
+    policy.network.mode = NetworkPolicy::Mode::full;
+    BOOST_TEST(python(script).starts_with("connected\nconnected\n127.0.0.1\n"));
+    policy.network.mode = NetworkPolicy::Mode::allow_list;
+    refuses("allowed hosts");
+}
+
+BOOST_AUTO_TEST_CASE(hidden_files_fail_to_open) {
+    make_file(workspace / ".env", "KEY=s3cret");
+    make_directory(workspace / "sub");
+    make_file(workspace / "sub/.env", "KEY=s3cret");
+    make_file(workspace / "sub/a.pem", "s3cret");
+    make_file(workspace / "plain", "s3cret");
+    make_directory(workspace / "private");
+    make_file(workspace / "private/x", "s3cret");
+    fs::create_symlink("plain", workspace / "linked.pem");
+    policy.hidden = {".env", "**/.env", "**/*.pem", "private/**", (workspace / "absolute").string()};
+    make_file(workspace / "absolute", "s3cret");
+    for (const std::string path : {".env", "sub/.env", "sub/a.pem", "plain", "private/x", "linked.pem",
+                                   "absolute"})
+        BOOST_TEST(contains(sh("cat " + path), "Permission denied"), path);
+    BOOST_TEST(contains(sh("ls private"), "Permission denied"));
+    BOOST_TEST(!contains(sh("mv .env b; cat b; rm -f .env; cat .env; cp .env c; cat c;"
+                            "chmod 777 .env private; cat .env private/x; mv sub moved; cat moved/.env;"
+                            "grep -r s3cret . /proc/self/root/" + workspace.string() +
+                            "; ln .env d; cat d"), "s3cret"));
+    BOOST_TEST(test::read_file(workspace / ".env") == "KEY=s3cret");
+}
+
+BOOST_AUTO_TEST_CASE(hidden_file_may_appear_later) {
+    policy.hidden = {"**/.env"};
+    {
+        auto process = shell("echo ready; read go; cat .env; echo $?", Stdio::pipes);
+        line(*process);
+        {
+            // In place, as a shell or an editor without backup files writes.
+            const UniqueFd file(::open((workspace / ".env").c_str(), O_WRONLY));
+            if (::geteuid() == 0) {
+                BOOST_REQUIRE(file);
+                BOOST_REQUIRE(::write(file.get(), "s3cret", 6) == 6);
+            }
+        }
+        const std::string go = "go\n";
+        asio::write(process->input(), asio::buffer(go));
+        BOOST_TEST(line(*process) == "1");
+    }
+    // What the host wrote stays; nothing else does.
+    if (::geteuid() == 0) BOOST_TEST(test::read_file(workspace / ".env") == "s3cret");
+    else BOOST_TEST(!fs::exists(workspace / ".env"));
+}
+
+BOOST_AUTO_TEST_CASE(protected_paths_hold_present_and_absent) {
+    make_directory(workspace / ".git");
+    make_file(workspace / ".git/config", "original");
+    make_file(workspace / "rules", "original");
+    make_directory(workspace / "ordinary");
+    policy.write_protected = {workspace / ".git/config", workspace / ".git/hooks",
+                              workspace / "rules",       workspace / ".mcp.json",
+                              workspace / ".claude/commands", "/usr/not-writable-anyway"};
+    {
+        const auto process = shell("sleep 1000");
+        for (const std::string attack :
+             {"echo x > rules", "rm -f rules", "mv rules r2", "echo x > .git/config",
+              "mv .git g2", "rm -rf .git", "mkdir .git/hooks", "echo x > .git/hooks",
+              "echo x > .mcp.json", "ln -sf plain .mcp.json", "mkdir -p .claude/commands",
+              "touch .claude/x", "mv .claude c2", "mv -T ordinary .git/hooks", "chmod 777 rules",
+              "ln rules hard && echo x > hard"})
+            BOOST_TEST(!contains(sh("if " + attack + "; then echo done; fi"), "done"), attack);
+        BOOST_TEST(sh("cat rules .git/config") == "originaloriginal");
+        // The rest of the protected path's directory stays usable.
+        BOOST_TEST(sh("echo x > .git/index && mkdir .git/objects && echo ok") == "ok\n");
+        // They hold for a second sandbox after a first one on the same workspace ended.
+        BOOST_TEST(fs::exists(workspace / ".mcp.json"));
+        BOOST_TEST(process->exit_status().has_value() == false);
+    }
+    BOOST_TEST(test::read_file(workspace / "rules") == "original");
+    for (const auto* left : {".mcp.json", ".claude", ".git/hooks"})
+        BOOST_TEST(!fs::exists(fs::symlink_status(workspace / left)), left);
+}
+
+BOOST_AUTO_TEST_CASE(placeholders_are_shared_and_survivors_of_a_crash_removed) {
+    policy.write_protected = {workspace / ".mcp.json", workspace / ".vscode/settings"};
+    std::optional<std::unique_ptr<SandboxedProcess>> first(shell("sleep 1000"));
+    auto second = shell("echo ready; read go; echo x > .mcp.json || echo held", Stdio::pipes);
+    line(*second);
+    first.reset();
+    BOOST_TEST(fs::exists(workspace / ".mcp.json"));
+    const std::string go = "go\n";
+    asio::write(second->input(), asio::buffer(go));
+    BOOST_TEST(line(*second) == "held");
+    second.reset();
+    BOOST_TEST(fs::is_empty(workspace));
+
+    int ends[2];
+    BOOST_REQUIRE(::pipe(ends) == 0);
+    const pid_t crashing = ::fork();
+    if (crashing == 0) {
+        asio::io_context own;
+        Host lent{own.get_executor(), {}, {}};
+        const auto mine = registry.make<Sandbox>("bubblewrap", lent, {});
+        const std::vector<std::string> argv{"/bin/sh", "-c", "echo x; sleep 1000"};
+        const auto process = test::run(own, mine->launch(policy, argv, {}, Stdio::tail));
+        for (int i = 0; i < 3000 && process->output_tail().empty(); ++i) ::usleep(10'000);
+        if (::write(ends[1], "x", 1) != 1) ::_exit(1);
+        for (;;) ::pause();
+    }
+    char ready = 0;
+    BOOST_REQUIRE(::read(ends[0], &ready, 1) == 1);
+    ::kill(crashing, SIGKILL);
+    ::waitpid(crashing, nullptr, 0);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    BOOST_TEST(fs::exists(workspace / ".mcp.json"));
+    BOOST_TEST(contains(sh("echo x > .mcp.json"), "Read-only file system"));
+    BOOST_TEST(fs::is_empty(workspace));
+}
+
+BOOST_AUTO_TEST_CASE(links_cannot_be_protected) {
+    make_file(workspace / "target", "x");
+    fs::create_symlink("target", workspace / ".mcp.json");
+    policy.write_protected = {workspace / ".mcp.json"};
+    refuses("symbolic link");
+    fs::create_directory_symlink(".", workspace / "loop");
+    policy.write_protected = {workspace / "loop/file"};
+    refuses("symbolic link");
+}
+
+BOOST_AUTO_TEST_CASE(most_specific_path_wins) {
+    make_directory(workspace / "venv");
+    make_file(workspace / "venv/module", "x");
+    make_directory(workspace / "closed");
+    make_directory(workspace / "closed/open");
+    policy.readable = {workspace / "venv", workspace / "closed/open"};
+    policy.hidden = {"closed"};
+    make_file(workspace / "closed/open/file", "visible");
+    make_file(workspace / "closed/file", "s3cret");
+    BOOST_TEST(contains(sh("echo y > venv/module"), "Read-only file system"));
+    BOOST_TEST(contains(sh("mv venv elsewhere"), "busy"));
+    BOOST_TEST(sh("cat closed/open/file") == "visible");
+    BOOST_TEST(contains(sh("ls closed"), "Permission denied"));
+    BOOST_TEST(contains(sh("cat closed/file"), "No such file"));
+
+    policy.hidden.clear();
+    policy.writable.push_back(workspace / "closed/open");
+    policy.write_protected = {workspace / "closed"};
+    BOOST_TEST(contains(sh("touch closed/open/x"), "Read-only file system"));
+}
+
+BOOST_AUTO_TEST_CASE(whole_disk_can_be_readable) {
+    policy.readable = {"/"};
+    policy.env["HOME"] = "/nowhere/home";
+    refuses("/nowhere/home does not exist");
+    policy.env["HOME"] = "/tmp";
+    policy.hidden = {(directory.path() / "neighbour").string()};
+    test::write_file(directory.path() / "neighbour", "s3cret");
+    BOOST_TEST(contains(sh("ls /etc"), "passwd"));
+    BOOST_TEST(sh("echo x > file && cat file") == "x\n");
+    BOOST_TEST(contains(sh("cat " + directory.path().string() + "/neighbour"), "Permission denied"));
+    BOOST_TEST(sh("ls /run") == "");
+    BOOST_TEST(contains(sh("cat /etc/shadow"), "Permission denied"));
+    BOOST_TEST(contains(sh("touch /opt/x"), "Read-only file system"));
+}
+
+BOOST_AUTO_TEST_CASE(channels_are_found_by_name) {
+    const auto box = directory.path() / "box";
+    make_directory(box);
+    const auto socket = directory.path() / "tools.sock";
+    asio::local::stream_protocol::acceptor listener(context, socket.string());
+    give(socket);
+    channels = {{"kernel", box, true}, {"tools", socket, false}, {"package", box, false}};
+    BOOST_TEST(sandbox->guest_path(channels[0]) == "/run/ipybox/kernel");
+    BOOST_TEST(contains(sh("echo in > /run/ipybox/kernel/file; cat /run/ipybox/package/file; "
+                           "echo x > /run/ipybox/package/y"),
+                        "Read-only file system"));
+    BOOST_TEST(test::read_file(box / "file") == "in\n");
+    BOOST_TEST(python("import socket\nsocket.socket(socket.AF_UNIX).connect('/run/ipybox/tools')\n"
+                      "print('connected')") == "connected\n");
+    channels = {{"Bad/Name", box, true}};
+    BOOST_CHECK_EXCEPTION(shell("true"), Error,
+                          [](const Error& error) { return error.code() == errc::bad_argument; });
+}
+
+BOOST_AUTO_TEST_CASE(dangerous_system_calls_are_refused) {
+    const std::string script = R"(
+import ctypes, errno, os, stat
+c = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    n = c.syscall(*map(ctypes.c_long, args))
+    print(name, errno.errorcode[ctypes.get_errno()] if n < 0 else 'done')
+import platform
+x86 = platform.machine() == 'x86_64'
+call('unshare', 272 if x86 else 97, 0x10000000)
+call('clone_newuser', 56 if x86 else 220, 0x10000000 | 17, 0, 0, 0, 0)
+call('clone3', 435, 0, 0)
+call('keyctl', 250 if x86 else 219, 0, -3, 1)
+call('bpf', 321 if x86 else 280, 0, 0, 0)
+call('ptrace', 101 if x86 else 117, 16, 1, 0, 0)
+call('io_uring', 425, 1, 0)
+call('vsock', 41 if x86 else 198, 40, 1, 0)
+call('packet', 41 if x86 else 198, 17, 3, 0)
+call('netlink', 41 if x86 else 198, 16, 3, 9)
+call('wide_family', 41 if x86 else 198, (1 << 32) | 40, 1, 0)
+call('tiocsti', 16 if x86 else 29, 0, (1 << 32) | 0x5412, 0)
+call('mount', 165 if x86 else 40, 0, 0, 0, 0, 0)
+open('f', 'w').close()
+def attempt(name, act):
+    try: act(); print(name, 'done')
+    except OSError as e: print(name, errno.errorcode[e.errno])
+attempt('chmod_setuid', lambda: os.chmod('f', 0o4755))
+attempt('chmod_setgid', lambda: os.chmod('f', 0o2755))
+attempt('open_setuid', lambda: os.open('g', os.O_CREAT | os.O_WRONLY, 0o4755))
+attempt('tmpfile_setuid', lambda: os.open('.', os.O_TMPFILE | os.O_WRONLY, 0o4755))
+attempt('mkdir_setgid', lambda: os.mkdir('d', 0o2755))
+attempt('mknod_setuid', lambda: os.mknod('n', stat.S_IFREG | 0o4755))
+attempt('chmod', lambda: os.chmod('f', 0o755))
+attempt('nested', lambda: os.stat('/proc/sys/user/max_user_namespaces'))
+)";
+    const auto text = python(script);
+    for (const auto* words :
+         {"unshare EPERM", "clone_newuser EPERM", "clone3 ENOSYS", "keyctl EPERM", "bpf EPERM",
+          "ptrace EPERM", "io_uring ENOSYS", "vsock EAFNOSUPPORT", "packet EAFNOSUPPORT",
+          "netlink EAFNOSUPPORT", "wide_family EAFNOSUPPORT", "tiocsti EPERM", "mount EPERM",
+          "chmod_setuid EPERM", "chmod_setgid EPERM", "open_setuid EPERM", "tmpfile_setuid EPERM",
+          "mkdir_setgid EPERM", "mknod_setuid EPERM", "chmod done"})
+        BOOST_TEST(contains(text, words), words << " not in " << text);
+}
+
+BOOST_AUTO_TEST_CASE(ordinary_programs_work) {
+    BOOST_TEST(python("import subprocess, multiprocessing, threading, tempfile, socket\n"
+                      "print(subprocess.run(['echo', 'sub'], capture_output=True, text=True).stdout)\n"
+                      "with multiprocessing.get_context('fork').Pool(2) as p: print(p.map(abs, [-1, 2]))\n"
+                      "t = threading.Thread(target=lambda: print('thread')); t.start(); t.join()\n"
+                      "s = socket.create_server(('127.0.0.1', 0))\n"
+                      "socket.create_connection(s.getsockname()); print('local server')\n"
+                      "print(tempfile.gettempdir())") ==
+               "sub\n\n[1, 2]\nthread\nlocal server\n/tmp\n");
+}
+
+BOOST_AUTO_TEST_CASE(limits_hold) {
+    policy.limits.memory_per_process = 1ull << 30;
+    policy.limits.processes = 20;
+    policy.limits.open_files = 64;
+    policy.limits.file_size = 1 << 20;
+    policy.limits.cpu_seconds = 30;
+    policy.limits.scratch_size = 1 << 20;
+    BOOST_TEST(sh("ulimit -v; ulimit -n; ulimit -f; ulimit -t; ulimit -c; ulimit -Hn") ==
+               "1048576\n64\n2048\n30\n0\n64\n");
+    BOOST_TEST(contains(python("try: bytearray(2 << 30)\nexcept MemoryError: print('refused')"), "refused"));
+    BOOST_TEST(contains(python("import os\ntry:\n"
+                               "    for i in range(40):\n"
+                               "        if os.fork() == 0: os.execv('/usr/bin/sleep', ['sleep', '1000'])\n"
+                               "except OSError as e: print(e)"),
+                        "Resource temporarily unavailable"));
+    for (const std::string path : {"/tmp/f", "/home/user/f", "/dev/shm/f"})
+        BOOST_TEST(contains(sh("trap '' XFSZ; head -c 900000 /dev/zero > " + path + "1; "
+                               "head -c 900000 /dev/zero > " + path),
+                            "No space left"), path);
+    BOOST_TEST(contains(sh("trap '' XFSZ; head -c 2000000 /dev/zero > big"), "File too large"));
+}
+
+BOOST_AUTO_TEST_CASE(interrupt_and_signal_reach_the_command) {
+    const std::string script = "import time\nprint('ready', flush=True)\n"
+                               "try: time.sleep(1000)\n"
+                               "except KeyboardInterrupt: print('interrupted', flush=True)\n"
+                               "time.sleep(1000)";
+    auto process = launch({"/usr/bin/python3", "-c", script}, Stdio::pipes);
+    BOOST_TEST(line(*process) == "ready");
+    process->interrupt();
+    BOOST_TEST(line(*process) == "interrupted");
+    process->signal(SIGTERM);
+    const auto status = finish(*process);
+    BOOST_TEST(status.code == 128 + SIGTERM);
+    process->interrupt();
+    process->signal(SIGTERM);
+}
+
+BOOST_AUTO_TEST_CASE(whole_tree_dies) {
+    const std::string script = "setsid sh -c 'setsid sleep 1000 & sleep 1000' & "
+                               "sh -c 'sleep 1000 & sleep 1000 & exit' ; echo ready; cat";
+    auto process = shell(script, Stdio::pipes);
+    line(*process);
+    auto tree = descendants(process->pid());
+    for (int i = 0; i < 3000 && tree.size() < 9; ++i, tree = descendants(process->pid()))
+        ::usleep(10'000);
+    BOOST_TEST(tree.size() >= 9u);
+    process->kill_tree();
+    BOOST_TEST(finish(*process).signalled);
+    for (const pid_t pid : tree) BOOST_TEST(dies(pid));
+
+    process = shell(script, Stdio::pipes);
+    line(*process);
+    tree = descendants(process->pid());
+    process.reset();  // nothing runs the context
+    for (const pid_t pid : tree) BOOST_TEST(!alive(pid));
+    BOOST_TEST(::waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+BOOST_AUTO_TEST_CASE(tree_dies_with_its_killed_host) {
+    int ends[2];
+    BOOST_REQUIRE(::pipe(ends) == 0);
+    const pid_t doomed = ::fork();
+    if (doomed == 0) {
+        asio::io_context own;
+        Host lent{own.get_executor(), {}, {}};
+        const auto mine = registry.make<Sandbox>("bubblewrap", lent, {});
+        const std::vector<std::string> argv{"/bin/sh", "-c", "setsid sleep 1000 & sleep 1000"};
+        const auto process = test::run(own, mine->launch(policy, argv, {}, Stdio::tail));
+        const pid_t pid = process->pid();
+        for (int i = 0; i < 3000 && descendants(pid).size() < 5; ++i) ::usleep(10'000);
+        if (::write(ends[1], &pid, sizeof pid) != sizeof pid) ::_exit(1);
+        for (;;) ::pause();
+    }
+    pid_t outermost = 0;
+    BOOST_REQUIRE(::read(ends[0], &outermost, sizeof outermost) == sizeof outermost);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    const auto tree = descendants(outermost);
+    BOOST_TEST(tree.size() >= 5u);
+    ::kill(doomed, SIGKILL);
+    ::waitpid(doomed, nullptr, 0);
+    for (const pid_t pid : tree) BOOST_TEST(dies(pid));
+}
+
+BOOST_AUTO_TEST_CASE(policies_that_ask_too_much_are_refused) {
+    const auto plain = policy;
+    const auto change = [&](auto edit, std::string_view words) {
+        policy = plain;
+        edit(policy);
+        refuses(words);
+    };
+    change([](auto& p) { p.limits.memory_total = 1 << 30; }, "several processes");
+    change([](auto& p) { p.readable = {"/nowhere/at/all"}; }, "/nowhere/at/all does not exist");
+    change([](auto& p) { p.readable = {"/proc"}; }, "/proc");
+    change([](auto& p) { p.readable = {"/dev"}; }, "/dev");
+    change([](auto& p) { p.writable = {"/"}; }, "whole disk");
+    policy = plain;
+    policy.readable = {"relative"};
+    BOOST_CHECK_EXCEPTION(shell("true"), Error,
+                          [](const Error& error) { return error.code() == errc::bad_argument; });
+    policy = plain;
+    policy.hidden = {"../up"};
+    BOOST_CHECK_EXCEPTION(shell("true"), Error,
+                          [](const Error& error) { return error.code() == errc::bad_argument; });
+}
+
+BOOST_AUTO_TEST_CASE(paths_out_of_the_guests_reach_are_named) {
+    const auto closed = directory.path() / "closed";
+    fs::create_directory(closed);
+    fs::create_directory(closed / "python");
+    if (::geteuid() != 0) {
+        fs::permissions(closed, fs::perms(0));
+        policy.readable = {closed};
+        refuses(closed.string());
+        return fs::permissions(closed, fs::perms(0700));
+    }
+    fs::permissions(closed, fs::perms(0700));
+    policy.readable = {closed / "python"};
+    refuses("uid 65534 cannot read " + (closed / "python").string() + ", because " + closed.string() +
+            " is closed to it");
+    policy.readable.clear();
+    policy.writable.push_back(directory.path());
+    refuses("uid 65534 cannot write " + directory.path().string());
+}
+
+BOOST_AUTO_TEST_CASE(root_drops_to_a_user_that_can_write_or_refuses) {
+    if (::geteuid() != 0) {
+        policy.user = ::geteuid() + 1;
+        return refuses("only root");
+    }
+    // The owner of the workspace.
+    BOOST_REQUIRE(::chown(workspace.c_str(), 4242, 4242) == 0);
+    BOOST_TEST(sandbox->guest_user(policy) == 4242u);
+    BOOST_TEST(sh("echo x > file && echo ok") == "ok\n");
+    struct stat made {};
+    BOOST_REQUIRE(::stat((workspace / "file").c_str(), &made) == 0);
+    BOOST_TEST(made.st_uid == 4242u);
+    // Root's, but open to all.
+    BOOST_REQUIRE(::chown(workspace.c_str(), 0, 0) == 0);
+    fs::permissions(workspace, fs::perms(0777));
+    BOOST_TEST(sandbox->guest_user(policy) == 65534u);
+    BOOST_TEST(sh("echo x > file2 && echo ok") == "ok\n");
+    // Root's alone.
+    fs::permissions(workspace, fs::perms(0755));
+    refuses("--sandbox-user");
+    BOOST_CHECK_THROW(sandbox->guest_user(policy), Error);
+    policy.user = 0;
+    refuses("does not run as root");
+    // Chosen by policy, by configuration.
+    fs::permissions(workspace, fs::perms(0777));
+    policy.user = 4243;
+    BOOST_TEST(sandbox->guest_user(policy) == 4243u);
+    policy.user.reset();
+    sandbox = registry.make<Sandbox>("bubblewrap", host, {{"user", 4244}});
+    BOOST_TEST(sandbox->guest_user(policy) == 4244u);
+    BOOST_TEST(sh("echo x > file3 && echo ok") == "ok\n");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

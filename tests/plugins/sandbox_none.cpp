@@ -1,0 +1,110 @@
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <ipybox/registry.hpp>
+
+#include "test_support.hpp"
+
+namespace {
+using namespace ipybox;
+using namespace std::chrono_literals;
+
+struct Fixture {
+    asio::io_context context;
+    Host host{context.get_executor(), {}, {}};
+    PluginRegistry registry;
+    std::unique_ptr<Sandbox> sandbox;
+    test::TemporaryDirectory directory;
+    SandboxPolicy policy;
+
+    Fixture() {
+        registry.load(test::plugin_directory() / "sandbox" / "none.so");
+        sandbox = registry.make<Sandbox>("none", host, {});
+        policy.env = {{"PATH", "/usr/bin:/bin"}};
+        policy.cwd = directory.path();
+        policy.network.mode = NetworkPolicy::Mode::full;
+    }
+    std::unique_ptr<SandboxedProcess> launch(std::string script, Stdio stdio = Stdio::tail) {
+        const std::vector<std::string> argv{"/bin/sh", "-c", script};
+        return test::run(context, sandbox->launch(policy, argv, {}, stdio));
+    }
+    std::string output(std::string script) {
+        const auto process = launch(std::move(script));
+        BOOST_REQUIRE(test::run(context, process->wait(deadline_after(60s))));
+        return process->output_tail();
+    }
+    void refuses(std::string_view words) {
+        BOOST_CHECK_EXCEPTION(launch("true"), Error, [&](const Error& error) {
+            BOOST_TEST_INFO(error.what());
+            return error.code() == errc::sandbox_refused &&
+                   error.detail().find(words) != std::string::npos;
+        });
+    }
+};
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(sandbox_none, Fixture)
+
+BOOST_AUTO_TEST_CASE(promises_nothing_but_runs) {
+    const auto able = test::run(context, sandbox->probe());
+    BOOST_TEST(able.available);
+    BOOST_TEST(able.problem.empty());
+    for (const bool claim : {able.filesystem, able.network_none, able.network_allow_list,
+                             able.process_isolation, able.limits_per_process, able.memory_total})
+        BOOST_TEST(!claim);
+}
+
+BOOST_AUTO_TEST_CASE(runs_as_we_do_with_an_exact_environment) {
+    policy.env["NAME"] = "value";
+    policy.readable = {"/usr"};
+    policy.writable = {directory.path()};
+    const Channel channel{"tools", directory.path() / "tools.sock", false};
+    BOOST_TEST(sandbox->guest_path(channel) == channel.host_path);
+    BOOST_TEST(sandbox->guest_user(policy) == ::geteuid());
+    BOOST_TEST(output("pwd; id -u; echo $NAME; env | wc -l") ==
+               directory.path().string() + "\n" + std::to_string(::geteuid()) + "\nvalue\n3\n");
+}
+
+BOOST_AUTO_TEST_CASE(limits_that_one_process_can_carry_are_set) {
+    policy.limits.open_files = 99;
+    policy.limits.file_size = 512 * 1024;
+    policy.limits.cpu_seconds = 7;
+    policy.limits.memory_per_process = 1ull << 30;
+    BOOST_TEST(output("ulimit -n; ulimit -f; ulimit -t; ulimit -v") == "99\n1024\n7\n1048576\n");
+}
+
+BOOST_AUTO_TEST_CASE(refuses_what_it_cannot_enforce) {
+    const auto plain = policy;
+    const auto change = [&](auto edit, std::string_view words) {
+        policy = plain;
+        edit(policy);
+        refuses(words);
+    };
+    change([](auto& p) { p.network.mode = NetworkPolicy::Mode::none; }, "network");
+    change([](auto& p) { p.network.mode = NetworkPolicy::Mode::allow_list; }, "network");
+    change([](auto& p) { p.hidden = {".env"}; }, "hide");
+    change([](auto& p) { p.write_protected = {"/x"}; }, "write-protect");
+    change([](auto& p) { p.user = ::geteuid() + 1; }, "user");
+    change([](auto& p) { p.limits.memory_total = 1; }, "memory");
+    change([](auto& p) { p.limits.processes = 1; }, "processes");
+    change([](auto& p) { p.limits.scratch_size = 1; }, "/tmp");
+}
+
+BOOST_AUTO_TEST_CASE(interrupt_reaches_the_command) {
+    const auto process = launch("trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.01; done",
+                                Stdio::pipes);
+    char ready[6];
+    auto read = [&]() -> awaitable<void> {
+        std::size_t have = 0;
+        while (have < sizeof ready)
+            have += co_await process->output().async_read_some(
+                asio::buffer(ready + have, sizeof ready - have), asio::use_awaitable);
+    };
+    test::run(context, read());
+    process->interrupt();
+    const auto status = test::run(context, process->wait(deadline_after(60s)));
+    BOOST_REQUIRE(status);
+    BOOST_TEST(status->code == 5);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,845 @@
+// McpClient against a transport in memory: both eras, lists, timeouts, deaths and hostile servers.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/test/unit_test.hpp>
+#include <deque>
+#include <functional>
+#include <ipybox/mcp_client.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+using namespace std::chrono_literals;
+
+namespace {
+
+// The server's side of a transport in memory.
+struct Wire {
+    explicit Wire(asio::any_io_executor executor) : arrived(std::move(executor)) {}
+
+    void say(json::object message) {
+        to_client.push_back(std::move(message));
+        arrived.notify();
+    }
+    void say(std::string_view text) { say(json::parse(text).as_object()); }
+    void answer(const json::object& request, json::object result) {
+        say(detail::rpc_result(request.at("id"), std::move(result)));
+    }
+    void refuse(const json::object& request, int code, std::string_view why) {
+        say(detail::rpc_error(request.at("id"), code, why));
+    }
+    void die(std::string why) {
+        death.emplace(errc::mcp_connection, std::move(why));
+        arrived.notify();
+    }
+    std::size_t count(std::string_view method) const {
+        std::size_t found = 0;
+        for (const auto& message : sent) found += detail::string_of(message, "method") == method;
+        return found;
+    }
+    const json::object& last(std::string_view method) const {
+        for (auto at = sent.rbegin(); at != sent.rend(); ++at)
+            if (detail::string_of(*at, "method") == method) return *at;
+        throw std::runtime_error("never sent: " + std::string(method));
+    }
+
+    std::deque<json::object> to_client;
+    std::vector<json::object> sent;
+    std::vector<json::value> cancelled;
+    std::function<void(Wire&, const json::object&)> on_message;
+    std::optional<Error> death;
+    bool blocks = false;     // send() never ends
+    bool closed = false;
+    int opened = 0;
+    int transports = 0;
+    Event arrived;
+};
+
+class MemoryTransport final : public McpTransport {
+public:
+    explicit MemoryTransport(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) { ++wire_->transports; }
+    ~MemoryTransport() override { --wire_->transports; }
+
+    awaitable<void> open(Sandbox&) override {
+        ++wire_->opened;
+        wire_->death.reset();
+        co_return;
+    }
+    awaitable<void> send(json::object message) override {
+        while (wire_->blocks) co_await wire_->arrived.wait();
+        if (wire_->death) throw *wire_->death;
+        wire_->sent.push_back(message);
+        if (wire_->on_message) wire_->on_message(*wire_, message);
+    }
+    awaitable<json::object> receive() override {
+        while (wire_->to_client.empty()) {
+            if (wire_->closed) throw Error(errc::cancelled, "closed");
+            if (wire_->death) throw *wire_->death;
+            co_await wire_->arrived.wait();
+        }
+        auto message = std::move(wire_->to_client.front());
+        wire_->to_client.pop_front();
+        co_return message;
+    }
+    void cancel(const json::value& id) override { wire_->cancelled.push_back(id); }
+    awaitable<void> close() override {
+        wire_->closed = true;
+        wire_->arrived.notify();
+        co_return;
+    }
+
+private:
+    std::shared_ptr<Wire> wire_;
+};
+
+// The transport in memory starts nothing.
+class NoSandbox final : public Sandbox {
+public:
+    awaitable<Capabilities> probe() override { co_return Capabilities(); }
+    std::filesystem::path guest_path(const Channel& channel) const override { return channel.host_path; }
+    uid_t guest_user(const SandboxPolicy&) const override { return 0; }
+    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy, std::vector<std::string>,
+                                                        std::vector<Channel>, Stdio) override {
+        throw Error(errc::sandbox_refused, "nothing is launched here");
+        co_return nullptr;
+    }
+};
+
+json::object object(std::string_view text) { return json::parse(text).as_object(); }
+
+void legacy(Wire& wire, const json::object& message) {
+    const auto method = detail::string_of(message, "method");
+    if (method == "server/discover") wire.refuse(message, -32601, "Method not found");
+    if (method == "initialize")
+        wire.answer(message, object(R"({"protocolVersion":"2025-06-18","capabilities":{"tools":{}},
+            "serverInfo":{"name":"old"},"instructions":"read me"})"));
+    if (method == "tools/list") wire.answer(message, object(R"({"tools":[{"name":"one"}]})"));
+}
+
+void modern(Wire& wire, const json::object& message) {
+    const auto method = detail::string_of(message, "method");
+    if (method == "server/discover")
+        wire.answer(message, object(R"({"resultType":"complete","supportedVersions":["2026-07-28"],
+            "capabilities":{"tools":{}},"instructions":"read me too",
+            "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}})"));
+    if (method == "initialize") wire.refuse(message, -32601, "Method not found");
+    if (method == "tools/list") wire.answer(message, object(R"({"tools":[{"name":"two"}]})"));
+}
+
+struct Fixture {
+    Fixture() { options.name = "srv"; }
+
+    McpClient& client() {
+        if (!client_)
+            client_ = std::make_unique<McpClient>(
+                context.get_executor(), std::make_unique<MemoryTransport>(peer), std::move(options));
+        return *client_;
+    }
+    void connect() { test::run(context, client().connect(sandbox)); }
+    CallResult call(std::string name, CallOptions limits = CallOptions()) {
+        return test::run(context, client().call_tool(std::move(name), json::object(), std::move(limits)));
+    }
+    // What an operation throws.
+    template <class Work>
+    static Error failure(Work work) {
+        try {
+            work();
+        } catch (const Error& error) {
+            return error;
+        }
+        throw std::runtime_error("nothing was thrown");
+    }
+    // Starts a call that runs beside the test; its outcome appears in `results`.
+    void start_call(std::string name) {
+        asio::co_spawn(context, client().call_tool(std::move(name), json::object(), CallOptions()),
+                       [this](std::exception_ptr failure, CallResult result) {
+                           results.emplace_back(failure, std::move(result));
+                       });
+    }
+    void settle() {
+        context.restart();
+        context.poll();
+    }
+
+    asio::io_context context;
+    NoSandbox sandbox;
+    McpClientOptions options;
+    std::shared_ptr<Wire> peer = std::make_shared<Wire>(context.get_executor());
+    std::vector<std::pair<std::exception_ptr, CallResult>> results;
+    std::unique_ptr<McpClient> client_;
+};
+
+errc code_of(std::exception_ptr failure) {
+    try {
+        if (failure) std::rethrow_exception(failure);
+    } catch (const Error& error) {
+        return static_cast<errc>(error.code().value());
+    }
+    throw std::runtime_error("nothing was thrown");
+}
+
+void text_result(Wire& wire, const json::object& message, std::string_view text) {
+    json::object block;
+    block["type"] = "text";
+    block["text"] = text;
+    json::object result;
+    result["content"] = json::array({block});
+    wire.answer(message, std::move(result));
+}
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(mcp_client, Fixture)
+
+BOOST_AUTO_TEST_CASE(legacy_server_is_detected_and_greeted) {
+    peer->on_message = legacy;
+    connect();
+    BOOST_TEST((client().era() == McpEra::legacy));
+    BOOST_TEST(client().protocol_version() == "2025-06-18");
+    BOOST_TEST(client().server_info().at("name").as_string() == "old");
+    BOOST_TEST(client().instructions() == "read me");
+    settle();
+    BOOST_REQUIRE_EQUAL(peer->sent.size(), 3u);
+    const auto& probe = peer->sent[0].at("params").at("_meta").as_object();
+    BOOST_TEST(probe.at("io.modelcontextprotocol/protocolVersion").as_string() == "2026-07-28");
+    BOOST_TEST(probe.at("io.modelcontextprotocol/clientCapabilities").is_object());
+    BOOST_TEST(probe.at("io.modelcontextprotocol/clientInfo").at("name").as_string() == "ipybox");
+    const auto& hello = peer->sent[1].at("params").as_object();
+    BOOST_TEST(hello.at("protocolVersion").as_string() == "2025-11-25");
+    BOOST_TEST(!hello.contains("_meta"));
+    BOOST_TEST(peer->sent[2].at("method").as_string() == "notifications/initialized");
+    BOOST_TEST(!peer->sent[2].contains("id"));
+}
+
+BOOST_AUTO_TEST_CASE(modern_server_is_detected_and_every_request_says_so) {
+    peer->on_message = modern;
+    connect();
+    BOOST_TEST((client().era() == McpEra::modern));
+    BOOST_TEST(client().protocol_version() == "2026-07-28");
+    BOOST_TEST(client().server_info().at("name").as_string() == "new");
+    BOOST_TEST(client().instructions() == "read me too");
+    BOOST_TEST(peer->count("initialize") == 0u);
+    BOOST_TEST(test::run(context, client().list_tools()).size() == 1u);
+    const auto& meta = peer->last("tools/list").at("params").at("_meta").as_object();
+    BOOST_TEST(meta.at("io.modelcontextprotocol/protocolVersion").as_string() == "2026-07-28");
+    BOOST_TEST(meta.at("io.modelcontextprotocol/clientCapabilities").is_object());
+    BOOST_TEST(meta.contains("progressToken"));
+}
+
+BOOST_AUTO_TEST_CASE(every_legacy_version_is_accepted_and_no_other) {
+    for (const char* version : {"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"}) {
+        Fixture each;
+        each.peer->on_message = [version](Wire& wire, const json::object& message) {
+            if (detail::string_of(message, "method") == "server/discover")
+                wire.refuse(message, -32601, "no");
+            json::object result;
+            result["protocolVersion"] = version;
+            if (detail::string_of(message, "method") == "initialize") wire.answer(message, result);
+        };
+        each.connect();
+        BOOST_TEST(each.client().protocol_version() == version);
+    }
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        json::object result;
+        result["protocolVersion"] = "1999-01-01";
+        wire.answer(message, result);
+    };
+    const auto error = failure([&] { connect(); });
+    BOOST_TEST((error.code() == errc::mcp_protocol));
+    BOOST_TEST(contains(error.detail(), "\"srv\""));
+    BOOST_TEST(contains(error.detail(), "1999-01-01"));
+}
+
+BOOST_AUTO_TEST_CASE(a_preset_era_saves_the_question) {
+    options.era = McpEra::legacy;
+    peer->on_message = legacy;
+    connect();
+    BOOST_TEST(peer->count("server/discover") == 0u);
+    Fixture other;
+    other.options.era = McpEra::modern;
+    other.peer->on_message = modern;
+    other.connect();
+    BOOST_TEST((other.client().era() == McpEra::modern));
+    Fixture wrong;
+    wrong.options.era = McpEra::modern;
+    wrong.peer->on_message = legacy;
+    BOOST_TEST((failure([&] { wrong.connect(); }).code() == errc::mcp_error));
+}
+
+BOOST_AUTO_TEST_CASE(a_server_that_ignores_the_question_is_legacy) {
+    options.discover_timeout = 20ms;
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (detail::string_of(message, "method") == "server/discover") return;
+        legacy(wire, message);
+    };
+    connect();
+    BOOST_TEST((client().era() == McpEra::legacy));
+    BOOST_TEST(peer->count("notifications/cancelled") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_modern_server_that_answers_late_is_modern) {
+    options.discover_timeout = 20ms;
+    peer->on_message = [held = std::optional<json::object>()](Wire& wire,
+                                                              const json::object& message) mutable {
+        if (detail::string_of(message, "method") == "server/discover") {
+            held = message;
+            return;
+        }
+        if (detail::string_of(message, "method") == "initialize") modern(wire, *held);
+        modern(wire, message);
+    };
+    connect();
+    BOOST_TEST((client().era() == McpEra::modern));
+}
+
+BOOST_AUTO_TEST_CASE(a_server_that_ends_at_the_question_is_started_again) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (detail::string_of(message, "method") == "server/discover") return wire.die("expected initialize");
+        legacy(wire, message);
+    };
+    connect();
+    BOOST_TEST(peer->opened == 2);
+    BOOST_TEST((client().era() == McpEra::legacy));
+}
+
+BOOST_AUTO_TEST_CASE(a_server_that_never_lives_fails_with_its_last_words) {
+    peer->on_message = [](Wire& wire, const json::object&) { wire.die("exit code 7: no such module"); };
+    const auto error = failure([&] { connect(); });
+    BOOST_TEST((error.code() == errc::mcp_connection));
+    BOOST_TEST(contains(error.detail(), "\"srv\""));
+    BOOST_TEST(contains(error.detail(), "exit code 7: no such module"));
+}
+
+BOOST_AUTO_TEST_CASE(modern_errors_tell_the_era) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (detail::string_of(message, "method") == "initialize") return legacy(wire, message);
+        auto refusal = detail::rpc_error(message.at("id"), -32022, "Unsupported protocol version");
+        refusal["error"].as_object()["data"] = json::parse(R"({"supported":["2025-11-25"]})");
+        wire.say(refusal);
+    };
+    connect();
+    BOOST_TEST((client().era() == McpEra::legacy));
+    Fixture newer;
+    newer.peer->on_message = [](Wire& wire, const json::object& message) {
+        auto refusal = detail::rpc_error(message.at("id"), -32022, "Unsupported protocol version");
+        refusal["error"].as_object()["data"] = json::parse(R"({"supported":["2031-01-01"]})");
+        wire.say(refusal);
+    };
+    const auto error = failure([&] { newer.connect(); });
+    BOOST_TEST((error.code() == errc::mcp_protocol));
+    BOOST_TEST(newer.peer->count("initialize") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(connecting_has_a_limit_and_initialize_is_never_cancelled) {
+    options.connect_timeout = 50ms;
+    options.discover_timeout = 10ms;
+    const auto error = failure([&] { connect(); });
+    BOOST_TEST((error.code() == errc::timed_out));
+    BOOST_TEST(contains(error.detail(), "0.050 s"));
+    settle();
+    BOOST_TEST(peer->count("initialize") == 1u);
+    BOOST_TEST(peer->count("notifications/cancelled") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(calls_need_a_connection) {
+    BOOST_TEST((failure([&] { call("x"); }).code() == errc::bad_argument));
+}
+
+BOOST_AUTO_TEST_CASE(a_call_carries_its_arguments_and_returns_everything) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        legacy(wire, message);
+        if (detail::string_of(message, "method") == "tools/call")
+            wire.answer(message, object(R"({"content":[{"type":"text","text":"hi"},
+                {"type":"image","data":"AA==","mimeType":"image/png"}],
+                "structuredContent":[1,2],"isError":true,"_meta":{"k":"v"}})"));
+    };
+    connect();
+    json::object arguments;
+    arguments["nothing"] = nullptr;
+    const auto result =
+        test::run(context, client().call_tool("t", std::move(arguments), CallOptions()));
+    BOOST_TEST(result.content.size() == 2u);
+    BOOST_TEST(json::serialize(result.structured_content.value()) == "[1,2]");
+    BOOST_TEST(result.is_error);
+    BOOST_TEST(json::serialize(result.meta) == R"({"k":"v"})");
+    const auto& request = peer->last("tools/call");
+    BOOST_TEST(request.at("params").at("name").as_string() == "t");
+    BOOST_TEST(json::serialize(request.at("params").at("arguments")) == R"({"nothing":null})");
+    BOOST_TEST(request.at("params").at("_meta").at("progressToken") == request.at("id"));
+}
+
+BOOST_AUTO_TEST_CASE(answers_find_their_calls_in_any_order) {
+    peer->on_message = legacy;
+    connect();
+    for (const char* name : {"a", "b", "c"}) start_call(name);
+    settle();
+    std::vector<json::object> requests;
+    for (const auto& message : peer->sent)
+        if (detail::string_of(message, "method") == "tools/call") requests.push_back(message);
+    BOOST_REQUIRE_EQUAL(requests.size(), 3u);
+    for (const int at : {2, 0, 1}) {
+        const auto& name = requests[static_cast<std::size_t>(at)].at("params").at("name").as_string();
+        text_result(*peer, requests[static_cast<std::size_t>(at)], name);
+        settle();
+    }
+    BOOST_REQUIRE_EQUAL(results.size(), 3u);
+    std::string order;
+    for (const auto& [error, result] : results)
+        order += result.content.at(0).at("text").as_string();
+    BOOST_TEST(order == "cab");
+}
+
+BOOST_AUTO_TEST_CASE(an_error_answer_names_server_tool_and_code) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        legacy(wire, message);
+        if (detail::string_of(message, "method") == "tools/call")
+            wire.refuse(message, -32602, "bad\x1b[31m arguments " + std::string(10'000, 'x'));
+    };
+    connect();
+    const auto error = failure([&] { call("mytool"); });
+    BOOST_TEST((error.code() == errc::mcp_error));
+    for (const char* part : {"\"srv\"", "\"mytool\"", "bad[31m arguments", "-32602"})
+        BOOST_TEST(contains(error.detail(), part), part);
+    BOOST_TEST(error.detail().size() < 5'000u);
+}
+
+BOOST_AUTO_TEST_CASE(broken_results_are_protocol_errors) {
+    for (const char* result : {R"("text")", R"(null)", R"([1])", R"({"content":"x"})", R"({"content":[1]})"}) {
+        Fixture each;
+        each.peer->on_message = [result](Wire& wire, const json::object& message) {
+            legacy(wire, message);
+            if (detail::string_of(message, "method") != "tools/call") return;
+            json::object answer;
+            answer["jsonrpc"] = "2.0";
+            answer["id"] = message.at("id");
+            answer["result"] = json::parse(result);
+            wire.say(answer);
+        };
+        each.connect();
+        BOOST_TEST((failure([&] { each.call("t"); }).code() == errc::mcp_protocol), result);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_request_for_input_is_refused_clearly) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        modern(wire, message);
+        if (detail::string_of(message, "method") == "tools/call")
+            wire.answer(message, object(R"({"resultType":"input_required","requestState":"s"})"));
+    };
+    connect();
+    const auto error = failure([&] { call("t"); });
+    BOOST_TEST((error.code() == errc::mcp_error));
+    BOOST_TEST(contains(error.detail(), "asks for input"));
+}
+
+BOOST_AUTO_TEST_CASE(three_pages_of_tools_become_one_list) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (detail::string_of(message, "method") != "tools/list") return legacy(wire, message);
+        const auto cursor = detail::string_of(message.at("params").as_object(), "cursor");
+        if (cursor.empty())
+            wire.answer(message, object(R"({"tools":[{"name":"a"},{"name":"b"}],"nextCursor":"p2"})"));
+        if (cursor == "p2") wire.answer(message, object(R"({"tools":[],"nextCursor":"p3"})"));
+        if (cursor == "p3") wire.answer(message, object(R"({"tools":[{"name":"c"}]})"));
+    };
+    connect();
+    const auto tools = test::run(context, client().list_tools());
+    std::string names;
+    for (const auto& tool : tools) names += tool.at("name").as_string();
+    BOOST_TEST(names == "abc");
+    BOOST_TEST(peer->count("tools/list") == 3u);
+}
+
+BOOST_AUTO_TEST_CASE(a_cursor_that_comes_twice_is_an_error) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        legacy(wire, message);
+        if (detail::string_of(message, "method") == "tools/list") {
+            wire.to_client.clear();
+            wire.answer(message, object(R"({"tools":[{"name":"a"}],"nextCursor":"same"})"));
+        }
+    };
+    connect();
+    const auto error = failure([&] { test::run(context, client().list_tools()); });
+    BOOST_TEST((error.code() == errc::mcp_protocol));
+    BOOST_TEST(contains(error.detail(), "same"));
+    BOOST_TEST(peer->count("tools/list") == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(endless_pages_and_endless_tools_are_errors) {
+    const auto endless = [this](std::string tool, int tools) {
+        return [tool, tools, page = 0](Wire& to, const json::object& message) mutable {
+            if (detail::string_of(message, "method") != "tools/list") return legacy(to, message);
+            json::object result;
+            result["nextCursor"] = std::to_string(++page);
+            auto& list = result["tools"].emplace_array();
+            for (int count = 0; count < tools; ++count) {
+                json::object entry;
+                entry["name"] = tool;
+                list.push_back(entry);
+            }
+            to.answer(message, std::move(result));
+        };
+    };
+    for (const auto& [tool, tools] : {std::pair<std::string, int>("a", 1'000), {"a", 0},
+                                      {std::string(1 << 20, 'x'), 10}}) {
+        Fixture each;
+        each.peer->on_message = endless(tool, tools);
+        each.connect();
+        BOOST_TEST((failure([&] { test::run(each.context, each.client().list_tools()); }).code() ==
+                    errc::mcp_protocol));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(nameless_tools_are_left_out) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (detail::string_of(message, "method") != "tools/list") return legacy(wire, message);
+        wire.answer(message, object(R"({"tools":[1,{"name":""},{"name":7},{},{"name":"good"}]})"));
+    };
+    connect();
+    BOOST_TEST(test::run(context, client().list_tools()).size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_server_without_tools_is_not_asked) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (detail::string_of(message, "method") == "server/discover") return legacy(wire, message);
+        wire.answer(message, object(R"({"protocolVersion":"2025-11-25","capabilities":{}})"));
+    };
+    connect();
+    BOOST_TEST(test::run(context, client().list_tools()).empty());
+    BOOST_TEST(peer->count("tools/list") == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(death_fails_all_pending_calls_with_the_same_words) {
+    peer->on_message = legacy;
+    connect();
+    for (const char* name : {"a", "b", "c"}) start_call(name);
+    settle();
+    peer->die("exit code 3; last words");
+    settle();
+    BOOST_REQUIRE_EQUAL(results.size(), 3u);
+    for (const auto& [error, result] : results) {
+        BOOST_TEST((code_of(error) == errc::mcp_connection));
+        try {
+            std::rethrow_exception(error);
+        } catch (const Error& thrown) {
+            BOOST_TEST(thrown.detail() == "MCP server \"srv\": exit code 3; last words");
+        }
+    }
+    BOOST_TEST((failure([&] { call("d"); }).code() == errc::mcp_connection));
+}
+
+BOOST_AUTO_TEST_CASE(the_idle_limit_ends_a_call_and_says_so) {
+    peer->on_message = legacy;
+    connect();
+    CallOptions limits;
+    limits.idle_timeout = 30ms;
+    const auto error = failure([&] { call("t", limits); });
+    BOOST_TEST((error.code() == errc::timed_out));
+    BOOST_TEST(contains(error.detail(), "0.030 s (idle timeout)"));
+    settle();
+    const auto& id = peer->last("tools/call").at("id");
+    BOOST_TEST(peer->last("notifications/cancelled").at("params").at("requestId") == id);
+    BOOST_REQUIRE_EQUAL(peer->cancelled.size(), 1u);
+    BOOST_TEST(peer->cancelled[0] == id);
+}
+
+BOOST_AUTO_TEST_CASE(progress_postpones_the_idle_limit_but_not_the_absolute_one) {
+    peer->on_message = legacy;
+    connect();
+    const auto report = [this](bool finish) -> awaitable<void> {
+        asio::steady_timer timer(context);
+        for (int step = 0; step < 15; ++step) {
+            timer.expires_after(100ms);
+            co_await timer.async_wait(asio::use_awaitable);
+            if (peer->count("tools/call") == 0) continue;
+            json::object params;
+            params["progressToken"] = peer->last("tools/call").at("id");
+            params["progress"] = step;
+            params["total"] = 15.5;
+            params["message"] = "working";
+            peer->say(detail::rpc_notification("notifications/progress", params));
+        }
+        if (finish) text_result(*peer, peer->last("tools/call"), "done");
+    };
+    std::vector<CallProgress> reports;
+    CallOptions limits;
+    limits.idle_timeout = 1s;
+    limits.on_progress = [&](const CallProgress& progress) { reports.push_back(progress); };
+    asio::co_spawn(context, report(true), asio::detached);
+    const auto result = call("t", limits);
+    BOOST_TEST(result.content.size() == 1u);
+    BOOST_REQUIRE_GE(reports.size(), 10u);
+    BOOST_TEST(reports.back().progress == 14);
+    BOOST_TEST(reports.back().total.value() == 15.5);
+    BOOST_TEST(reports.back().message == "working");
+
+    limits.total_timeout = 300ms;
+    asio::co_spawn(context, report(false), asio::detached);
+    const auto error = failure([&] { call("t", limits); });
+    BOOST_TEST((error.code() == errc::timed_out));
+    BOOST_TEST(contains(error.detail(), "0.300 s (absolute timeout)"));
+}
+
+BOOST_AUTO_TEST_CASE(a_limit_of_zero_is_no_limit) {
+    peer->on_message = [this](Wire&, const json::object& message) {
+        legacy(*peer, message);
+        if (detail::string_of(message, "method") == "tools/call")
+            asio::post(context, [this, message] { text_result(*peer, message, "ok"); });
+    };
+    connect();
+    CallOptions limits;
+    limits.idle_timeout = limits.total_timeout = Duration::zero();
+    BOOST_TEST(call("t", limits).content.size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_failing_progress_callback_does_no_harm) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        legacy(wire, message);
+        if (detail::string_of(message, "method") != "tools/call") return;
+        json::object params;
+        params["progressToken"] = message.at("id");
+        wire.say(detail::rpc_notification("notifications/progress", params));
+        text_result(wire, message, "fine");
+    };
+    connect();
+    CallOptions limits;
+    limits.on_progress = [](const CallProgress&) { throw std::runtime_error("my own fault"); };
+    BOOST_TEST(call("t", limits).content.size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(cancelling_the_coroutine_tells_the_server_and_a_late_answer_does_nothing) {
+    peer->on_message = legacy;
+    connect();
+    asio::cancellation_signal signal;
+    std::exception_ptr error;
+    asio::co_spawn(context, client().call_tool("t", json::object(), CallOptions()),
+                   asio::bind_cancellation_slot(signal.slot(),
+                                                [&](std::exception_ptr e, CallResult) { error = e; }));
+    settle();
+    signal.emit(asio::cancellation_type::terminal);
+    settle();
+    BOOST_TEST((code_of(error) == errc::cancelled));
+    const auto request = peer->last("tools/call");
+    BOOST_TEST(peer->last("notifications/cancelled").at("params").at("requestId") == request.at("id"));
+    BOOST_TEST(peer->cancelled.size() == 1u);
+    text_result(*peer, request, "late");
+    settle();
+    peer->on_message = [](Wire& to, const json::object& message) { text_result(to, message, "next"); };
+    BOOST_TEST(call("u").content.at(0).at("text").as_string() == "next");
+}
+
+BOOST_AUTO_TEST_CASE(a_limit_holds_even_when_nothing_can_be_sent) {
+    peer->on_message = legacy;
+    connect();
+    settle();
+    peer->blocks = true;
+    CallOptions limits;
+    limits.idle_timeout = 30ms;
+    BOOST_TEST((failure([&] { call("t", limits); }).code() == errc::timed_out));
+    client_.reset();
+    settle();
+    BOOST_TEST(peer->transports == 0);
+}
+
+BOOST_AUTO_TEST_CASE(requests_of_the_server_are_answered) {
+    options.roots.push_back(object(R"({"uri":"file:///w"})"));
+    peer->on_message = legacy;
+    connect();
+    const auto asked = [this](std::string_view method) {
+        const auto before = peer->sent.size();
+        peer->say(detail::rpc_request("q", method, json::object()));
+        settle();
+        BOOST_REQUIRE_EQUAL(peer->sent.size(), before + 1);
+        BOOST_TEST(peer->sent.back().at("id").as_string() == "q");
+        return peer->sent.back();
+    };
+    BOOST_TEST(asked("ping").at("result").as_object().empty());
+    BOOST_TEST(json::serialize(asked("roots/list").at("result")) == R"({"roots":[{"uri":"file:///w"}]})");
+    BOOST_TEST(asked("elicitation/create").at("result").at("action").as_string() == "decline");
+    const auto sample = asked("sampling/createMessage");
+    BOOST_TEST(sample.at("error").at("code").as_int64() == -1);
+    BOOST_TEST(contains(std::string(sample.at("error").at("message").as_string()), "declined"));
+    BOOST_TEST(asked("no/such").at("error").at("code").as_int64() == -32601);
+    BOOST_TEST(peer->last("initialize").at("params").at("capabilities").as_object().contains("roots"));
+}
+
+BOOST_AUTO_TEST_CASE(the_application_may_answer_requests) {
+    options.on_request = [](std::string method, json::object params) -> awaitable<json::object> {
+        if (method == "sampling/createMessage") throw Error(errc::denied, "not today");
+        json::object result;
+        result["got"] = params.at("x");
+        co_return result;
+    };
+    peer->on_message = legacy;
+    connect();
+    peer->say(R"({"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"x":5}})");
+    settle();
+    BOOST_TEST(json::serialize(peer->sent.back().at("result")) == R"({"got":5})");
+    peer->say(R"({"jsonrpc":"2.0","id":2,"method":"elicitation/create"})");
+    settle();
+    BOOST_TEST(peer->sent.back().at("error").at("code").as_int64() == -32603);
+    peer->say(R"({"jsonrpc":"2.0","id":3,"method":"sampling/createMessage"})");
+    settle();
+    BOOST_TEST(peer->sent.back().at("error").at("message").as_string() == "not today");
+}
+
+BOOST_AUTO_TEST_CASE(notifications_reach_logger_and_callback) {
+    std::vector<std::pair<LogLevel, std::string>> lines;
+    options.logger.level = LogLevel::info;
+    options.logger.write = [&](LogLevel level, std::string_view line) { lines.emplace_back(level, line); };
+    int changes = 0;
+    options.on_tools_changed = [&] { ++changes; };
+    peer->on_message = legacy;
+    connect();
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message",
+        "params":{"level":"error","data":"\u001b[2Jboom"}})");
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"debug","data":"no"}})");
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":{"a":1}}})");
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/tools/list_changed"})");
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/of/tomorrow"})");
+    settle();
+    BOOST_REQUIRE_EQUAL(lines.size(), 2u);
+    BOOST_TEST((lines[0].first == LogLevel::error));
+    BOOST_TEST(lines[0].second == "MCP server \"srv\": log: [2Jboom");
+    BOOST_TEST(lines[1].second == "MCP server \"srv\": log: {\"a\":1}");
+    BOOST_TEST(changes == 1);
+    lines.clear();
+    for (int line = 0; line < 2'000; ++line)
+        peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}})");
+    settle();
+    BOOST_TEST(lines.size() < 1'000u);
+}
+
+BOOST_AUTO_TEST_CASE(a_callback_may_destroy_the_client) {
+    options.on_tools_changed = [this] { client_.reset(); };
+    peer->on_message = legacy;
+    connect();
+    start_call("t");
+    settle();
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/tools/list_changed"})");
+    settle();
+    BOOST_TEST(!client_);
+    BOOST_REQUIRE_EQUAL(results.size(), 1u);
+    BOOST_TEST((code_of(results[0].first) == errc::cancelled));
+    BOOST_TEST(peer->transports == 0);
+}
+
+BOOST_AUTO_TEST_CASE(hostile_messages_do_no_harm) {
+    peer->on_message = legacy;
+    connect();
+    start_call("t");
+    settle();
+    const auto request = peer->last("tools/call");
+    for (const char* text : {
+             R"({})", R"({"jsonrpc":"2.0"})", R"({"jsonrpc":"2.0","id":999,"result":{}})",
+             R"({"jsonrpc":"2.0","id":-1,"result":{}})", R"({"jsonrpc":"2.0","id":"4","result":{}})",
+             R"({"jsonrpc":"2.0","id":18446744073709551615,"error":{}})",
+             R"({"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}})",
+             R"({"jsonrpc":"2.0","method":"notifications/progress"})",
+             R"({"jsonrpc":"2.0","method":"notifications/progress","params":[1]})",
+             R"({"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"4"}})",
+             R"({"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":77}})",
+             R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":7}})",
+             R"({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}})",
+         })
+        peer->say(text);
+    settle();
+    BOOST_TEST(results.empty());
+    text_result(*peer, request, "first");
+    text_result(*peer, request, "second");
+    settle();
+    BOOST_REQUIRE_EQUAL(results.size(), 1u);
+    BOOST_TEST(results[0].second.content.at(0).at("text").as_string() == "first");
+}
+
+BOOST_AUTO_TEST_CASE(a_malformed_answer_fails_its_call) {
+    peer->on_message = legacy;
+    connect();
+    start_call("t");
+    settle();
+    json::object answer;
+    answer["jsonrpc"] = "2.0";
+    answer["id"] = peer->last("tools/call").at("id");
+    peer->say(answer);
+    settle();
+    BOOST_REQUIRE_EQUAL(results.size(), 1u);
+    BOOST_TEST((code_of(results[0].first) == errc::mcp_protocol));
+}
+
+BOOST_AUTO_TEST_CASE(a_flood_of_requests_is_not_answered_without_end) {
+    peer->on_message = legacy;
+    connect();
+    settle();
+    peer->blocks = true;
+    for (int number = 0; number < 10'000; ++number)
+        peer->say(R"({"jsonrpc":"2.0","id":1,"method":"ping"})");
+    settle();
+    const auto before = peer->sent.size();
+    peer->blocks = false;
+    peer->arrived.notify();
+    settle();
+    BOOST_TEST(peer->sent.size() - before < 100u);
+}
+
+BOOST_AUTO_TEST_CASE(close_fails_what_is_pending) {
+    peer->on_message = legacy;
+    connect();
+    start_call("t");
+    settle();
+    test::run(context, client().close());
+    settle();
+    BOOST_TEST(peer->closed);
+    BOOST_REQUIRE_EQUAL(results.size(), 1u);
+    BOOST_TEST((code_of(results[0].first) == errc::cancelled));
+    BOOST_TEST((failure([&] { call("u"); }).code() == errc::cancelled));
+    test::run(context, client().close());
+}
+
+BOOST_AUTO_TEST_CASE(destruction_is_safe_at_any_step) {
+    // After each number of steps of the io_context, from the first to after the last.
+    for (int steps = 1; steps < 60; ++steps) {
+        Fixture each;
+        each.peer->on_message = [](Wire& to, const json::object& message) {
+            legacy(to, message);
+            if (detail::string_of(message, "method") == "tools/call") text_result(to, message, "x");
+        };
+        bool finished = false;
+        asio::co_spawn(
+            each.context,
+            [](McpClient& victim, Sandbox& box) -> awaitable<void> {
+                co_await victim.connect(box);
+                co_await victim.call_tool("t", json::object(), CallOptions());
+            }(each.client(), each.sandbox),
+            [&finished](std::exception_ptr) { finished = true; });
+        for (int step = 0; step < steps; ++step) each.context.poll_one();
+        each.client_.reset();
+        each.settle();
+        BOOST_TEST(each.peer->transports == 0, "after " << steps << " steps");
+    }
+}
+
+BOOST_AUTO_TEST_CASE(the_context_may_go_first) {
+    {
+        auto local = std::make_unique<asio::io_context>();
+        auto inner = std::make_shared<Wire>(local->get_executor());
+        inner->on_message = legacy;
+        McpClientOptions own;
+        auto inner_client = std::make_unique<McpClient>(
+            local->get_executor(), std::make_unique<MemoryTransport>(inner), std::move(own));
+        test::run(*local, inner_client->connect(sandbox));
+        inner_client.reset();
+        local.reset();
+        BOOST_TEST(inner->transports == 0);
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
