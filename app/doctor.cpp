@@ -95,9 +95,8 @@ private:
         request.argv = {node->string(), "--version"};
         request.stdio = Stdio::pipes;
         ChildProcess process(executor_, std::move(request));
-        const auto limit = Clock::now() + std::chrono::seconds(10);
-        const std::string version = co_await ipybox::detail::read_output(process, 64);
-        co_await process.wait(limit);
+        const auto output = co_await ipybox::detail::output_of(process, std::chrono::seconds(10));
+        const std::string version = output.value_or("");
         if (version.starts_with("v") && std::atoi(version.c_str() + 1) >= 18) {
             good("Node.js", version.substr(0, version.find('\n')) + " at " + node->string());
         } else {

@@ -57,11 +57,22 @@ int main(int argc, char** argv) {
     app::add_apigen(app, action);
     app::add_doctor(app, action);
     app::add_plugins(app, action);
+    std::string command;  // what was asked for, when it exists
+    if (argc > 1 && argv[1][0] != '-') {
+        const auto known = app.get_subcommands([&](const CLI::App* one) { return one->check_name(argv[1]); });
+        if (known.empty()) {
+            std::string names;
+            for (const auto* one : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + one->get_name();
+            std::cerr << "ipybox: there is no command \"" << detail::printable(argv[1]) << "\"; there are: " << names << '\n';
+            return 2;
+        }
+        command = argv[1] + std::string(" ");
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == 0) return app.exit(error);
-        std::cerr << "ipybox: " << detail::printable(error.what()) << "; see `ipybox --help`\n";
+        std::cerr << "ipybox: " << detail::printable(error.what()) << "; see `ipybox " << command << "--help`\n";
         return 2;
     }
     try {

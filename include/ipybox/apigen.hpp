@@ -367,8 +367,10 @@ private:
         if (const auto* only_value = s.value(Key::constant)) values.push_back(only_value);
         else
             for (const auto& item : s.value(Key::enumeration)->get_array()) values.push_back(&item);
+        Schema rest = s;
+        if (!s.has(Key::constant) || !s.has(Key::enumeration)) rest.erase(Key::constant), rest.erase(Key::enumeration);
         for (const auto* value : values)
-            if (validator.valid(s, *value)) fitting.push_back(value);
+            if (rest.trivial() || validator.valid(rest, *value)) fitting.push_back(value);
         if (fitting.empty()) fitting = values;  // a contradiction; believe the list
 
         bool plain = true, booleans = false, integers = false;
@@ -643,12 +645,14 @@ private:
         Schema::Named found;
         const auto* more = s.schema(Key::additional_properties);
         if (more && more->never && !s.has(Key::pattern_properties)) return found;
+        std::map<std::string_view, std::size_t> index;  // SIZE_MAX: a property of the schema itself
+        for (const auto& entry : s.names(Key::properties)) index[entry.first] = SIZE_MAX;
         const auto add = [&](Schema::Ptr branch) {
-            for (const auto& [name, schema] : document_.effective(*branch).names(Key::properties)) {
-                if (find(s.names(Key::properties), name)) continue;
-                const auto it = std::find_if(found.begin(), found.end(), [n = name](const auto& e) { return e.first == n; });
-                if (it == found.end()) found.emplace_back(name, schema);
-                else if (it->second != schema) it->second = document_.combine(Key::any_of, {it->second, schema});
+            for (const auto& entry : document_.effective(*branch).names(Key::properties)) {
+                const auto [it, fresh] = index.try_emplace(entry.first, found.size());
+                if (fresh) found.push_back(entry);
+                else if (it->second != SIZE_MAX && found[it->second].second != entry.second)
+                    found[it->second].second = document_.combine(Key::any_of, {found[it->second].second, entry.second});
             }
         };
         for (const auto key : {Key::any_of, Key::one_of, Key::all_of})
@@ -672,10 +676,10 @@ private:
         const auto* more = s.schema(Key::additional_properties);
         std::vector<Field> fields;
         std::set<std::string_view> wire_names;
+        const std::set<std::string_view> required(s.required.begin(), s.required.end());
         const auto add = [&](std::string_view wire, Schema::Ptr schema) {
             if (!wire_names.insert(wire).second) return;
-            Field field{wire, schema, {}, {}, {}, false};
-            field.required = std::find(s.required.begin(), s.required.end(), wire) != s.required.end();
+            Field field{wire, schema, {}, {}, {}, required.count(wire) != 0};
             note_.clear();
             const auto hint = python_class_name(wire, name + "Item");
             field.type = type(*schema, hint);

@@ -1,11 +1,9 @@
 #pragma once
 // Ways to combine policies, and the one place that acts on what they say.
-#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <exception>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/error.hpp>
 #include <memory>
-#include <variant>
 #include <vector>
 
 namespace ipybox {
@@ -82,35 +80,32 @@ private:
 };
 
 namespace detail {
-// A failed policy is a denial, at once: operator|| would wait for the other side instead.
-inline awaitable<Decision> decide_or_deny(ApprovalPolicy& policy, ToolCall call) {
+// A failed policy is a denial.
+inline awaitable<void> decide_into(Decision& decision, ApprovalPolicy& policy, ToolCall call) {
     std::string problem;
     try {
-        Decision decision = co_await policy.decide(std::move(call));
-        co_return decision;
+        decision = co_await policy.decide(std::move(call));
+        co_return;
     } catch (const std::exception& e) {
         problem = e.what();
     } catch (...) {
         problem = "unknown exception";
     }
-    co_return Decision(Verdict::deny, "the approval policy failed: " + problem);
+    decision = Decision(Verdict::deny, "the approval policy failed: " + problem);
 }
 }  // namespace detail
 
 // The only caller of decide(): anything but a clear allow within `timeout` is a denial.
 // timeout zero: unlimited. Returns a Decision whose verdict is allow or deny, never pass.
 inline awaitable<Decision> approve(ApprovalPolicy& policy, ToolCall call, Duration timeout) {
-    using namespace asio::experimental::awaitable_operators;
     Decision decision;
+    auto work = detail::decide_into(decision, policy, std::move(call));
     if (timeout <= Duration::zero()) {
-        decision = co_await detail::decide_or_deny(policy, std::move(call));
+        co_await std::move(work);
     } else {
-        asio::steady_timer timer(co_await asio::this_coro::executor, timeout);
-        auto both = detail::decide_or_deny(policy, std::move(call)) || timer.async_wait(asio::use_awaitable);
-        auto first = co_await std::move(both);
-        if (first.index() == 0) {
-            decision = std::get<0>(std::move(first));
-        } else {
+        auto limit = sleep_until(Clock::now() + timeout);
+        const bool decided = co_await ends_first(std::move(work), std::move(limit));
+        if (!decided) {
             decision = Decision(Verdict::deny, "nobody answered in time");
             decision.expired = true;
         }

@@ -4,6 +4,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -32,6 +33,21 @@ inline Clock::time_point deadline_after(Duration limit) {
 
 // Completes with (error_code, …) instead of throwing.
 inline constexpr auto as_result = asio::as_tuple(asio::use_awaitable);
+
+inline awaitable<void> sleep_until(Clock::time_point time) {
+    asio::steady_timer timer(co_await asio::this_coro::executor, time);
+    co_await timer.async_wait(as_result);
+}
+
+// Runs both until one has ended, cancels the other and waits for that; true when `work` ended
+// first. Neither may throw but for its cancellation. (The one place where operator|| is
+// instantiated: it is what compiling costs most.)
+inline awaitable<bool> ends_first(awaitable<void> work, awaitable<void> other) {
+    using namespace asio::experimental::awaitable_operators;
+    auto both = std::move(work) || std::move(other);
+    const auto first = co_await std::move(both);
+    co_return first.index() == 0;
+}
 
 // Something happened: wakes every coroutine that waits. A wake-up between a check and the wait
 // cannot be lost, because both run on the same thread without suspension between them.

@@ -321,8 +321,8 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
             allowance = std::min(deadline, deadline_after(state->options.discover_timeout));
         const bool cancelled = co_await settle(probe, allowance);
         if (cancelled) throw state->error(errc::cancelled, "connecting was cancelled");
-        if (adopt_discovery(state, *probe)) co_return;
         if (state->closed) throw *state->failure;
+        if (adopt_discovery(state, *probe)) co_return;
         if (preset == McpEra::modern) {
             if (!probe->done()) throw late("did not answer server/discover");
             result_of(state, *probe, "server/discover");
@@ -345,6 +345,7 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
     const Forget forget_handshake(state, handshake);
     const bool cancelled = co_await settle(handshake, deadline);
     if (cancelled) throw state->error(errc::cancelled, "connecting was cancelled");
+    if (state->closed) throw *state->failure;
     if (!handshake->done()) throw late("did not answer initialize");
     const bool refused = handshake->reply && handshake->reply->contains("error");
     // A modern server may have been too slow for the allowance.
@@ -545,6 +546,8 @@ inline awaitable<json::object> McpClient::exchange(StatePtr state, std::string m
     for (;;) {
         const bool cancelled =
             co_await settle(pending, std::min(pending->idle_deadline, total_deadline));
+        // Even with an answer: the caller may be about to use a client that is gone.
+        if (state->closed) throw *state->failure;
         if (pending->done()) break;
         if (cancelled) {
             withdraw(state, pending, "the caller withdrew the request");

@@ -497,6 +497,13 @@ public:
     void kill_tree() noexcept override { kill_all(); }
 
 protected:
+    // Waits without running the context; true when the process has ended in time.
+    bool ended_within(std::chrono::milliseconds patience) noexcept {
+        if (!exit_status() && state_->watch.is_open())
+            wait_readable(state_->watch.native_handle(), Clock::now() + patience);
+        return exit_status().has_value();
+    }
+
     // Kills the tree, waits until it is gone (at most `patience`) and lets waiting coroutines go.
     // For destructors of derived classes that clean up behind the process; idempotent.
     void end(std::chrono::milliseconds patience = std::chrono::seconds(5)) noexcept {

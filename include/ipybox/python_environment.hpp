@@ -2,7 +2,6 @@
 // The interpreter that kernels run on: which one it is, and what of the disk it needs.
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/json/parse.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -64,24 +63,36 @@ def version(name):
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix,
-         os.path.dirname(os.path.realpath(sys.executable)), *sysconfig.get_paths().values(), *sys.path]
+def steps(path):
+    while os.path.islink(path):
+        yield os.path.dirname(path)
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    yield os.path.dirname(path)
+paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *steps(sys.executable),
+         *sysconfig.get_paths().values(), *sys.path]
 if sysconfig.get_config_var("Py_ENABLE_SHARED"):
     paths.append(sysconfig.get_config_var("LIBDIR") or "")
 print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipykernel"),
                   "pydantic": version("pydantic"), "paths": [p for p in paths if os.path.isdir(p)]}))
 )";
 
-// What a process writes to its standard output, at most `limit` bytes of it.
-inline awaitable<std::string> read_output(ChildProcess& process, std::size_t limit) {
-    std::string text;
+// Appends what a process writes to its standard output, at most `limit` bytes of it.
+inline awaitable<void> read_output(ChildProcess& process, std::size_t limit, std::string& text) {
     char chunk[4096];
     while (text.size() < limit) {
         auto [error, size] = co_await process.output().async_read_some(asio::buffer(chunk), as_result);
         if (error) break;
         text.append(chunk, size);
     }
-    co_return text;
+}
+
+// Runs a program and returns what it printed; nullopt when it took longer than `limit`.
+inline awaitable<std::optional<std::string>> output_of(ChildProcess& process, Duration limit) {
+    std::string text;
+    auto work = read_output(process, 1 << 20, text);
+    auto late = sleep_until(Clock::now() + limit);
+    const bool done = co_await ends_first(std::move(work), std::move(late));
+    co_return done ? std::optional(std::move(text)) : std::nullopt;
 }
 
 // The directories without those inside others or in /usr, which every sandbox shows.
@@ -114,21 +125,21 @@ inline bool at_least(const std::string& text, int major, int minor) {
 // long it may take. Throws errc::missing_dependency when it is no Python interpreter of at least
 // 3.9; packages may be absent in the answer, see package_problem().
 inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor, std::filesystem::path python, Duration limit) {
-    using namespace asio::experimental::awaitable_operators;
     SpawnRequest request;
     request.argv = {python.string(), "-I", "-c", detail::inspection};
     request.env["PATH"] = "/usr/local/bin:/usr/bin:/bin";
     request.env["LANG"] = "C.UTF-8";
     request.stdio = Stdio::pipes;
     ChildProcess process(executor, std::move(request));
-    asio::steady_timer timer(executor, limit);
-    auto work = detail::read_output(process, 1 << 20) || timer.async_wait(asio::use_awaitable);
-    auto first = co_await std::move(work);
+    const auto output = co_await detail::output_of(process, limit);
     const std::string name = python.string();
-    if (first.index() == 1)
+    if (!output)
         throw Error(errc::missing_dependency, name + " did not answer in time; is it a Python interpreter?");
     boost::system::error_code error;
-    const auto value = json::parse(std::get<0>(first), error);
+    // What start-up files of the interpreter print comes before the answer.
+    std::string_view printed = *output;
+    printed = printed.substr(0, printed.find_last_not_of('\n') + 1);
+    const auto value = json::parse(printed.substr(printed.rfind('\n') + 1), error);
     const auto* answer = error ? nullptr : value.if_object();
     const auto* version = answer ? answer->if_contains("version") : nullptr;
     const auto* paths = answer ? answer->if_contains("paths") : nullptr;

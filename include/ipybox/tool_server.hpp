@@ -11,7 +11,6 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -281,7 +280,6 @@ private:
 
     // One connection: request, answer, and again until the kernel closes it.
     static awaitable<void> serve(StatePtr state, Socket socket) {
-        using namespace asio::experimental::awaitable_operators;
         const auto place = state->connections.insert(state->connections.end(), &socket);
         struct Leave {
             StatePtr state;
@@ -302,10 +300,10 @@ private:
                 if (!read) break;
                 more = reply.status == 200;
                 if (more) {
-                    auto work = handle(state, std::move(body)) || watch(socket);
-                    auto first = co_await std::move(work);
-                    if (first.index() == 1) break;  // the kernel hung up: handle() was cancelled
-                    reply = std::get<0>(std::move(first));
+                    auto work = handle(state, std::move(body), reply);
+                    auto hang_up = watch(socket);
+                    const bool handled = co_await ends_first(std::move(work), std::move(hang_up));
+                    if (!handled) break;  // the kernel hung up: handle() was cancelled
                 }
                 const std::string text = render(reply, more);
                 auto [error, written] = co_await asio::async_write(socket, asio::buffer(text), as_result);
@@ -413,33 +411,35 @@ private:
     }
 
     // One call from parsed request to reply; ends early when its execution does.
-    static awaitable<Reply> handle(StatePtr state, std::string body) {
-        using namespace asio::experimental::awaitable_operators;
-        if (!state->active && !state->options.background_calls)
-            co_return failure("no code is being executed: tools can be called while a cell runs, not after it", "inactive");
-        auto work = call(state, std::move(body)) || withdrawal(state, state->execution);
-        auto first = co_await std::move(work);
-        if (first.index() == 0) co_return std::get<0>(std::move(first));
-        co_return failure("the execution ended before this call was answered", "withdrawn");
+    static awaitable<void> handle(StatePtr state, std::string body, Reply& reply) {
+        if (!state->active && !state->options.background_calls) {
+            reply = failure("no code is being executed: tools can be called while a cell runs, not after it", "inactive");
+            co_return;
+        }
+        auto work = call(state, std::move(body), reply);
+        auto end = withdrawal(state, state->execution);
+        const bool answered = co_await ends_first(std::move(work), std::move(end));
+        if (!answered) reply = failure("the execution ended before this call was answered", "withdrawn");
     }
 
     static awaitable<void> withdrawal(StatePtr state, unsigned long execution) {
         while (state->execution == execution) co_await state->withdrawn.wait();
     }
 
-    static awaitable<Reply> call(StatePtr state, std::string body) {
+    static awaitable<void> call(StatePtr state, std::string body, Reply& reply) {
         ToolCall request;
-        if (auto problem = parse_call(body, request); !problem.empty()) co_return failure(std::move(problem));
-        std::string problem;
+        std::string problem = parse_call(body, request);
         try {
-            Reply reply = co_await run(state, std::move(request));
-            co_return reply;
+            if (problem.empty()) {
+                reply = co_await run(state, std::move(request));
+                co_return;
+            }
         } catch (const Error& error) {
             problem = error.detail();
         } catch (const std::exception& error) {
             problem = error.what();
         }
-        co_return failure(state->secrets.hide(std::move(problem)));
+        reply = failure(state->secrets.hide(std::move(problem)));
     }
 
     static awaitable<Reply> run(StatePtr state, ToolCall request) {

@@ -308,6 +308,7 @@ fs::path absolute_path(const fs::path& path) {
 // nothing below a protected path is writable.
 class View {
 public:
+    using Patterns = std::vector<std::vector<std::string>>;  // split into components
     enum class Kind { scratch, readable, writable, write_protected, hidden };
 
     explicit View(const SandboxPolicy& policy) {
@@ -315,9 +316,11 @@ public:
         for (const auto& path : policy.writable) add_root(path, Kind::writable);
         for (const auto& path : policy.write_protected) protect(absolute_path(path));
         hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
+        hide_host_sockets();
         add(fs::path("/tmp"), Kind::scratch);
         const auto home = policy.env.find("HOME");
-        if (home != policy.env.end() && home->second.starts_with('/') && home->second != "/")
+        if (home != policy.env.end() && home->second.starts_with('/') &&
+            !root_of(absolute_path(home->second)))
             add(absolute_path(home->second), Kind::scratch);
     }
 
@@ -342,14 +345,6 @@ public:
             wanted.push_back({path, R_OK | (enter ? X_OK : 0) | (rule == Kind::writable ? W_OK : 0)});
         }
         return wanted;
-    }
-    // Where the whole disk is the view, nothing can be made on it to mount over.
-    void check_mount_points() const {
-        if (!whole_disk()) return;
-        for (const auto& [path, rule] : mounts_)
-            if (rule == Kind::scratch && !fs::is_directory(path))
-                refuse("the home directory " + path.string() + " does not exist: where the whole disk "
-                       "is readable, HOME must name a directory that does, such as /tmp");
     }
     Placeholders take_placeholders() { return std::move(placeholders_); }
 
@@ -414,7 +409,7 @@ private:
     }
 
     void hide(const std::vector<std::string>& patterns, const fs::path& cwd) {
-        std::vector<std::vector<std::string>> anywhere, anchored, absolute;
+        Patterns anywhere, anchored;
         for (auto pattern : patterns) {
             if (pattern.ends_with("/**")) pattern.resize(pattern.size() - 3);
             const fs::path normal = fs::path(pattern).lexically_normal();
@@ -425,32 +420,47 @@ private:
             const bool free = parts[0] == "**" && parts.size() > 1;
             const fs::path rest = free ? normal.lexically_relative("**") : normal;
             if (!has_wildcard(rest.string())) hide_absent(normal.is_absolute() ? normal : cwd / rest);
-            if (!has_wildcard(normal.string())) {
-                if (normal.is_absolute()) hide_path(normal);
-                else
-                    for (const auto& [root, rule] : roots_) hide_path(root / normal);
+            if (normal.is_absolute()) {
+                hide_absolute(normal, parts);
+            } else if (!has_wildcard(normal.string())) {
+                for (const auto& [root, rule] : roots_) hide_path(root / normal);
             } else {
-                (normal.is_absolute() ? absolute : free ? anywhere : anchored).push_back(parts);
+                (free ? anywhere : anchored).push_back(parts);
             }
         }
-        if (anywhere.empty() && anchored.empty() && absolute.empty()) return;
         for (const auto& [root, rule] : roots_) {
-            if (within(root, "/usr") || !fs::is_directory(fs::symlink_status(root))) continue;
+            if (within(root, "/usr")) continue;
             // A search of an outer directory has met what may lie anywhere in this one.
             const bool inner = std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
                 return other.first != root && within(root, other.first);
             });
             auto wanted = anchored;
             if (!inner) wanted.insert(wanted.end(), anywhere.begin(), anywhere.end());
-            if (wanted.empty() && (inner || absolute.empty())) continue;
+            if (wanted.empty() || !fs::is_directory(fs::symlink_status(root))) continue;
             std::vector<std::string> below;
-            search(root, below, wanted, inner ? decltype(absolute){} : absolute);
+            search(root, below, wanted);
         }
     }
 
-    void search(const fs::path& directory, std::vector<std::string>& below,
-                const std::vector<std::vector<std::string>>& relative,
-                const std::vector<std::vector<std::string>>& absolute) {
+    void hide_absolute(const fs::path& pattern, const std::vector<std::string>& parts) {
+        if (!has_wildcard(pattern.string())) return hide_path(pattern);
+        std::size_t fixed = 0;
+        fs::path start;
+        while (!has_wildcard(parts[fixed])) start /= parts[fixed++];
+        for (const auto& [root, rule] : roots_) {
+            const bool inside = within(start, root);
+            if (!inside && !within(root, start)) continue;
+            const fs::path& from = inside ? start : root;
+            if (!fs::is_directory(fs::symlink_status(from))) continue;
+            std::vector<std::string> below = components(from);
+            search(from, below, {parts});
+            if (inside) return;
+        }
+    }
+
+    // `below` is what the patterns are matched against: the components of `directory` itself, or
+    // of the way to it from a root.
+    void search(const fs::path& directory, std::vector<std::string>& below, const Patterns& patterns) {
         const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
         // Its owner could open it again: what cannot be searched is hidden as a whole.
         if (!listing) return add(directory, Kind::hidden);
@@ -462,23 +472,34 @@ private:
                        "and writable paths, too many to search for hidden ones: name fewer paths, "
                        "or hide files by their full path");
             below.push_back(name);
-            const auto match = [&](const auto& pattern) {
+            const bool matches = std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
                 return ::fnmatch(pattern.back().c_str(), name.c_str(), 0) == 0 &&
                        glob_match(pattern, 0, below, 0);
-            };
-            const auto full = [&](const auto& pattern) {
-                return ::fnmatch(pattern.back().c_str(), name.c_str(), 0) == 0 &&
-                       glob_match(pattern, 0, components(directory / name), 0);
-            };
+            });
             bool is_directory = entry->d_type == DT_DIR;
             if (entry->d_type == DT_UNKNOWN)
                 is_directory = fs::is_directory(fs::symlink_status(directory / name));
-            if (std::any_of(relative.begin(), relative.end(), match) ||
-                std::any_of(absolute.begin(), absolute.end(), full))
-                hide_path(directory / name);
-            else if (is_directory)
-                search(directory / name, below, relative, absolute);
+            if (matches) hide_path(directory / name);
+            else if (is_directory) search(directory / name, below, patterns);
             below.pop_back();
+        }
+    }
+
+    // A read-only mount does not keep anyone from connecting to a socket. Those that are paths of
+    // the policy themselves are meant to be seen.
+    void hide_host_sockets() {
+        const auto listing = detail::read_proc("/proc/net/unix");
+        for (std::size_t start = 0; start < listing.size();) {
+            const auto end = std::min(listing.find('\n', start), listing.size());
+            const auto line = std::string_view(listing).substr(start, end - start);
+            start = end + 1;
+            const auto slash = line.find(" /");
+            if (slash == std::string_view::npos) continue;
+            std::error_code error;
+            const fs::path bound(line.substr(slash + 1));
+            const auto path = fs::canonical(bound.parent_path(), error) / bound.filename();
+            if (error || roots_.contains(path) || !root_of(path)) continue;
+            if (fs::is_socket(fs::symlink_status(path, error))) add(path, Kind::hidden);
         }
     }
 
@@ -570,25 +591,53 @@ public:
         : ChildProcess(std::move(executor), std::move(request)),
           placeholders_(std::move(placeholders)) {}
     // The guest must be gone before the places it is kept out of disappear.
-    ~Confined() override { end(); }
+    ~Confined() override {
+        if (kill_init()) ended_within(std::chrono::seconds(2));
+        end();
+    }
 
     void interrupt() noexcept override { signal_command(SIGINT, false); }
     void signal(int number) noexcept override { signal_command(number, true); }
+    void kill_tree() noexcept override {
+        if (!kill_init()) ChildProcess::kill_tree();
+    }
 
 private:
+    struct Init {
+        pid_t pid = -1;
+        UniqueFd handle;
+    };
+
+    Init find_init() const {
+        if (exit_status()) return {};
+        const auto inner = detail::children_of(pid());
+        if (inner.empty()) return {};
+        return {inner.front(), detail::open_child(inner.front(), pid())};
+    }
+
+    // The kernel ends a pid namespace with its init, and bwrap outside collects it and follows:
+    // no orphans are left to whoever is process 1 here. False when there is no init yet.
+    bool kill_init() noexcept {
+        try {
+            const auto init = find_init();
+            if (init.handle) detail::send_signal(init.handle, SIGKILL);
+            return static_cast<bool>(init.handle);
+        } catch (const std::exception&) {
+            return false;
+        }
+    }
+
     // The command's group is that of the init process, which ignores signals.
     void signal_command(int number, bool group) noexcept {
         try {
-            if (exit_status()) return;
-            const auto inner = detail::children_of(pid());
-            if (inner.empty()) return;
-            const auto init = detail::open_child(inner.front(), pid());
-            const auto commands = detail::children_of(inner.front());
-            if (!init || commands.empty()) return;
-            const auto command = detail::open_child(commands.front(), inner.front());
+            const auto init = find_init();
+            if (!init.handle) return;
+            const auto commands = detail::children_of(init.pid);
+            if (commands.empty()) return;
+            const auto command = detail::open_child(commands.front(), init.pid);
             if (!command) return;
-            if (group && ::getpgid(commands.front()) == inner.front())
-                ::kill(-inner.front(), number);
+            if (group && ::getpgid(commands.front()) == init.pid)
+                ::kill(-init.pid, number);
             else
                 detail::send_signal(command, number);
         } catch (const std::exception&) {
@@ -668,7 +717,6 @@ private:
             wanted.push_back({absolute_path(channel.host_path), channel.writable ? R_OK | W_OK : F_OK});
         }
         check_reach(request.identity, wanted);
-        view.check_mount_points();
 
         Options options;
         add_namespaces(options, policy);

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import socket
+import sys
 import threading
 from typing import Any
 
@@ -117,6 +118,15 @@ def _usable(connection: socket.socket) -> bool:
         return False
 
 
+def _flush() -> None:
+    """What was printed before a call is shown before the call is put to a person."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # somebody replaced or closed it; the call goes on
+            pass
+
+
 def _take() -> socket.socket:
     connection, _idle.connection = _idle.connection, None
     if connection is not None:
@@ -138,6 +148,7 @@ def _take() -> socket.socket:
 def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     """Calls a tool and waits for its result; raises ToolRunnerError or one of its kinds."""
     request = _request(server, tool, arguments)
+    _flush()
     connection = _take()
     response = _Response()
     try:
@@ -159,6 +170,7 @@ def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
 async def send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     """send() for coroutines: many calls may wait at once."""
     request = _request(server, tool, arguments)
+    _flush()
     loop = asyncio.get_running_loop()
     response = _Response()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

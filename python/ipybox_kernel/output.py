@@ -15,6 +15,7 @@ import os
 import select
 import termios
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -24,8 +25,6 @@ from ipykernel.iostream import OutStream
 CHUNK = 1 << 20  # characters in one message
 HELD = 32 << 20  # characters that wait before the one who prints waits as well
 DELAY = 0.02  # seconds: soon enough for a person, seldom enough for a million lines
-
-_no_header: ContextVar[dict[str, Any]] = ContextVar("ipybox_no_header")
 
 
 def _sendable(text: str) -> str:
@@ -46,37 +45,48 @@ class _Tape:
         self.publisher = publisher  # ipykernel's IOPubThread
         self.in_cell = False
         self.waiting = 0  # characters not yet handed to ZeroMQ
+        # Reentrant: a destructor may print wherever memory is allocated.
         self.lock = threading.RLock()
-        self._armed = False
+        self.armed = False
         self._take()
 
     # Consecutive text of one stream with one parent header is a run.
     def _take(self) -> list[tuple[Output, Any, io.StringIO]]:
         runs = getattr(self, "_runs", [])
         self._runs: list[tuple[Output, Any, io.StringIO]] = []
-        self._stream = self._header = None
+        self.stream = self.header = None
         return runs
 
-    def put(self, stream: Output, header: Any, string: str) -> int:
-        with self.lock:
-            if stream is not self._stream or header is not self._header:
-                run = io.StringIO(newline="")
-                self._runs.append((stream, header, run))
-                self._stream, self._header, self._append = stream, header, run.write
-            size = self._append(string)
-            self.waiting += size
-        if not self._armed:
-            self._armed = True
-            self.publisher.schedule(self._arm)
-        if self.waiting > HELD:
-            self.publish(wait=True)
-        return size
+    def _begin(self, stream: Output, header: Any) -> None:
+        run = io.StringIO(newline="")
+        self._runs.append((stream, header, run))
+        self.stream, self.header, self.append = stream, header, run.write
+
+    def writer(self, stream: Output, find_header: Callable[[None], Any]) -> Callable[[str], int]:
+        """The stream's write(); a closure, because a million prints call it two million times."""
+        tape, lock = self, self.lock
+
+        def write(string: str) -> int:
+            header = find_header(None) or stream.parent_header
+            with lock:
+                if header is not tape.header or stream is not tape.stream:
+                    tape._begin(stream, header)
+                size = tape.append(string)
+                tape.waiting += size
+            if not tape.armed:
+                tape.armed = True
+                tape.publisher.schedule(tape._arm)
+            if tape.waiting > HELD:
+                tape.publish(wait=True)
+            return size
+
+        return write
 
     def _arm(self) -> None:
         self.publisher.io_loop.call_later(DELAY, self._expired)
 
     def _expired(self) -> None:
-        self._armed = False
+        self.armed = False
         self.publish(wait=False)
 
     def publish(self, wait: bool) -> None:
@@ -112,13 +122,11 @@ class _Tape:
 class Output(OutStream):
     """An OutStream that waits instead of losing. Made by `adopt()` only."""
 
-    forked = False
-
     def _adopt(self, tape: _Tape) -> None:
-        self._tape = tape
+        self._tape: _Tape | None = tape
         header = getattr(self, "_parent_header", None)  # absent before ipykernel 6.29
-        self._own_header = header if isinstance(header, ContextVar) else _no_header
-        os.register_at_fork(after_in_child=self._after_fork)
+        self.write = tape.writer(self, header.get if isinstance(header, ContextVar) else {}.get)
+        os.register_at_fork(after_in_child=self._leave)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._take_lock = threading.RLock()
         self._watcher = None
@@ -131,32 +139,30 @@ class Output(OutStream):
             self._watcher = threading.Thread(target=self._watch, name=self.name, daemon=True)
             self._watcher.start()
 
-    def _after_fork(self) -> None:
-        # What the parent had not published is the parent's; ipykernel's way out leads there.
-        self.forked = True
+    def _leave(self) -> None:
+        # In a forked child: what the parent had not published is the parent's, and ipykernel's
+        # own methods know the way there.
+        self._tape = self._watcher = None
         self._buffer_lock = threading.RLock()
+        self.__dict__.pop("write", None)
 
-    def write(self, string: str) -> int:  # type: ignore[override]
-        if self.forked:
-            return super().write(string)
-        if not isinstance(string, str):
-            raise TypeError(f"write() argument must be str, not {type(string).__name__}")
-        if self.pub_thread is None:
-            raise ValueError("I/O operation on closed file")
-        return self._tape.put(self, self._own_header.get(None) or self.parent_header, string)
+    def close(self) -> None:
+        self.__dict__.pop("write", None)
+        super().close()
 
     def flush(self) -> None:
-        if self.forked:
-            return super().flush()
         tape = self._tape
-        if self.pub_thread is not None and tape.waiting:
+        if tape is None or self.pub_thread is None:
+            super().flush()
+        elif tape.waiting:
             # Waiting protects output from what the cell does next, a crash perhaps. Between cells
             # and on the control thread it would only delay; the order is kept without it.
             tape.publish(wait=tape.in_cell and threading.current_thread().name != "Control")
 
     def _send(self, text: str, header: Any) -> None:
         content = {"name": self.name, "text": text}
-        self.session.send(self._tape.publisher.socket, "stream", content, parent=header, ident=self.topic)
+        socket = self.pub_thread.socket
+        self.session.send(socket, "stream", content, parent=header, ident=self.topic)
 
     def _watch(self) -> None:
         """Turns into output what code outside Python writes to the file descriptor."""
@@ -178,8 +184,7 @@ class Output(OutStream):
                 return -1
             text = self._decoder.decode(data, not data)
             if text and self.pub_thread is not None:
-                header = getattr(self, "_parent_header_global", None)
-                self._tape.put(self, self.parent_header if header is None else header, text)
+                self.write(text)
         if self.name == "stderr":
             # The host shows the last of it when the kernel dies.
             try:

@@ -1,6 +1,8 @@
 """What IPython needs to be told once, before the first cell. Called in the kernel only."""
 from __future__ import annotations
 
+import atexit
+import contextlib
 import faulthandler
 import json
 import os
@@ -21,14 +23,20 @@ def prepare(shell: Any) -> None:
     tape = adopt(*streams)
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
-        _publish_losslessly(kernel)
+        _publish_losslessly(shell, kernel)
         _hurry(kernel)
         _interrupt_awaits(kernel)
-    original = getattr(sys.stderr, "_original_stdstream_copy", None)
-    if original is not None:
-        # The host keeps what arrives there and shows it when the kernel dies.
-        faulthandler.enable(original)
+    if tape is not None:
+        # The host keeps what arrives there and shows it when the kernel dies: a crash's stack, and
+        # the traceback of whatever fails in the rest of the start.
+        original = getattr(sys.stderr, "_original_stdstream_copy", None)
+        if original is not None:
+            faulthandler.enable(original)
+        atexit.register(streams[1].drain)
     _honour_semicolon(shell.displayhook)
+    # IPython 9 keeps a copy of every cell's output, for ever when cells are not numbered.
+    shell._tee = lambda channel: contextlib.nullcontext()
+    kept = getattr(shell.history_manager, "outputs", {})
     working_dir = os.environ.get("IPYBOX_WORKING_DIR")
 
     def before() -> None:
@@ -40,6 +48,7 @@ def prepare(shell: Any) -> None:
             for stream in streams:
                 stream.drain()
             tape.in_cell = False
+        kept.clear()
         if working_dir:
             _restore(working_dir)
 
@@ -58,17 +67,19 @@ def _no_colours(shell: Any) -> None:
     os.environ["NO_COLOR"] = "1"
 
 
-def _publish_losslessly(kernel: Any) -> None:
+def _publish_losslessly(shell: Any, kernel: Any) -> None:
     """Makes the IOPub socket wait for a slow reader; ipykernel's own setting drops messages."""
     thread = kernel.iopub_thread
-
-    def configure() -> None:
-        # Few messages, because each may hold a million characters.
-        thread.socket.setsockopt(zmq.SNDHWM, 64)
-        thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
-
     # A ZeroMQ socket belongs to one thread.
-    thread.schedule(configure)
+    thread.schedule(lambda: thread.socket.setsockopt(zmq.XPUB_NODROP, 1))
+
+    def limit_queue() -> None:
+        # Few messages, because each may hold a million characters. Only a reader that has come
+        # already is affected, so this waits for the first cell.
+        shell.events.unregister("pre_execute", limit_queue)
+        thread.schedule(lambda: thread.socket.setsockopt(zmq.SNDHWM, 64))
+
+    shell.events.register("pre_execute", limit_queue)
 
 
 def _hurry(kernel: Any) -> None:
@@ -94,13 +105,13 @@ def _hurry(kernel: Any) -> None:
 
 def _interrupt_awaits(kernel: Any) -> None:
     """A cell that awaits is cancelled from a signal handler that does not wake its event loop."""
-    interrupt = kernel._send_interrupt_children
+    handle = kernel.control_handlers["interrupt_request"]
 
-    def interrupt_and_wake() -> None:
-        interrupt()
+    async def interrupt(*request: Any) -> None:
+        await handle(*request)
         kernel.io_loop.add_callback(lambda: None)
 
-    kernel._send_interrupt_children = interrupt_and_wake
+    kernel.control_handlers["interrupt_request"] = interrupt
 
 
 def _honour_semicolon(hook: Any) -> None:

@@ -182,6 +182,12 @@ inline Schema::Ptr find(const Schema::Named& named, std::string_view name) {
     return nullptr;
 }
 
+inline std::set<std::string_view> names_of(const Schema::Named& named) {
+    std::set<std::string_view> names;
+    for (const auto& entry : named) names.insert(entry.first);
+    return names;
+}
+
 inline std::string_view view(const json::string& text) { return {text.data(), text.size()}; }
 
 inline unsigned type_of(const json::value& value) {
@@ -601,15 +607,16 @@ private:
             for (const auto& [name, schema] : meaning.names(Key::properties)) known.push_back(name);
         }
         const bool contradiction = std::any_of(meanings.begin(), meanings.end(), [&](const Schema& part) {
-            return closed(part) && std::any_of(required.begin(), required.end(), [&](std::string_view name) {
-                       return !find(part.names(Key::properties), name);
-                   });
+            if (!closed(part)) return false;
+            const auto listed = names_of(part.names(Key::properties));
+            return std::any_of(required.begin(), required.end(), [&](auto name) { return !listed.count(name); });
         });
-        if (!contradiction) return;
+        if (!contradiction || known.size() * parts.size() > 100'000) return;
         for (std::size_t i = 0; i < parts.size(); ++i) {
             if (!closed(meanings[i])) continue;
+            auto listed = names_of(meanings[i].names(Key::properties));
             for (const auto& name : known)
-                if (auto& own = meanings[i].named[Key::properties]; !find(own, name)) own.emplace_back(name, &any_);
+                if (listed.insert(name).second) meanings[i].named[Key::properties].emplace_back(name, &any_);
             *parts[i] = add(std::move(meanings[i]));
         }
     }
@@ -653,6 +660,8 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
     };
 
     const std::array unevaluated{Key::unevaluated_items, Key::unevaluated_properties};
+    std::map<std::string_view, std::size_t> position;  // of a property in out
+    std::set<std::string_view> required;
     parts.push_back(&own);
     for (const auto* part : parts) {
         const unsigned types = common_types(out.types, part->types);
@@ -710,9 +719,9 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
         const auto& their_names = part->names(Key::properties);
         const auto meets = [](const Schema& s, const Schema::Named& names) {
             const auto* more = s.schema(Key::additional_properties);
-            return more && !more->trivial() && std::any_of(names.begin(), names.end(), [&](const auto& entry) {
-                       return !find(s.names(Key::properties), entry.first);
-                   });
+            if (!more || more->trivial()) return false;
+            const auto listed = names_of(s.names(Key::properties));
+            return std::any_of(names.begin(), names.end(), [&](const auto& entry) { return !listed.count(entry.first); });
         };
         if (meets(out, their_names) || (mine && theirs && mine != theirs && !closed(out) && !closed(*part)))
             keep_apart(out, {Key::properties, Key::pattern_properties, Key::additional_properties});
@@ -720,11 +729,12 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
             keep_apart(*part, {Key::properties, Key::pattern_properties, Key::additional_properties});
         auto& names = out.named[Key::properties];
         for (const auto& [name, schema] : their_names) {
-            const auto it = std::find_if(names.begin(), names.end(), [&](const auto& e) { return e.first == name; });
-            if (it == names.end())
+            const auto [it, fresh] = position.try_emplace(name, names.size());
+            if (fresh) {
                 names.emplace_back(name, schema);
-            else if (it->second != schema && !schema->trivial())
-                it->second = it->second->trivial() ? schema : combine(Key::all_of, {it->second, schema});
+            } else if (auto& mine_too = names[it->second].second; mine_too != schema && !schema->trivial()) {
+                mine_too = mine_too->trivial() ? schema : combine(Key::all_of, {mine_too, schema});
+            }
         }
         if (names.empty()) out.named.erase(Key::properties);
         if (theirs && (!mine || mine->trivial() || theirs->never)) out.schemas[Key::additional_properties] = theirs;
@@ -735,8 +745,7 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
                 else if (find(all, entry.first) != entry.second) keep_apart(*part, {key});
             }
         for (const auto& name : part->required)
-            if (std::find(out.required.begin(), out.required.end(), name) == out.required.end())
-                out.required.push_back(name);
+            if (required.insert(name).second) out.required.push_back(name);
         out.dependent_required.insert(out.dependent_required.end(), part->dependent_required.begin(),
                                       part->dependent_required.end());
     }
@@ -961,13 +970,14 @@ private:
         const auto* more = schema.schema(Key::additional_properties);
         const auto* names = schema.schema(Key::property_names);
         const bool unchecked_patterns = schema.has(Key::pattern_properties);
+        const auto listed = more && !unchecked_patterns ? names_of(properties) : std::set<std::string_view>{};
         for (const auto& item : object) {
             const std::string_view key = item.key();
             if (names)
                 if (auto bad = check(*names, json::value(key), at(place, key), nullptr, depth + 1))
                     return fail(at(place, key), "the key " + bad->what);
             if (unchecked_patterns && seen) seen->keys.insert(key);
-            if (!more || unchecked_patterns || find(properties, key)) continue;
+            if (!more || unchecked_patterns || listed.count(key)) continue;
             if (more->never) return fail(at(place, key), "is not a known key");
             if (auto bad = check(*more, item.value(), at(place, key), nullptr, depth + 1)) return bad;
             if (seen) seen->keys.insert(key);

@@ -3,6 +3,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -54,6 +55,8 @@ inline std::string printable(std::string_view text) {
             result += escape;
         } else if (point.value == '\n') {
             result += "\\n";
+        } else if (point.value == '\r') {
+            result += "\\r";
         } else if (point.value == '\t') {
             result += "\\t";
         } else if (is_deceptive(point.value)) {
@@ -108,6 +111,12 @@ inline void append_python(std::string& out, const boost::json::value& value, std
         out += "None";
     } else if (value.is_bool()) {
         out += value.get_bool() ? "True" : "False";
+    } else if (const auto* real = value.if_double()) {
+        char digits[32];
+        const auto end = std::to_chars(digits, digits + sizeof digits, *real).ptr;
+        const std::string_view shortest(digits, static_cast<std::size_t>(end - digits));
+        out += shortest;
+        if (shortest.find_first_not_of("-0123456789") == shortest.npos) out += ".0";
     } else {
         out += boost::json::serialize(value);
     }

@@ -1,0 +1,213 @@
+#pragma once
+// The settings file of Anthropic's sandbox-runtime (srt), mapped onto a SandboxPolicy.
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <filesystem>
+#include <initializer_list>
+#include <ipybox/error.hpp>
+#include <ipybox/sandbox.hpp>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace ipybox {
+
+namespace detail {
+
+// One object of the settings: every member must be asked for, the rest is unknown.
+class SettingsReader {
+public:
+    SettingsReader(const json::object& object, std::string pointer, std::initializer_list<std::string_view> known)
+        : object_(object), pointer_(std::move(pointer)) {
+        std::string names;
+        for (const auto name : known) names += (names.empty() ? "" : ", ") + std::string(name);
+        for (const auto& member : object)
+            if (std::find(known.begin(), known.end(), std::string_view(member.key())) == known.end())
+                fail(member.key(), "is not known here; accepted are " + names);
+    }
+
+    [[noreturn]] void fail(std::string_view key, const std::string& why) const {
+        throw Error(errc::bad_config, "sandbox settings, " + pointer_ + "/" + std::string(key) + ": " + why);
+    }
+
+    const json::object* object(std::string_view key) const {
+        const auto* value = object_.if_contains(key);
+        if (value != nullptr && !value->is_object()) fail(key, "must be an object");
+        return value == nullptr ? nullptr : &value->get_object();
+    }
+    bool boolean(std::string_view key) const {
+        const auto* value = object_.if_contains(key);
+        if (value != nullptr && !value->is_bool()) fail(key, "must be true or false");
+        return value != nullptr && value->get_bool();
+    }
+    // A permission that no sandbox of ours gives.
+    void only_false(std::string_view key) const {
+        if (boolean(key)) fail(key, "cannot be honoured; accepted is false");
+    }
+    void absent(std::string_view key, const std::string& why) const {
+        if (object_.contains(key)) fail(key, why);
+    }
+    int integer(std::string_view key, int least, int most, int otherwise) const {
+        const auto* value = object_.if_contains(key);
+        if (value == nullptr) return otherwise;
+        boost::system::error_code error;
+        const auto number = value->is_number() ? value->to_number<int>(error) : least - 1;
+        if (error || number < least || number > most)
+            fail(key, "must be an integer from " + std::to_string(least) + " to " + std::to_string(most));
+        return number;
+    }
+    std::vector<std::string> strings(std::string_view key) const {
+        std::vector<std::string> list;
+        const auto* value = object_.if_contains(key);
+        if (value == nullptr) return list;
+        if (!value->is_array()) fail(key, "must be a list of strings");
+        for (const auto& item : value->get_array()) {
+            const auto at = std::string(key) + "/" + std::to_string(list.size());
+            if (!item.is_string()) fail(at, "must be a string");
+            list.emplace_back(item.get_string());
+            if (list.back().empty() || list.back().find('\0') != std::string::npos) fail(at, "must not be empty");
+        }
+        return list;
+    }
+
+private:
+    const json::object& object_;
+    std::string pointer_;
+};
+
+// A host name or *.name, as srt accepts it: letters, digits and hyphens, no address, no port.
+inline bool is_domain_rule(std::string_view rule) {
+    const bool wildcard = rule.starts_with("*.");
+    if (wildcard) rule.remove_prefix(2);
+    if (rule == "localhost") return !wildcard;
+    std::size_t labels = 0;
+    bool numeric = true;
+    for (std::size_t start = 0; start <= rule.size(); ++labels) {
+        const auto end = std::min(rule.find('.', start), rule.size());
+        const auto label = rule.substr(start, end - start);
+        if (label.empty() || label.size() > 63 || label.front() == '-' || label.back() == '-') return false;
+        numeric = true;
+        for (const char c : label) {
+            const bool digit = c >= '0' && c <= '9';
+            if (!digit && c != '-' && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z')) return false;
+            numeric = numeric && digit;
+        }
+        start = end + 1;
+    }
+    return labels >= 2 && !numeric && rule.size() <= 253;
+}
+
+// What srt keeps from being written in the working directory and in directories below it.
+inline constexpr std::string_view mandatory_protected[] = {
+    ".gitconfig", ".gitmodules", ".bashrc",         ".bash_profile",  ".zshrc",     ".zprofile",  ".profile",
+    ".ripgreprc", ".mcp.json",   ".vscode",         ".idea",          ".claude/commands",
+    ".claude/agents", ".git/hooks", ".git/config"};
+
+inline void protect_mandatory(std::vector<std::filesystem::path>& protected_paths, const std::filesystem::path& directory,
+                              int depth, bool top, bool git_config) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    for (const auto name : mandatory_protected) {
+        if (git_config && name == ".git/config") continue;
+        const auto path = directory / name;
+        const auto first = directory / *fs::path(name).begin();
+        if (top || fs::exists(fs::symlink_status(first, error))) protected_paths.push_back(path);
+    }
+    if (depth <= 0) return;
+    for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+        const auto name = entry->path().filename();
+        const bool enter = entry->is_directory(error) && !entry->is_symlink(error);
+        if (enter && name != ".git" && name != "node_modules")
+            protect_mandatory(protected_paths, entry->path(), depth - 1, false, git_config);
+    }
+}
+
+}  // namespace detail
+
+// Applies srt's settings to `base` (env, cwd, limits and what it protects stay): everything is
+// readable but filesystem.denyRead (allowRead wins inside it), nothing writable but allowWrite
+// without denyWrite and srt's own protected names; allowedDomains empty or absent means no network.
+// Relative paths start in `workspace`, ~ is `home`; allowWrite paths that are absent are left out.
+// HOME becomes `home`, or /tmp for root, whose home no sandboxed user can enter. Throws
+// errc::bad_config naming the field by JSON pointer when it is unknown, malformed or cannot be
+// honoured; allowLocalBinding, allowPty, ripgrep and ignoreViolations have no effect on Linux.
+inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPolicy base, std::filesystem::path workspace,
+                                        std::filesystem::path home) {
+    namespace fs = std::filesystem;
+    const detail::SettingsReader top(settings, "",
+                                     {"network", "filesystem", "mandatoryDenySearchDepth", "enableWeakerNestedSandbox",
+                                      "enableWeakerNetworkIsolation", "allowPty", "ripgrep", "ignoreViolations"});
+    top.only_false("enableWeakerNestedSandbox");
+    top.only_false("enableWeakerNetworkIsolation");
+    top.boolean("allowPty");
+    top.object("ripgrep");
+    top.object("ignoreViolations");
+    const int depth = top.integer("mandatoryDenySearchDepth", 1, 10, 3);
+
+    static const json::object nothing;
+    const auto* network_settings = top.object("network");
+    const detail::SettingsReader network(
+        network_settings ? *network_settings : nothing, "/network",
+        {"allowedDomains", "deniedDomains", "strictAllowlist", "allowUnixSockets", "allowAllUnixSockets",
+         "allowLocalBinding", "httpProxyPort", "socksProxyPort"});
+    network.absent("httpProxyPort", "another proxy cannot be used; remove it");
+    network.absent("socksProxyPort", "another proxy cannot be used; remove it");
+    for (const char* key : {"strictAllowlist", "allowAllUnixSockets", "allowLocalBinding"}) network.boolean(key);
+    if (!network.strings("allowUnixSockets").empty())
+        network.fail("allowUnixSockets", "single sockets cannot be allowed on Linux; accepted is an empty list");
+    base.network = {};
+    base.network.allow = network.strings("allowedDomains");
+    base.network.deny = network.strings("deniedDomains");
+    for (const auto& [key, rules] : {std::pair("allowedDomains", &base.network.allow),
+                                     std::pair("deniedDomains", &base.network.deny)})
+        for (std::size_t i = 0; i < rules->size(); ++i)
+            if (!detail::is_domain_rule((*rules)[i]))
+                network.fail(key + ("/" + std::to_string(i)),
+                             "accepted are a host name such as example.com, or *.example.com for those below it");
+    if (!base.network.allow.empty()) base.network.mode = NetworkPolicy::Mode::allow_list;
+
+    const auto* filesystem_settings = top.object("filesystem");
+    const detail::SettingsReader files(filesystem_settings ? *filesystem_settings : nothing, "/filesystem",
+                                       {"denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"});
+    const auto absolute = [&](const std::string& text) {
+        fs::path path = text;
+        if (text == "~") path = home;
+        else if (text.starts_with("~/")) path = home / text.substr(2);
+        path = (workspace / path).lexically_normal();
+        return path.has_filename() || path == "/" ? path : path.parent_path();
+    };
+    const auto paths = [&](const char* key, bool must_exist) {
+        std::vector<fs::path> list;
+        std::size_t index = 0;
+        for (const auto& text : files.strings(key)) {
+            const auto at = key + ("/" + std::to_string(index++));
+            if (text.find_first_of("*?[") != std::string::npos)
+                files.fail(at, "wildcards are not accepted here; name a path");
+            auto path = absolute(text);
+            // The sandbox has its own of these.
+            if (path.parent_path() == "/dev") continue;
+            std::error_code error;
+            if (!must_exist || fs::exists(path, error)) list.push_back(std::move(path));
+        }
+        return list;
+    };
+
+    const bool git_config = files.boolean("allowGitConfig");
+    base.readable.emplace_back("/");
+    for (auto& path : paths("allowRead", true)) base.readable.push_back(std::move(path));
+    base.writable = paths("allowWrite", true);
+    base.hidden.clear();
+    for (const auto& text : files.strings("denyRead")) base.hidden.push_back(absolute(text).string());
+    if (git_config) std::erase(base.write_protected, workspace / ".git/config");
+    for (auto& path : paths("denyWrite", false)) base.write_protected.push_back(std::move(path));
+    detail::protect_mandatory(base.write_protected, workspace, depth, true, git_config);
+    base.env["HOME"] = ::geteuid() == 0 ? "/tmp" : home.string();
+    return base;
+}
+
+}  // namespace ipybox

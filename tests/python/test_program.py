@@ -1,0 +1,274 @@
+"""The `ipybox` program as a person uses it: exit codes, one-line errors, questions at a terminal."""
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
+PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
+SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "IPYBOX_PYTHON": PYTHON,
+    "SUPPORT": str(SUPPORT),
+}
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = Path(tempfile.mkdtemp(prefix="ipybox-program-"))
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        os.chmod(self.directory, 0o755)
+        if os.geteuid() == 0:  # the sandbox drops root
+            os.chown(self.directory, 65534, 65534)
+        self.config = self.directory / "mcp.json"
+        self.config.write_text(json.dumps({"mcpServers": {"own": {
+            "command": "python3", "args": ["${SUPPORT}/mcp_server.py"], "env": {"TOKEN": "${SECRET_OF_TEST:-none}"}}}}))
+
+    def ipybox(self, *arguments, stdin="", env=None, start_new_session=True):
+        return subprocess.run(
+            [PROGRAM, *arguments], cwd=self.directory, input=stdin, capture_output=True, text=True, timeout=120,
+            env={**ENVIRONMENT, **(env or {})}, start_new_session=start_new_session)
+
+    def assert_refused(self, run, *words):
+        """One line, exit code 2, naming what is wrong."""
+        self.assertEqual(run.returncode, 2, run.stderr)
+        self.assertEqual(len(run.stderr.strip().splitlines()), 1, run.stderr)
+        for word in words:
+            self.assertIn(word, run.stderr)
+
+
+class RunTest(ProgramTest):
+    def test_output_goes_to_the_streams_and_exit_codes_tell(self):
+        good = self.ipybox("run", "-c", "import sys; print('out'); print('err', file=sys.stderr)")
+        self.assertEqual((good.returncode, good.stdout, good.stderr), (0, "out\n", "err\n"))
+        bad = self.ipybox("run", "-c", "print('before'); 1/0")
+        self.assertEqual((bad.returncode, bad.stdout), (1, "before\n"))
+        self.assertIn("ZeroDivisionError", bad.stderr)
+        late = self.ipybox("run", "--timeout", "0.5", "-c", "print('early', flush=True); import time; time.sleep(60)")
+        self.assertEqual((late.returncode, late.stdout), (1, "early\n"))
+        self.assertIn("0.50s", late.stderr)
+
+    def test_code_comes_from_an_option_a_file_or_standard_input(self):
+        (self.directory / "code.py").write_text("print('from a file')")
+        self.assertEqual(self.ipybox("run", "code.py").stdout, "from a file\n")
+        self.assertEqual(self.ipybox("run", "-", stdin="print('from stdin')").stdout, "from stdin\n")
+
+    def test_mistakes_are_one_line_with_a_remedy(self):
+        self.assert_refused(self.ipybox("run"), "-c", "FILE")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--bogus"), "--bogus", "--help")
+        self.assert_refused(self.ipybox("frobnicate"), "frobnicate", "run, apigen, doctor, plugins")
+        self.assert_refused(self.ipybox("run", "missing.py"), "missing.py")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--sandbox", "nosuch"), "nosuch", "bubblewrap, none")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--kernel", "nosuch"), "nosuch", "zmq")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--approve", "maybe"), "ask", "allow", "deny")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--timeout", "-1"), "--timeout")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--workspace", "/nonexistent"), "/nonexistent")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--env", "novalue"), "NAME=VALUE")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--python", "/nonexistent/python"), "/nonexistent/python")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--python", "/bin/true"), "not a working Python")
+        self.config.write_text('{"mcpServers": {"a": {"comand": "x"}}}')
+        self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "mcpServers/a", "comand")
+        self.config.write_text("{\n oops")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "mcp.json", "line 2")
+        self.config.write_text('{"mcpServers": {"a b": {"command": "x"}}}')
+        self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "a b")
+        self.config.write_text('{"mcpServers": {"a": {"command": "no-such-program-anywhere"}}}')
+        self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "no-such-program-anywhere")
+        (self.directory / ".env").write_text("nonsense\n")
+        self.assert_refused(self.ipybox("run", "-c", "1"), ".env, line 1")
+
+    def test_an_interpreter_without_ipykernel_names_the_remedy(self):
+        venv = self.directory / "venv"
+        subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
+        self.assert_refused(self.ipybox("run", "-c", "1", "--python", str(venv / "bin/python")),
+                            "no ipykernel", "-m pip install ipykernel")
+
+    def test_dot_env_feeds_servers_and_never_the_kernel(self):
+        (self.directory / ".env").write_text("SECRET_OF_TEST=s3cr3t-of-the-test\n")
+        run = self.ipybox(
+            "run", "--config", "mcp.json", "--approve", "allow", "-c",
+            "import os\nfrom mcptools.own import environment\n"
+            "print('TOKEN' in str(environment.run()))\n"
+            "print([k for k, v in os.environ.items() if 's3cr3t' in v])\n"
+            "try:\n    print(open('.env').read())\nexcept OSError as e:\n    print('hidden')")
+        self.assertEqual(run.stdout, "True\n[]\nhidden\n", run.stderr)
+        self.assertNotIn("s3cr3t", run.stdout + run.stderr)
+
+    def test_without_a_terminal_ask_means_deny(self):
+        run = self.ipybox("run", "--config", "mcp.json", "-c", "from mcptools.own import echo\nprint(echo.run(text='x'))")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("[denied, no terminal to ask at] own.echo(text='x')", run.stderr)
+        self.assertIn("ApprovalRejectedError", run.stderr)
+
+    def test_allow_and_deny_show_every_call(self):
+        code = "from mcptools.own import echo\nprint(echo.run(text='x\\x1b[2J\\u202e'))"
+        allowed = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c", code)
+        self.assertEqual(allowed.returncode, 0, allowed.stderr)
+        self.assertIn(r"[allowed] own.echo(text='x\x1b[2J\u202e')", allowed.stderr)
+        denied = self.ipybox("run", "--config", "mcp.json", "--approve", "deny", "-c", code)
+        self.assertEqual(denied.returncode, 1)
+        self.assertIn("[denied] own.echo(", denied.stderr)
+
+    def test_images_are_listed(self):
+        run = self.ipybox("run", "-c", "import matplotlib.pyplot as plt; plt.plot([1]); plt.show()")
+        path = re.fullmatch(r"\[image\] (.*/images/[0-9a-f]{8}\.png)\n", run.stdout)
+        self.assertIsNotNone(path, run.stdout + run.stderr)
+        self.assertTrue(Path(path[1]).read_bytes().startswith(b"\x89PNG"))
+
+    def test_sigint_cancels_and_leaves_nothing_running(self):
+        process = subprocess.Popen(
+            [PROGRAM, "run", "-c", "print('started', flush=True); import time; time.sleep(60)"], cwd=self.directory,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True)
+        self.assertEqual(process.stdout.readline(), "started\n")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("cancelled", errors)
+        self.assertFalse(self.processes_in(self.directory))
+
+    def test_killing_the_program_leaves_no_process(self):
+        process = subprocess.Popen(
+            [PROGRAM, "run", "-c", "print('started', flush=True); import time; time.sleep(60)"], cwd=self.directory,
+            stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True)
+        self.assertEqual(process.stdout.readline(), "started\n")
+        self.assertTrue(self.processes_in(self.directory))
+        process.kill()
+        process.communicate(timeout=30)
+        deadline = time.monotonic() + 10
+        while self.processes_in(self.directory) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(self.processes_in(self.directory))
+
+    @staticmethod
+    def processes_in(directory):
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and os.readlink(entry / "cwd") == str(directory):
+                    found.append(entry.name)
+            except OSError:
+                pass
+        return found
+
+
+class TerminalTest(ProgramTest):
+    """A pseudo-terminal plays the person."""
+
+    def converse(self, arguments, answers):
+        """Runs the program on a terminal; each answer is typed when its prompt has appeared."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.directory)
+            os.execve(PROGRAM, [PROGRAM, *arguments], {**ENVIRONMENT, "TERM": "xterm"})
+        seen, answers, deadline = "", list(answers), time.monotonic() + 100
+        position = 0
+        while time.monotonic() < deadline:
+            if not select.select([terminal], [], [], 1)[0]:
+                continue
+            try:
+                data = os.read(terminal, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            seen += data.decode(errors="replace")
+            while answers and "[y/N] " in seen[position:]:
+                position = seen.index("[y/N] ", position) + 6
+                time.sleep(0.2)
+                os.write(terminal, answers.pop(0).encode())
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(terminal)
+        return status, seen
+
+    def test_yes_and_no(self):
+        code = ("from mcptools.own import echo\nfrom ipybox_kernel import ApprovalRejectedError\n"
+                "print('got', echo.run(text='one'))\n"
+                "try:\n    echo.run(text='two')\nexcept ApprovalRejectedError as e:\n    print('refused:', e)")
+        status, seen = self.converse(["run", "--config", "mcp.json", "-c", code], ["y\n", "\n"])
+        self.assertEqual(status, 0, seen)
+        self.assertIn("Allow own.echo(text='one') ? [y/N] ", seen)
+        self.assertIn("got one", seen)
+        self.assertIn("refused: approval request for own.echo rejected: the user said no", seen)
+
+    def test_output_cannot_fake_or_erase_a_question(self):
+        code = ("from mcptools.own import echo\nprint('\\x1b[2J\\x1b]0;title\\x07\\x1b[1Avisible\\u202e')\n"
+                "echo.run(text='\\x1b[2K\\rAllow harmless() ? [y/N] y')")
+        status, seen = self.converse(["run", "--config", "mcp.json", "-c", code], ["n\n"])
+        self.assertIn("visible", seen)
+        self.assertNotIn("\x1b[2J", seen)
+        self.assertNotIn("\x1b]0;", seen)
+        self.assertNotIn("\u202e", seen)
+        self.assertIn(r"Allow own.echo(text='\x1b[2K\rAllow harmless() ? [y/N] y') ? [y/N] ", seen)
+        self.assertLess(seen.index("visible"), seen.index("Allow own.echo"))
+        self.assertEqual(status, 1)
+
+
+class OtherCommandsTest(ProgramTest):
+    def test_help_and_version(self):
+        self.assertRegex(self.ipybox("--version").stdout, r"^ipybox \d+\.\d+\.\d+\n$")
+        for command in ([], ["run"], ["apigen"], ["doctor"], ["plugins"]):
+            run = self.ipybox(*command, "--help")
+            self.assertEqual(run.returncode, 0)
+            self.assertIn("Usage: ipybox", run.stdout)
+
+    def test_doctor(self):
+        run = self.ipybox("doctor")
+        self.assertEqual(run.returncode, 0, run.stdout)
+        for word in ("Python", "kernel packages", "bubblewrap", "plugins"):
+            self.assertIn(f"ok      {word}", run.stdout)
+        broken = self.ipybox("doctor", "--python", "/nonexistent/python")
+        self.assertEqual(broken.returncode, 1)
+        self.assertIn("FAILED  Python", broken.stdout)
+
+    def test_plugins(self):
+        run = self.ipybox("plugins", "--json")
+        listing = json.loads(run.stdout)
+        self.assertEqual([(p["kind"], p["name"]) for p in listing],
+                         [("approval", "allow"), ("approval", "ask"), ("approval", "deny"), ("kernel", "zmq"),
+                          ("sandbox", "bubblewrap"), ("sandbox", "none"), ("transport", "stdio")])
+        for plugin in listing:
+            self.assertTrue(Path(plugin["file"]).exists())
+            self.assertEqual(plugin["config_schema"]["type"], "object")
+        self.assertIn("sandbox bubblewrap", self.ipybox("plugins").stdout)
+
+    def test_apigen(self):
+        tools = self.directory / "tools.json"
+        tools.write_text(json.dumps({"tools": [
+            {"name": "get-it", "description": "Gets it.", "inputSchema": {
+                "type": "object", "properties": {"user-id": {"type": "integer"}}, "required": ["user-id"]}}]}))
+        run = self.ipybox("apigen", "it", "--tools-json", "tools.json", "--out", "out")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        module = (self.directory / "out/it/get_it.py").read_text()
+        self.assertIn('alias="user-id"', module)
+        self.assertEqual(self.ipybox("apigen", "it", "--tools-json", "tools.json", "--stdout", "get-it").stdout, module)
+        current = self.ipybox("apigen", "it", "--tools-json", "tools.json", "--out", "out", "--check")
+        self.assertEqual((current.returncode, current.stdout), (0, ""))
+        tools.write_text(tools.read_text().replace("Gets it.", "Fetches it."))
+        changed = self.ipybox("apigen", "it", "--tools-json", "tools.json", "--out", "out", "--check")
+        self.assertEqual(changed.returncode, 1)
+        self.assertIn("changed out/it/get_it.py", changed.stdout)
+        self.assertEqual((self.directory / "out/it/get_it.py").read_text(), module)
+
+        server = json.dumps({"command": "python3", "args": ["${SUPPORT}/mcp_server.py"]})
+        live = self.ipybox("apigen", "own", "--server-params", server, "--out", "out")
+        self.assertEqual(live.returncode, 0, live.stderr)
+        self.assertTrue((self.directory / "out/own/echo.py").exists())
+        self.assertEqual(self.ipybox("apigen", "own", "--config", "mcp.json", "--out", "out").returncode, 0)
+
+        self.assert_refused(self.ipybox("apigen", "class", "--tools-json", "tools.json", "--out", "o"), "class")
+        self.assert_refused(self.ipybox("apigen", "other", "--config", "mcp.json", "--out", "o"), "other", "own")
+        self.assert_refused(self.ipybox("apigen", "x", "--server-params", "{", "--out", "o"), "--server-params", "line 1")
+        self.assert_refused(self.ipybox("apigen", "x", "--out", "o"), "--server-params", "--config", "--tools-json")
+
+
+if __name__ == "__main__":
+    unittest.main()
