@@ -216,6 +216,8 @@ public:
 private:
     static constexpr int max_visits = 20'000;
     static constexpr int max_nesting = 30;
+    static constexpr std::size_t max_literals = 5'000;
+    static constexpr std::size_t max_steps = 20'000;  // of a validation
     static constexpr std::size_t max_default = 80, max_field_doc = 4'000;
 
     // `code` holds the types and calls in `text`, whose names have to be imported or defined.
@@ -284,15 +286,17 @@ private:
             note_ = "too deeply nested to be typed; checked by the host";
             return {"Any", {}};
         }
-        const auto [open, fresh] = open_.try_emplace(&meaning, std::string{});
+        const auto [open, fresh] = open_.try_emplace(&meaning, Open{{}, containers_});
+        if (!fresh && open->second.containers == containers_) return {};  // a union that is its own branch
         if (!fresh) {  // recursion through something that is no class needs a named alias
-            if (open->second.empty()) open->second = fresh_name(hint);
-            return {open->second, {}};
+            if (open->second.alias.empty()) open->second.alias = fresh_name(hint);
+            return {open->second.alias, {}};
         }
         ++nesting_;
         auto result = expand(meaning, hint);
         --nesting_;
-        if (const auto alias = open_[&meaning]; !alias.empty()) {
+        if (result.base.empty()) result.base = "Any";
+        if (const auto alias = open_[&meaning].alias; !alias.empty()) {
             const auto code = result.text();
             define(alias, alias + " = TypeAliasType(\"" + alias + "\", " + python_string(code) + ")\n",
                    code + " TypeAliasType");
@@ -300,6 +304,14 @@ private:
         }
         open_.erase(&meaning);
         return done_[&meaning] = result;
+    }
+
+    // The type of something inside a container.
+    PythonType inner_type(const Schema& schema, const std::string& hint) {
+        ++containers_;
+        auto result = type(schema, hint);
+        --containers_;
+        return result;
     }
 
     PythonType expand(const Schema& s, const std::string& hint) {
@@ -362,7 +374,7 @@ private:
     }
 
     PythonType literal(const Schema& s) {
-        SchemaValidator validator(document_);
+        SchemaValidator validator(document_, max_steps);
         std::vector<const json::value*> values, fitting;
         if (const auto* only_value = s.value(Key::constant)) values.push_back(only_value);
         else
@@ -372,6 +384,10 @@ private:
         for (const auto* value : values)
             if (rest.trivial() || validator.valid(rest, *value)) fitting.push_back(value);
         if (fitting.empty()) fitting = values;  // a contradiction; believe the list
+        if (fitting.size() > max_literals) {
+            note_ = "too many values to list; checked by the host";
+            return {"Any", {}};
+        }
 
         bool plain = true, booleans = false, integers = false;
         for (const auto* value : fitting) {
@@ -469,6 +485,7 @@ private:
             if (std::find(parts.begin(), parts.end(), text) == parts.end()) parts.push_back(text);
         };
         for (const auto& type : types) {
+            if (type.base.empty()) continue;
             if (type.any() && type.checks.empty()) return type;
             auto base = type.base;
             none = none || type.none;
@@ -586,11 +603,11 @@ private:
             }
             std::string list;
             for (std::size_t i = 0; i < prefix.size(); ++i)
-                list += (i ? ", " : "") + type(*prefix[i], singular(hint) + std::to_string(i + 1)).text();
+                list += (i ? ", " : "") + inner_type(*prefix[i], singular(hint) + std::to_string(i + 1)).text();
             return {"tuple[" + list + ']', {}};
         }
         if (items && items->never) return {"list[Any]", {"Field(max_length=0)"}};
-        if (items) result.base = "list[" + type(*items, singular(hint)).text() + ']';
+        if (items) result.base = "list[" + inner_type(*items, singular(hint)).text() + ']';
         if (!input_) return result;
         add_lengths(result, s, Key::min_items, Key::max_items);
         if (s.value(Key::unique_items)) result.checks.emplace_back("unique");
@@ -613,7 +630,7 @@ private:
         if (more && more->never && !s.has(Key::pattern_properties)) {
             result.checks.emplace_back("Field(max_length=0)");
         } else {
-            if (more && !s.has(Key::pattern_properties)) result.base = "dict[str, " + type(*more, hint + "Value").text() + ']';
+            if (more && !s.has(Key::pattern_properties)) result.base = "dict[str, " + inner_type(*more, hint + "Value").text() + ']';
             if (input_) add_lengths(result, s, Key::min_properties, Key::max_properties);
             rest.erase(Key::min_properties);
             rest.erase(Key::max_properties);
@@ -682,7 +699,7 @@ private:
             Field field{wire, schema, {}, {}, {}, required.count(wire) != 0};
             note_.clear();
             const auto hint = python_class_name(wire, name + "Item");
-            field.type = type(*schema, hint);
+            field.type = inner_type(*schema, hint);
             field.note = std::exchange(note_, {});
             fields.push_back(std::move(field));
         };
@@ -696,7 +713,7 @@ private:
         if (!more && rest && !branching) more = rest;  // they mean the same without branches
         std::string extra;
         if (more && !more->never && !more->trivial() && !s.has(Key::pattern_properties))
-            extra = type(*more, name + "Extra").text();
+            extra = inner_type(*more, name + "Extra").text();
 
         auto code = extra + '\n';
         for (const auto& field : fields) code += field.type.text() + '\n';
@@ -757,7 +774,7 @@ private:
 
     std::string field_text(Field& field, std::string& nullable) {
         const auto& meaning = document_.effective(*field.schema);
-        SchemaValidator validator(document_);
+        SchemaValidator validator(document_, max_steps);
         auto& type = field.type;
         auto doc = visible_text(!field.schema->description.empty() ? field.schema->description : meaning.description, max_field_doc);
         std::string value;
@@ -801,10 +818,16 @@ private:
     const bool input_;
     std::set<std::string>& used_;
     std::vector<Definition> definitions_;
-    std::map<Schema::Ptr, std::string> names_, open_;
+    // A type being written, and how many containers deep.
+    struct Open {
+        std::string alias;
+        int containers = 0;
+    };
+    std::map<Schema::Ptr, Open> open_;
+    std::map<Schema::Ptr, std::string> names_;
     std::map<Schema::Ptr, PythonType> done_;
     std::string note_;
-    int visits_ = 0, nesting_ = 0;
+    int visits_ = 0, nesting_ = 0, containers_ = 0;
 };
 
 inline std::string_view text_member(const json::object& object, const char* key) {
@@ -815,7 +838,7 @@ inline std::string_view text_member(const json::object& object, const char* key)
 // The module of one tool. Throws Error (bad_argument) when its schemas cannot be typed.
 inline std::string tool_module(std::string_view server, const json::object& tool, const json::value* input,
                                const json::value* output) {
-    static constexpr std::size_t max_tool_doc = 20'000, max_module = 1'000'000;
+    static constexpr std::size_t max_tool_doc = 20'000, max_module = 400'000;
     static const json::value anything(json::object{{"type", "object"}, {"additionalProperties", true}});
     std::set<std::string> used{"Params", "Result"};
     auto definitions = ModelWriter(input ? *input : anything, ModelWriter::Side::input, used).write("Params");

@@ -171,8 +171,8 @@ struct Link : std::enable_shared_from_this<Link> {
         std::optional<Descriptor> ready;
         bool armed = false;
 
-        void watch(const asio::any_io_executor& executor) {
-            ready.emplace(executor, socket.get(zmq::sockopt::fd));
+        void watch(const asio::any_io_executor& on) {
+            ready.emplace(on, socket.get(zmq::sockopt::fd));
         }
         void close() noexcept {
             if (ready) ready->release();  // the descriptor belongs to ZeroMQ

@@ -609,10 +609,10 @@ private:
     };
 
     Init find_init() const {
-        if (exit_status()) return {};
+        if (exit_status()) return Init();
         const auto inner = detail::children_of(pid());
-        if (inner.empty()) return {};
-        return {inner.front(), detail::open_child(inner.front(), pid())};
+        if (inner.empty()) return Init();
+        return Init{inner.front(), detail::open_child(inner.front(), pid())};
     }
 
     // The kernel ends a pid namespace with its init, and bwrap outside collects it and follows:

@@ -2,6 +2,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/detail/python_source.hpp>
+#include <limits>
 #include <string>
 
 using namespace ipybox::detail;
@@ -32,7 +33,7 @@ BOOST_AUTO_TEST_CASE(literals) {
 
 BOOST_AUTO_TEST_CASE(docstrings_cannot_end_early) {
     BOOST_TEST(python_docstring("plain", 4, 100) == R"("""plain""")");
-    BOOST_TEST(python_docstring(R"(""")", 4, 100) == R"("""\"\"\"""")" || python_docstring(R"(""")", 4, 100).find("\"\"\"\"\"\"\"") == std::string::npos);
+    BOOST_TEST(python_docstring("\"\"\"", 4, 100) == "\"\"\"\"\\\"\\\"\"\"\"");
     BOOST_TEST(python_docstring("a\"", 4, 100) == R"("""a\"""")");
     BOOST_TEST(python_docstring("a\\", 4, 100) == R"("""a\\""")");
     BOOST_TEST(python_docstring("one\r\ntwo\u2028\n three \v", 4, 100) == "\"\"\"one\n    two\n\n     three\n    \"\"\"");

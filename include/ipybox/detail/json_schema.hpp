@@ -325,7 +325,8 @@ public:
     const Schema& effective(const Schema& schema) {
         if (!schema.ref && !schema.lists.count(Key::all_of)) return schema;
         const auto [it, fresh] = effective_.try_emplace(&schema, &any_);
-        if (!fresh) return *it->second;
+        if (!fresh || following_ > max_depth) return *it->second;
+        ++following_;
         const auto [others, own] = conjuncts(schema);
         std::vector<Schema::Ptr> parts;
         for (const auto* part : others)
@@ -341,6 +342,7 @@ public:
             merged.default_value = schema.default_value;
             result = add(std::move(merged));
         }
+        --following_;
         effective_[&schema] = result;
         return *result;
     }
@@ -629,6 +631,7 @@ private:
     std::deque<Schema> schemas_;
     const Schema any_{};
     Schema::Ptr root_ = nullptr;
+    int following_ = 0;  // nested references
     std::unordered_map<const json::value*, Schema::Ptr> compiled_;
     std::unordered_map<Schema::Ptr, Schema::Ptr> targets_, effective_;
     std::unordered_map<Schema::Ptr, Conjuncts> conjuncts_;
