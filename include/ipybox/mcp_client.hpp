@@ -5,9 +5,7 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
-#include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/json/serialize.hpp>
 #include <cstdint>
@@ -35,13 +33,13 @@ namespace ipybox {
 enum class McpEra { detect, legacy, modern };
 
 struct McpClientOptions {
-    std::string name;                // the server's name in messages
+    std::string name;  // the server's name in messages
     McpEra era = McpEra::detect;
     Duration connect_timeout = std::chrono::seconds(30);
     Duration discover_timeout = std::chrono::seconds(5);  // for the answer that tells the era
-    json::object client_info;        // empty: ipybox and its version
-    json::object capabilities;       // what on_request can answer, as the protocol spells it
-    json::array roots;               // {"uri", "name"}; offered as a capability when not empty
+    json::object client_info;                             // empty: ipybox and its version
+    json::object capabilities;  // what on_request can answer, as the protocol spells it
+    json::array roots;          // {"uri", "name"}; offered as a capability when not empty
     // Answers elicitation/create and sampling/createMessage: gets method and params, returns the
     // result, or throws to refuse. Empty: every such request is declined.
     std::function<awaitable<json::object>(std::string, json::object)> on_request;
@@ -64,9 +62,9 @@ struct CallOptions {
 };
 
 struct CallResult {
-    json::array content;             // objects with "type": text, image, audio, resource, …
+    json::array content;  // objects with "type": text, image, audio, resource, …
     std::optional<json::value> structured_content;
-    bool is_error = false;           // the tool ran and failed; content says why
+    bool is_error = false;  // the tool ran and failed; content says why
     json::object meta;
 };
 
@@ -145,8 +143,8 @@ private:
         bool closed = false;
         bool connected = false;
         std::int64_t last_id = 0;
-        std::size_t answering = 0;                   // requests of the server being answered
-        Clock::time_point log_second{};              // in which log_lines were logged for it
+        std::size_t answering = 0;       // requests of the server being answered
+        Clock::time_point log_second{};  // in which log_lines were logged for it
         std::size_t log_lines = 0;
         McpEra era = McpEra::detect;
         std::string protocol_version;
@@ -181,7 +179,8 @@ private:
     // are ignored.
     class Forget {
     public:
-        Forget(StatePtr state, const PendingPtr& pending) : state_(std::move(state)), id_(pending->id) {}
+        Forget(StatePtr state, const PendingPtr& pending)
+            : state_(std::move(state)), id_(pending->id) {}
         ~Forget() { state_->pending.erase(id_); }
         Forget(const Forget&) = delete;
         Forget& operator=(const Forget&) = delete;
@@ -207,6 +206,7 @@ private:
     static std::string seconds(Duration duration);
 
     static awaitable<void> connect(StatePtr state, Sandbox& sandbox);
+    static awaitable<void> attempt(StatePtr state, Sandbox& sandbox, std::exception_ptr& failure);
     static awaitable<void> open(StatePtr state, Sandbox& sandbox, Clock::time_point deadline);
     static bool adopt_discovery(const StatePtr& state, const Pending& probe);
     static void adopt_initialize(const StatePtr& state, const json::object& result);
@@ -227,7 +227,8 @@ private:
 
     static awaitable<void> read(StatePtr state);
     static void dispatch(const StatePtr& state, json::object message);
-    static void notified(const StatePtr& state, std::string_view method, const json::object& params);
+    static void notified(const StatePtr& state, std::string_view method,
+                         const json::object& params);
     static void progressed(const StatePtr& state, const json::object& params);
     static void logged(const StatePtr& state, const json::object& params);
     static awaitable<void> answer(StatePtr state, json::value id, std::string method,
@@ -261,7 +262,8 @@ inline awaitable<CallResult> McpClient::call_tool(std::string name, json::object
 inline awaitable<json::object> McpClient::request(std::string method, json::object params,
                                                   CallOptions options) {
     std::string what = detail::excerpt(method, max_text);
-    return exchange(state_, std::move(method), std::move(params), std::move(options), std::move(what));
+    return exchange(state_, std::move(method), std::move(params), std::move(options),
+                    std::move(what));
 }
 inline awaitable<void> McpClient::close() { return shut(state_); }
 
@@ -269,8 +271,9 @@ inline awaitable<void> McpClient::close() { return shut(state_); }
 inline void McpClient::spawn(const StatePtr& state, awaitable<void> work) {
     const auto task = state->tasks.emplace(state->tasks.end());
     asio::co_spawn(state->executor, std::move(work),
-                   asio::bind_cancellation_slot(
-                       task->slot(), [state, task](std::exception_ptr) { state->tasks.erase(task); }));
+                   asio::bind_cancellation_slot(task->slot(), [state, task](std::exception_ptr) {
+                       state->tasks.erase(task);
+                   }));
 }
 
 // What a transport threw, as an error that names the server.
@@ -288,7 +291,8 @@ inline Error McpClient::translate(const StatePtr& state, std::exception_ptr fail
 }
 
 inline std::string McpClient::seconds(Duration duration) {
-    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+    const auto milliseconds =
+        std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
     auto text = std::to_string(milliseconds / 1000);
     if (const auto rest = milliseconds % 1000; rest != 0)
         text += "." + std::to_string(1000 + rest).substr(1);
@@ -301,9 +305,9 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
     if (state->connected) throw state->error(errc::bad_argument, "connect() was called twice");
     const auto deadline = deadline_after(state->options.connect_timeout);
     const auto late = [&state](std::string_view what) {
-        return state->error(errc::timed_out,
-                            std::string(what) + " within " + seconds(state->options.connect_timeout) +
-                                " (connect timeout)");
+        return state->error(errc::timed_out, std::string(what) + " within " +
+                                                 seconds(state->options.connect_timeout) +
+                                                 " (connect timeout)");
     };
     const McpEra preset = state->options.era;
     co_await open(state, sandbox, deadline);
@@ -352,21 +356,30 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
     if (refused && probe && adopt_discovery(state, *probe)) co_return;
     adopt_initialize(state, result_of(state, *handshake, "initialize"));
     json::object nothing;
-    spawn(state, deliver(state, detail::rpc_notification("notifications/initialized", std::move(nothing)),
-                         PendingPtr()));
+    spawn(state,
+          deliver(state, detail::rpc_notification("notifications/initialized", std::move(nothing)),
+                  PendingPtr()));
     state->connected = true;
 }
 
+inline awaitable<void> McpClient::attempt(StatePtr state, Sandbox& sandbox,
+                                          std::exception_ptr& failure) {
+    try {
+        co_await state->transport->open(sandbox);
+    } catch (const std::exception&) {
+        failure = std::current_exception();
+    }
+}
+
 // Opens the transport and starts reading from it.
-inline awaitable<void> McpClient::open(StatePtr state, Sandbox& sandbox, Clock::time_point deadline) {
-    asio::steady_timer timer(state->executor, deadline);
-    auto race = asio::experimental::make_parallel_group(
-        asio::co_spawn(state->executor, state->transport->open(sandbox), asio::deferred),
-        timer.async_wait(asio::deferred));
-    const auto [order, failure, expired] =
-        co_await race.async_wait(asio::experimental::wait_for_one(), asio::use_awaitable);
+inline awaitable<void> McpClient::open(StatePtr state, Sandbox& sandbox,
+                                       Clock::time_point deadline) {
+    std::exception_ptr failure;
+    auto attempted = attempt(state, sandbox, failure);
+    auto limit = sleep_until(deadline);
+    const bool in_time = co_await ends_first(std::move(attempted), std::move(limit));
     if (state->closed) throw *state->failure;
-    if (order[0] == 1 && !expired)
+    if (!in_time)
         throw state->error(errc::timed_out, "could not be started or reached within " +
                                                 seconds(state->options.connect_timeout) +
                                                 " (connect timeout)");
@@ -412,12 +425,14 @@ inline bool McpClient::adopt_discovery(const StatePtr& state, const Pending& pro
         code != detail::rpc_unsupported_version)
         return false;
     const json::value* data = error->get_object().if_contains("data");
-    const json::value* supported =
-        data != nullptr && data->is_object() ? data->get_object().if_contains("supported") : nullptr;
+    const json::value* supported = data != nullptr && data->is_object()
+                                       ? data->get_object().if_contains("supported")
+                                       : nullptr;
     if (knows_legacy(supported)) return false;
-    throw state->error(errc::mcp_protocol,
-                       "refuses protocol version 2026-07-28: " +
-                           detail::excerpt(detail::string_of(error->get_object(), "message"), max_text));
+    throw state->error(
+        errc::mcp_protocol,
+        "refuses protocol version 2026-07-28: " +
+            detail::excerpt(detail::string_of(error->get_object(), "message"), max_text));
 }
 
 inline void McpClient::adopt_initialize(const StatePtr& state, const json::object& result) {
@@ -425,14 +440,17 @@ inline void McpClient::adopt_initialize(const StatePtr& state, const json::objec
     bool known = false;
     for (const auto candidate : legacy_versions) known = known || candidate == version;
     if (!known)
-        throw state->error(errc::mcp_protocol,
-                           "speaks protocol version \"" + detail::excerpt(version, 64) +
-                               "\"; this client knows 2026-07-28, 2025-11-25, 2025-06-18, 2025-03-26 "
-                               "and 2024-11-05");
+        throw state->error(
+            errc::mcp_protocol,
+            "speaks protocol version \"" + detail::excerpt(version, 64) +
+                "\"; this client knows 2026-07-28, 2025-11-25, 2025-06-18, 2025-03-26 "
+                "and 2024-11-05");
     state->protocol_version = version;
-    if (const auto* value = result.if_contains("capabilities"); value != nullptr && value->is_object())
+    if (const auto* value = result.if_contains("capabilities");
+        value != nullptr && value->is_object())
         state->capabilities = value->get_object();
-    if (const auto* value = result.if_contains("serverInfo"); value != nullptr && value->is_object())
+    if (const auto* value = result.if_contains("serverInfo");
+        value != nullptr && value->is_object())
         state->server_info = value->get_object();
     state->instructions = detail::string_of(result, "instructions");
 }
@@ -469,12 +487,14 @@ inline McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string
         entries["io.modelcontextprotocol/clientInfo"] = client_info(state);
     }
     state->pending.emplace(pending->id, pending);
-    spawn(state, deliver(state, detail::rpc_request(pending->id, method, std::move(params)), pending));
+    spawn(state,
+          deliver(state, detail::rpc_request(pending->id, method, std::move(params)), pending));
     return pending;
 }
 
 // Sends a message on its own, so that neither a limit nor a cancellation can cut it in two.
-inline awaitable<void> McpClient::deliver(StatePtr state, json::object message, PendingPtr pending) {
+inline awaitable<void> McpClient::deliver(StatePtr state, json::object message,
+                                          PendingPtr pending) {
     std::exception_ptr failure;
     try {
         co_await state->transport->send(std::move(message));
@@ -508,8 +528,9 @@ inline void McpClient::withdraw(const StatePtr& state, const PendingPtr& pending
     json::object params;
     params.emplace("requestId", pending->id);
     params.emplace("reason", reason);
-    spawn(state, deliver(state, detail::rpc_notification("notifications/cancelled", std::move(params)),
-                         PendingPtr()));
+    spawn(state,
+          deliver(state, detail::rpc_notification("notifications/cancelled", std::move(params)),
+                  PendingPtr()));
     state->transport->cancel(pending->id);
 }
 
@@ -556,12 +577,13 @@ inline awaitable<json::object> McpClient::exchange(StatePtr state, std::string m
         const auto now = Clock::now();
         if (now >= total_deadline) {
             withdraw(state, pending, "it took too long");
-            throw state->error(errc::timed_out,
-                               what + " took longer than " + seconds(total) + " (absolute timeout)");
+            throw state->error(errc::timed_out, what + " took longer than " + seconds(total) +
+                                                    " (absolute timeout)");
         }
         if (now >= pending->idle_deadline) {
             withdraw(state, pending, "neither an answer nor progress in time");
-            throw state->error(errc::timed_out, what + " brought neither an answer nor progress for " +
+            throw state->error(errc::timed_out, what +
+                                                    " brought neither an answer nor progress for " +
                                                     seconds(idle) + " (idle timeout)");
         }
     }
@@ -609,12 +631,13 @@ inline awaitable<json::array> McpClient::list(StatePtr state) {
                                                        "\" came twice");
     }
     if (left_out > 0)
-        state->log(LogLevel::warning, std::to_string(left_out) + " of its tools have no name: left out");
+        state->log(LogLevel::warning,
+                   std::to_string(left_out) + " of its tools have no name: left out");
     co_return tools;
 }
 
-inline awaitable<CallResult> McpClient::call(StatePtr state, std::string name, json::object arguments,
-                                             CallOptions limits) {
+inline awaitable<CallResult> McpClient::call(StatePtr state, std::string name,
+                                             json::object arguments, CallOptions limits) {
     const std::string what = "tool \"" + detail::excerpt(name, 200) + "\"";
     std::string method = "tools/call", called = what;
     json::object params;
@@ -627,8 +650,9 @@ inline awaitable<CallResult> McpClient::call(StatePtr state, std::string name, j
         return state->error(errc::mcp_protocol, what + " returned " + std::string(how));
     };
     if (detail::string_of(answer, "resultType") == "input_required")
-        throw state->error(errc::mcp_error,
-                           what + " asks for input from a person or a model; this client gives none");
+        throw state->error(
+            errc::mcp_error,
+            what + " asks for input from a person or a model; this client gives none");
     CallResult result;
     if (json::value* content = answer.if_contains("content")) {
         if (!content->is_array()) throw broken("content that is no array");
@@ -665,14 +689,17 @@ inline void McpClient::dispatch(const StatePtr& state, json::object message) {
     const auto rpc = detail::classify(message);
     if (rpc.kind == Kind::notification || rpc.kind == Kind::request) {
         json::object params;
-        if (rpc.body != nullptr && rpc.body->is_object()) params = std::move(rpc.body->get_object());
+        if (rpc.body != nullptr && rpc.body->is_object())
+            params = std::move(rpc.body->get_object());
         if (rpc.kind == Kind::notification) {
             notified(state, rpc.method, params);
         } else if (state->answering < max_answering) {
             ++state->answering;
-            spawn(state, answer(state, std::move(*rpc.id), std::string(rpc.method), std::move(params)));
+            spawn(state,
+                  answer(state, std::move(*rpc.id), std::string(rpc.method), std::move(params)));
         } else {
-            state->log(LogLevel::warning, "sends more requests than it takes answers: one is dropped");
+            state->log(LogLevel::warning,
+                       "sends more requests than it takes answers: one is dropped");
         }
         return;
     }
@@ -688,8 +715,8 @@ inline void McpClient::dispatch(const StatePtr& state, json::object message) {
     }
     const PendingPtr pending = found->second;
     if (rpc.kind == Kind::malformed) {
-        pending->fail(
-            state->error(errc::mcp_protocol, std::string("sent a malformed answer: ") + rpc.problem));
+        pending->fail(state->error(errc::mcp_protocol,
+                                   std::string("sent a malformed answer: ") + rpc.problem));
     } else {
         pending->reply = std::move(message);
         pending->wake.cancel();
@@ -705,7 +732,8 @@ inline void McpClient::notified(const StatePtr& state, std::string_view method,
             logged(state, params);
         } else if (method == "notifications/tools/list_changed") {
             // A copy: the callback may destroy the client.
-            if (const auto changed = state->options.on_tools_changed; changed && !state->closed) changed();
+            if (const auto changed = state->options.on_tools_changed; changed && !state->closed)
+                changed();
         }
     } catch (const std::exception& error) {
         state->log(LogLevel::error, std::string("a callback failed: ") + error.what());
@@ -749,7 +777,8 @@ inline void McpClient::logged(const StatePtr& state, const json::object& params)
     }
     if (++state->log_lines > max_log_lines) return;
     std::string text(detail::string_of(params, "data"));
-    if (!data->is_string() && detail::text_size(*data) <= 64 * max_text) text = json::serialize(*data);
+    if (!data->is_string() && detail::text_size(*data) <= 64 * max_text)
+        text = json::serialize(*data);
     state->log(at, "log: " + detail::excerpt(text, max_text));
 }
 
@@ -774,7 +803,8 @@ inline awaitable<void> McpClient::answer(StatePtr state, json::value id, std::st
         } catch (const std::exception& error) {
             refusal = error.what();
         }
-        if (!refusal.empty() && method == "sampling/createMessage") code = detail::rpc_rejected_by_user;
+        if (!refusal.empty() && method == "sampling/createMessage")
+            code = detail::rpc_rejected_by_user;
     } else if (method == "roots/list") {
         result.emplace("roots", state->options.roots);
     } else if (method == "elicitation/create") {

@@ -64,10 +64,10 @@ public:
                                     0x04000000u /* NEWUTS */, 0x08000000u /* NEWIPC */,
                                     0x10000000u /* NEWUSER */, 0x20000000u /* NEWPID */,
                                     0x40000000u /* NEWNET */, 0x00000080u /* NEWTIME */})
-            deny("clone", EPERM, {SCMP_A0(SCMP_CMP_MASKED_EQ, flag, flag)});
+            deny("clone", EPERM, {masked(0, flag)});
         // The kernel looks at 32 bits of the request only.
         for (const unsigned request : {0x5412u /* TIOCSTI */, 0x541cu /* TIOCLINUX */})
-            deny("ioctl", EPERM, {SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, request)});
+            deny("ioctl", EPERM, {low_half(1, request)});
         deny_sockets();
         deny_setuid_bits();
     }
@@ -107,9 +107,11 @@ private:
         constexpr unsigned allowed[] = {1, 2, 10, 16};
         for (unsigned family = 0; family < 16; ++family)
             if (std::find(std::begin(allowed), std::end(allowed), family) == std::end(allowed))
-                deny("socket", EAFNOSUPPORT, {SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, family)});
-        deny("socket", EAFNOSUPPORT, {SCMP_A0(SCMP_CMP_GT, 16)});
-        deny("socket", EAFNOSUPPORT, {SCMP_A0(SCMP_CMP_EQ, 16), SCMP_A2(SCMP_CMP_NE, 0)});
+                deny("socket", EAFNOSUPPORT, {low_half(0, family)});
+        const scmp_arg_cmp newer{0, SCMP_CMP_GT, 16, 0}, netlink{0, SCMP_CMP_EQ, 16, 0};
+        const scmp_arg_cmp not_route{2, SCMP_CMP_NE, 0, 0};
+        deny("socket", EAFNOSUPPORT, {newer});
+        deny("socket", EAFNOSUPPORT, {netlink, not_route});
     }
     // A file with the setuid bit in the workspace would serve another user of the host.
     void deny_setuid_bits() {
@@ -128,6 +130,9 @@ private:
                 deny("openat", EPERM, {masked(2, creates), masked(3, bit)});
             }
         }
+    }
+    static scmp_arg_cmp low_half(unsigned argument, unsigned value) {
+        return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, 0xffffffffu, value};
     }
     static scmp_arg_cmp masked(unsigned argument, unsigned bits) {
         return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, bits, bits};

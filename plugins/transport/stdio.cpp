@@ -29,16 +29,16 @@ namespace {
 using namespace ipybox;
 using boost::system::error_code;
 
-constexpr auto patience = std::chrono::seconds(2);       // between close, SIGTERM and SIGKILL
+constexpr auto patience = std::chrono::seconds(2);            // between close, SIGTERM and SIGKILL
 constexpr std::size_t max_outgoing = std::size_t{256} << 20;  // for a server that does not read
 constexpr std::size_t max_after_exit = std::size_t{2} << 20;  // more than any pipe holds
-constexpr int max_noise_lines = 20;                      // of output that is no message, logged
-constexpr std::size_t shortest_secret = 6;               // shorter values would blank out words
+constexpr int max_noise_lines = 20;         // of output that is no message, logged
+constexpr std::size_t shortest_secret = 6;  // shorter values would blank out words
 
 struct Settings {
     std::string command;
     std::vector<std::string> arguments;
-    std::map<std::string, std::string> env;   // as configured: may hold secrets
+    std::map<std::string, std::string> env;  // as configured: may hold secrets
     std::filesystem::path cwd;
     Logger logger;
 
@@ -66,9 +66,10 @@ struct Connection {
 
     void noise(std::string_view line) {
         if (++noise_lines > max_noise_lines) return;
-        settings.logger(LogLevel::info,
-                        settings.command + " printed a line that is no message: " +
-                            detail::excerpt(settings.redacted(std::string(line.substr(0, 4096))), 512));
+        settings.logger(
+            LogLevel::info,
+            settings.command + " printed a line that is no message: " +
+                detail::excerpt(settings.redacted(std::string(line.substr(0, 4096))), 512));
     }
 
     std::shared_ptr<const Settings> shared_settings;
@@ -76,20 +77,20 @@ struct Connection {
     std::unique_ptr<SandboxedProcess> process;
     asio::posix::stream_descriptor input;
     asio::posix::stream_descriptor output;
-    Event changed;             // something below did
+    Event changed;  // something below did
     detail::MessageSplitter splitter;
     std::deque<std::string> outgoing;  // lines that the pipe had no room for
     std::size_t outgoing_size = 0;
     std::size_t sent_of_first = 0;
-    std::uint64_t queued = 0;          // lines ever put into outgoing, and written from it
+    std::uint64_t queued = 0;  // lines ever put into outgoing, and written from it
     std::uint64_t written = 0;
     std::size_t read_after_exit = 0;
     int noise_lines = 0;
-    bool spoke = false;                // a message came
+    bool spoke = false;  // a message came
     bool exited = false;
     bool closed = false;
-    bool broken = false;               // nothing can be written any more
-    std::optional<Error> end;          // why the server is gone
+    bool broken = false;       // nothing can be written any more
+    std::optional<Error> end;  // why the server is gone
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -118,7 +119,8 @@ awaitable<void> find_out(ConnectionPtr connection) {
     if (!connection->spoke) text += " before it answered";
     const auto tail = detail::excerpt(
         connection->settings.redacted(connection->process->output_tail()), std::size_t{8} << 10);
-    text += tail.empty() ? "; it wrote nothing to standard error" : "; its standard error ends in:\n" + tail;
+    text += tail.empty() ? "; it wrote nothing to standard error"
+                         : "; its standard error ends in:\n" + tail;
     connection->end = Error(errc::mcp_connection, text);
     connection->changed.notify();
 }
@@ -139,10 +141,10 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
         if (!next) {
             if (!connection->end) {
                 connection->end =
-                    Error(errc::mcp_protocol, connection->settings.command +
-                                                  " sent a message of more than " +
-                                                  std::to_string(detail::default_max_message >> 20) +
-                                                  " MiB; the server was stopped");
+                    Error(errc::mcp_protocol,
+                          connection->settings.command + " sent a message of more than " +
+                              std::to_string(detail::default_max_message >> 20) +
+                              " MiB; the server was stopped");
                 connection->process->kill_tree();
                 connection->changed.notify();
             }
@@ -158,7 +160,8 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
         error_code error;
         std::size_t size = 0;
         if (!exited) {
-            const auto [failure, count] = co_await connection->output.async_read_some(buffer, as_result);
+            const auto [failure, count] =
+                co_await connection->output.async_read_some(buffer, as_result);
             error = failure;
             size = count;
         } else if (connection->read_after_exit > max_after_exit) {
@@ -190,7 +193,9 @@ awaitable<void> write_out(ConnectionPtr connection) {
         if (connection->closed) break;
         const auto& line = connection->outgoing.front();
         std::size_t size = 0;
-        if (!error) size = connection->input.write_some(asio::buffer(line) + connection->sent_of_first, error);
+        if (!error)
+            size =
+                connection->input.write_some(asio::buffer(line) + connection->sent_of_first, error);
         if (error == asio::error::would_block) continue;
         if (error) {
             connection->broken = true;
@@ -228,7 +233,8 @@ awaitable<void> send_to(ConnectionPtr connection, json::object message) {
         connection->outgoing_size += line.size();
         connection->outgoing.push_back(std::move(line));
         const auto mine = ++connection->queued;
-        if (idle) asio::co_spawn(connection->input.get_executor(), write_out(connection), asio::detached);
+        if (idle)
+            asio::co_spawn(connection->input.get_executor(), write_out(connection), asio::detached);
         while (connection->written < mine && !connection->broken && !connection->closed &&
                !connection->end)
             co_await connection->changed.wait();
@@ -287,7 +293,8 @@ void abandon(Connection& connection) {
 // Our end of one of the process's pipes, independent of the process's life.
 void take_over(int pipe, asio::posix::stream_descriptor& end) {
     const int copy = ::fcntl(pipe, F_DUPFD_CLOEXEC, 3);
-    if (copy < 0) throw Error(errc::io_error, std::string("cannot copy a pipe: ") + ::strerror(errno));
+    if (copy < 0)
+        throw Error(errc::io_error, std::string("cannot copy a pipe: ") + ::strerror(errno));
     end.assign(copy);
     end.non_blocking(true);
 }
@@ -305,7 +312,8 @@ public:
         if (const auto* env = config.if_contains("env"))
             for (const auto& [name, value] : env->as_object())
                 settings.env.emplace(name, value.as_string());
-        if (const auto* cwd = config.if_contains("cwd")) settings.cwd = std::string(cwd->as_string());
+        if (const auto* cwd = config.if_contains("cwd"))
+            settings.cwd = std::string(cwd->as_string());
     }
 
     ~StdioTransport() override {
@@ -361,7 +369,8 @@ private:
             fresh->process->input().close();
             fresh->process->output().close();
         } catch (const Error& error) {
-            failure = error.code() == errc::io_error ? Error(errc::mcp_connection, error.detail()) : error;
+            failure = error.code() == errc::io_error ? Error(errc::mcp_connection, error.detail())
+                                                     : error;
         }
         if (failure) throw *failure;
         if (state->closed || state->destroyed) throw_closed();
@@ -377,8 +386,8 @@ private:
     // What MCP clients pass on from their own environment, and what the configuration adds.
     static std::map<std::string, std::string> environment(const Settings& settings) {
         auto env = settings.env;
-        for (const char* name : {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM",
-                                 "TMPDIR", "TZ", "USER"})
+        for (const char* name : {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL",
+                                 "TERM", "TMPDIR", "TZ", "USER"})
             if (const char* value = std::getenv(name)) env.emplace(name, value);
         return env;
     }
@@ -387,8 +396,9 @@ private:
         const auto path = policy.env.find("PATH");
         auto command = settings.command;
         if (command.find('/') != command.npos) command = (policy.cwd / command).string();
-        const auto found = find_program(
-            command, path == policy.env.end() ? std::string_view() : std::string_view(path->second));
+        const auto found =
+            find_program(command, path == policy.env.end() ? std::string_view()
+                                                           : std::string_view(path->second));
         if (found) return found->string();
         throw Error(errc::missing_dependency,
                     "the command \"" + settings.command +

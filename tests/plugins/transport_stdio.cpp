@@ -58,8 +58,9 @@ struct Fixture {
     }
     static json::object node_server(const std::string& name, const Arguments& arguments) {
         Arguments all = arguments;
-        all.insert(all.begin(),
-                   (test::node_servers() / "@modelcontextprotocol" / name / "dist" / "index.js").string());
+        all.insert(
+            all.begin(),
+            (test::node_servers() / "@modelcontextprotocol" / name / "dist" / "index.js").string());
         return params("node", all);
     }
     void connect(const json::object& config, McpClientOptions options = McpClientOptions()) {
@@ -67,7 +68,8 @@ struct Fixture {
         client = std::make_unique<McpClient>(host.executor, transport(config), std::move(options));
         test::run(context, client->connect(*sandbox));
     }
-    CallResult call(std::string tool, std::string_view arguments, CallOptions limits = CallOptions()) {
+    CallResult call(std::string tool, std::string_view arguments,
+                    CallOptions limits = CallOptions()) {
         auto object = json::parse(arguments).as_object();
         return test::run(context,
                          client->call_tool(std::move(tool), std::move(object), std::move(limits)));
@@ -100,13 +102,16 @@ struct Fixture {
     std::unique_ptr<McpClient> client;
 };
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+bool contains(const std::string& text, std::string_view part) {
+    return text.find(part) != text.npos;
+}
 
 bool alive(pid_t pid) { return ::kill(pid, 0) == 0; }
 
 std::size_t open_files() {
     std::size_t count = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+        ++count;
     return count;
 }
 
@@ -120,7 +125,8 @@ BOOST_AUTO_TEST_CASE(the_filesystem_server_reads_a_file) {
     BOOST_TEST(!client->server_info().empty());
     const auto tools = test::run(context, client->list_tools());
     BOOST_TEST(tools.size() >= 10u);
-    const auto path = json::serialize(json::value(json::string((directory.path() / "hello.txt").string())));
+    const auto path =
+        json::serialize(json::value(json::string((directory.path() / "hello.txt").string())));
     BOOST_TEST(text(call("read_text_file", "{\"path\":" + path + "}")) == "hello from a file");
     BOOST_TEST(call("read_text_file", R"({"path":"/etc/passwd"})").is_error);
 }
@@ -134,7 +140,8 @@ BOOST_AUTO_TEST_CASE(the_everything_server_returns_text_image_structure_and_prog
                           block.at("mimeType").as_string() == "image/png" &&
                           !block.at("data").as_string().empty());
     BOOST_TEST(image);
-    BOOST_TEST(call("get-structured-content", R"({"location":"New York"})").structured_content.has_value());
+    BOOST_TEST(call("get-structured-content", R"({"location":"New York"})")
+                   .structured_content.has_value());
     int reports = 0;
     CallOptions limits;
     limits.on_progress = [&](const CallProgress&) { ++reports; };
@@ -146,14 +153,20 @@ BOOST_AUTO_TEST_CASE(both_eras_and_all_kinds_of_results) {
     for (const char* era : {"legacy", "modern", "both"}) {
         Fixture each;
         each.connect(each.server({"--era", era}));
-        BOOST_TEST((each.client->era() == (std::string(era) == "legacy" ? McpEra::legacy : McpEra::modern)));
+        BOOST_TEST((each.client->era() ==
+                    (std::string(era) == "legacy" ? McpEra::legacy : McpEra::modern)));
         BOOST_TEST(each.client->instructions() == "Use me.");
-        BOOST_TEST(each.call("add", R"({"a":2,"b":3})").structured_content->at("sum").to_number<int>() == 5);
+        BOOST_TEST(
+            each.call("add", R"({"a":2,"b":3})").structured_content->at("sum").to_number<int>() ==
+            5);
         BOOST_TEST(each.call("error", "{}").is_error);
-        BOOST_TEST((failure([&] { each.call("error", R"({"protocol":true})"); }).code() == errc::mcp_error));
-        BOOST_TEST(each.call("structured", R"({"value":[null,{"x":[]}]})").meta.at("source").as_string() ==
-                   "test");
-        BOOST_TEST(each.call("image", "{}").content.at(1).at("mimeType").as_string() == "image/png");
+        BOOST_TEST((failure([&] { each.call("error", R"({"protocol":true})"); }).code() ==
+                    errc::mcp_error));
+        BOOST_TEST(
+            each.call("structured", R"({"value":[null,{"x":[]}]})").meta.at("source").as_string() ==
+            "test");
+        BOOST_TEST(each.call("image", "{}").content.at(1).at("mimeType").as_string() ==
+                   "image/png");
     }
 }
 
@@ -204,7 +217,8 @@ BOOST_AUTO_TEST_CASE(many_calls_at_once_are_not_mixed_up) {
     int right = 0, finished = 0;
     for (int number = 0; number < 500; ++number) {
         json::object arguments;
-        arguments["text"] = std::to_string(number) + std::string(static_cast<std::size_t>(number) * 40, 'x');
+        arguments["text"] =
+            std::to_string(number) + std::string(static_cast<std::size_t>(number) * 40, 'x');
         const auto expected = std::string(arguments["text"].as_string());
         asio::co_spawn(context, client->call_tool("echo", std::move(arguments), CallOptions()),
                        [&, expected](std::exception_ptr error, CallResult result) {
@@ -214,7 +228,8 @@ BOOST_AUTO_TEST_CASE(many_calls_at_once_are_not_mixed_up) {
     }
     call("echo", R"({"text":"last"})");
     context.restart();
-    while (finished < 500 && context.run_one_for(10s) > 0) {}
+    while (finished < 500 && context.run_one_for(10s) > 0) {
+    }
     BOOST_TEST(right == 500);
 }
 
@@ -260,13 +275,13 @@ BOOST_AUTO_TEST_CASE(death_in_a_call_fails_every_call_with_exit_code_and_last_wo
                            }
                        });
     }
-    const auto error =
-        failure([&] { call("die", R"({"code":41,"message":"out of cheese"})"); });
+    const auto error = failure([&] { call("die", R"({"code":41,"message":"out of cheese"})"); });
     BOOST_TEST((error.code() == errc::mcp_connection));
     for (const char* part : {"\"srv\"", "python3", "exit code 41", "out of cheese"})
         BOOST_TEST(contains(error.detail(), part), part);
     context.restart();
-    while (errors.size() < 3 && context.run_one_for(10s) > 0) {}
+    while (errors.size() < 3 && context.run_one_for(10s) > 0) {
+    }
     BOOST_REQUIRE_EQUAL(errors.size(), 3u);
     for (const auto& other : errors) BOOST_TEST(other == error.detail());
     BOOST_TEST((failure([&] { call("echo", R"({"text":"a"})"); }).detail() == error.detail()));
@@ -288,7 +303,9 @@ BOOST_AUTO_TEST_CASE(a_server_that_fails_at_start) {
 BOOST_AUTO_TEST_CASE(a_server_that_is_too_slow) {
     McpClientOptions options;
     options.connect_timeout = 300ms;
-    const auto error = failure([&] { connect(server({"--slow-start", "60"}), std::move(options)); });
+    const auto error = failure([&] {
+        connect(server({"--slow-start", "60"}), std::move(options));
+    });
     BOOST_TEST((error.code() == errc::timed_out));
 }
 
@@ -301,7 +318,9 @@ BOOST_AUTO_TEST_CASE(a_command_that_does_not_exist) {
 }
 
 BOOST_AUTO_TEST_CASE(a_command_that_is_no_server) {
-    const auto error = failure([&] { connect(params("sh", {"-c", "echo hello; read line; exit 0"})); });
+    const auto error = failure([&] {
+        connect(params("sh", {"-c", "echo hello; read line; exit 0"}));
+    });
     BOOST_TEST((error.code() == errc::mcp_connection));
     BOOST_TEST(contains(error.detail(), "exit code 0 before it answered"));
 }
@@ -409,7 +428,8 @@ BOOST_AUTO_TEST_CASE(destruction_ends_the_server) {
     const auto server_pid = pid();
     client.reset();
     context.restart();
-    while (alive(server_pid) && context.run_one_for(10s) > 0) {}
+    while (alive(server_pid) && context.run_one_for(10s) > 0) {
+    }
     BOOST_TEST(!alive(server_pid));
 }
 
@@ -434,17 +454,21 @@ BOOST_AUTO_TEST_CASE(nothing_is_left_open) {
 }
 
 BOOST_AUTO_TEST_CASE(the_configuration_is_checked) {
-    for (const char* config : {R"({})", R"({"command":""})", R"({"command":"sh","args":"x"})",
-                               R"({"command":"sh","env":{"A":1}})", R"({"command":"sh","type":"sse"})",
-                               R"({"command":"sh","comand":"x"})"})
-        BOOST_TEST((failure([&] { transport(json::parse(config).as_object()); }).code() == errc::bad_config),
+    for (const char* config :
+         {R"({})", R"({"command":""})", R"({"command":"sh","args":"x"})",
+          R"({"command":"sh","env":{"A":1}})", R"({"command":"sh","type":"sse"})",
+          R"({"command":"sh","comand":"x"})"})
+        BOOST_TEST((failure([&] { transport(json::parse(config).as_object()); }).code() ==
+                    errc::bad_config),
                    config);
 }
 
 BOOST_AUTO_TEST_CASE(a_transport_that_is_not_open_says_so) {
     auto unopened = transport(params("sh", {}));
-    BOOST_TEST((failure([&] { test::run(context, unopened->receive()); }).code() == errc::bad_argument));
-    BOOST_TEST((failure([&] { test::run(context, unopened->send({})); }).code() == errc::bad_argument));
+    BOOST_TEST(
+        (failure([&] { test::run(context, unopened->receive()); }).code() == errc::bad_argument));
+    BOOST_TEST(
+        (failure([&] { test::run(context, unopened->send({})); }).code() == errc::bad_argument));
     test::run(context, unopened->close());
 }
 

@@ -163,7 +163,8 @@ BOOST_AUTO_TEST_CASE(test_suite) {
     std::stringstream text;
     text << file.rdbuf();
     std::size_t wrong = 0, all = 0;
-    for (const auto& tool : parse(text.str()).as_array()) {
+    const auto tools = parse(text.str());
+    for (const auto& tool : tools.as_array()) {
         const auto& schema = tool.at("inputSchema");
         for (const auto& [key, expected] : {std::pair{"valid", true}, {"invalid", false}})
             for (const auto& value : tool.at(key).as_array()) {

@@ -116,8 +116,10 @@ BOOST_AUTO_TEST_CASE(unusual_but_correct_messages_are_accepted) {
     using Kind = RpcMessage::Kind;
     BOOST_TEST((kind_of_text(R"({"jsonrpc":"2.0","id":0,"result":null})") == Kind::result));
     BOOST_TEST((kind_of_text(R"({"jsonrpc":"2.0","id":"","method":"m"})") == Kind::request));
-    BOOST_TEST((kind_of_text(R"({"jsonrpc":"2.0","id":18446744073709551615,"result":1})") == Kind::result));
-    BOOST_TEST((kind_of_text(R"({"jsonrpc":"2.0","method":"m","params":[]})") == Kind::notification));
+    BOOST_TEST((kind_of_text(R"({"jsonrpc":"2.0","id":18446744073709551615,"result":1})") ==
+                Kind::result));
+    BOOST_TEST(
+        (kind_of_text(R"({"jsonrpc":"2.0","method":"m","params":[]})") == Kind::notification));
     BOOST_TEST((kind_of_text(R"({"jsonrpc":"2.0","error":{}})") == Kind::error));
 }
 
@@ -147,8 +149,10 @@ BOOST_AUTO_TEST_CASE(text_size_follows_the_text) {
 }
 
 BOOST_AUTO_TEST_CASE(splits_lines_however_they_arrive) {
-    const std::string stream = "{\"a\":1}\n{\"b\":\"x\\ny\"}\r\n\n  \r\n\t{\"c\":{}} \n[{\"d\":1},{\"e\":2}]\n";
-    const Texts expected = {R"({"a":1})", R"({"b":"x\ny"})", R"({"c":{}})", R"({"d":1})", R"({"e":2})"};
+    const std::string stream =
+        "{\"a\":1}\n{\"b\":\"x\\ny\"}\r\n\n  \r\n\t{\"c\":{}} \n[{\"d\":1},{\"e\":2}]\n";
+    const Texts expected = {R"({"a":1})", R"({"b":"x\ny"})", R"({"c":{}})", R"({"d":1})",
+                            R"({"e":2})"};
     for (std::size_t chunk = 1; chunk <= stream.size(); ++chunk) {
         MessageSplitter splitter;
         Texts all;
@@ -172,10 +176,12 @@ BOOST_AUTO_TEST_CASE(an_unfinished_line_yields_nothing) {
 BOOST_AUTO_TEST_CASE(noise_is_skipped_and_reported) {
     Texts noise;
     MessageSplitter splitter(1024, [&](std::string_view line) { noise.emplace_back(line); });
-    feed(splitter, "Server running\n{broken\n{\"a\":1}\n[1,2]\n\"text\"\n17\n{\"a\":1} {\"b\":2}\n[\n");
+    feed(splitter,
+         "Server running\n{broken\n{\"a\":1}\n[1,2]\n\"text\"\n17\n{\"a\":1} {\"b\":2}\n[\n");
     const Texts expected = {R"({"a":1})"};
     BOOST_TEST(take(splitter) == expected, boost::test_tools::per_element());
-    const Texts skipped = {"Server running", "{broken", "\"text\"", "17", "{\"a\":1} {\"b\":2}", "["};
+    const Texts skipped = {"Server running",      "{broken", "\"text\"", "17",
+                           "{\"a\":1} {\"b\":2}", "["};
     BOOST_TEST(noise == skipped, boost::test_tools::per_element());
 }
 

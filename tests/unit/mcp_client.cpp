@@ -56,7 +56,7 @@ struct Wire {
     std::vector<json::value> cancelled;
     std::function<void(Wire&, const json::object&)> on_message;
     std::optional<Error> death;
-    bool blocks = false;     // send() never ends
+    bool blocks = false;  // send() never ends
     bool closed = false;
     int opened = 0;
     int transports = 0;
@@ -65,7 +65,9 @@ struct Wire {
 
 class MemoryTransport final : public McpTransport {
 public:
-    explicit MemoryTransport(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) { ++wire_->transports; }
+    explicit MemoryTransport(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {
+        ++wire_->transports;
+    }
     ~MemoryTransport() override { --wire_->transports; }
 
     awaitable<void> open(Sandbox&) override {
@@ -104,7 +106,9 @@ private:
 class NoSandbox final : public Sandbox {
 public:
     awaitable<Capabilities> probe() override { co_return Capabilities(); }
-    std::filesystem::path guest_path(const Channel& channel) const override { return channel.host_path; }
+    std::filesystem::path guest_path(const Channel& channel) const override {
+        return channel.host_path;
+    }
     uid_t guest_user(const SandboxPolicy&) const override { return 0; }
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy, std::vector<std::string>,
                                                         std::vector<Channel>, Stdio) override {
@@ -139,13 +143,15 @@ struct Fixture {
 
     McpClient& client() {
         if (!client_)
-            client_ = std::make_unique<McpClient>(
-                context.get_executor(), std::make_unique<MemoryTransport>(peer), std::move(options));
+            client_ = std::make_unique<McpClient>(context.get_executor(),
+                                                  std::make_unique<MemoryTransport>(peer),
+                                                  std::move(options));
         return *client_;
     }
     void connect() { test::run(context, client().connect(sandbox)); }
     CallResult call(std::string name, CallOptions limits = CallOptions()) {
-        return test::run(context, client().call_tool(std::move(name), json::object(), std::move(limits)));
+        return test::run(context,
+                         client().call_tool(std::move(name), json::object(), std::move(limits)));
     }
     // What an operation throws.
     template <class Work>
@@ -195,7 +201,9 @@ void text_result(Wire& wire, const json::object& message, std::string_view text)
     wire.answer(message, std::move(result));
 }
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+bool contains(const std::string& text, std::string_view part) {
+    return text.find(part) != text.npos;
+}
 
 }  // namespace
 
@@ -304,7 +312,8 @@ BOOST_AUTO_TEST_CASE(a_modern_server_that_answers_late_is_modern) {
 
 BOOST_AUTO_TEST_CASE(a_server_that_ends_at_the_question_is_started_again) {
     peer->on_message = [](Wire& wire, const json::object& message) {
-        if (detail::string_of(message, "method") == "server/discover") return wire.die("expected initialize");
+        if (detail::string_of(message, "method") == "server/discover")
+            return wire.die("expected initialize");
         legacy(wire, message);
     };
     connect();
@@ -313,7 +322,9 @@ BOOST_AUTO_TEST_CASE(a_server_that_ends_at_the_question_is_started_again) {
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_never_lives_fails_with_its_last_words) {
-    peer->on_message = [](Wire& wire, const json::object&) { wire.die("exit code 7: no such module"); };
+    peer->on_message = [](Wire& wire, const json::object&) {
+        wire.die("exit code 7: no such module");
+    };
     const auto error = failure([&] { connect(); });
     BOOST_TEST((error.code() == errc::mcp_connection));
     BOOST_TEST(contains(error.detail(), "\"srv\""));
@@ -388,7 +399,8 @@ BOOST_AUTO_TEST_CASE(answers_find_their_calls_in_any_order) {
         if (detail::string_of(message, "method") == "tools/call") requests.push_back(message);
     BOOST_REQUIRE_EQUAL(requests.size(), 3u);
     for (const int at : {2, 0, 1}) {
-        const auto& name = requests[static_cast<std::size_t>(at)].at("params").at("name").as_string();
+        const auto& name =
+            requests[static_cast<std::size_t>(at)].at("params").at("name").as_string();
         text_result(*peer, requests[static_cast<std::size_t>(at)], name);
         settle();
     }
@@ -414,7 +426,8 @@ BOOST_AUTO_TEST_CASE(an_error_answer_names_server_tool_and_code) {
 }
 
 BOOST_AUTO_TEST_CASE(broken_results_are_protocol_errors) {
-    for (const char* result : {R"("text")", R"(null)", R"([1])", R"({"content":"x"})", R"({"content":[1]})"}) {
+    for (const char* result :
+         {R"("text")", R"(null)", R"([1])", R"({"content":"x"})", R"({"content":[1]})"}) {
         Fixture each;
         each.peer->on_message = [result](Wire& wire, const json::object& message) {
             legacy(wire, message);
@@ -447,7 +460,8 @@ BOOST_AUTO_TEST_CASE(three_pages_of_tools_become_one_list) {
         if (detail::string_of(message, "method") != "tools/list") return legacy(wire, message);
         const auto cursor = detail::string_of(message.at("params").as_object(), "cursor");
         if (cursor.empty())
-            wire.answer(message, object(R"({"tools":[{"name":"a"},{"name":"b"}],"nextCursor":"p2"})"));
+            wire.answer(message,
+                        object(R"({"tools":[{"name":"a"},{"name":"b"}],"nextCursor":"p2"})"));
         if (cursor == "p2") wire.answer(message, object(R"({"tools":[],"nextCursor":"p3"})"));
         if (cursor == "p3") wire.answer(message, object(R"({"tools":[{"name":"c"}]})"));
     };
@@ -475,7 +489,7 @@ BOOST_AUTO_TEST_CASE(a_cursor_that_comes_twice_is_an_error) {
 }
 
 BOOST_AUTO_TEST_CASE(endless_pages_and_endless_tools_are_errors) {
-    const auto endless = [this](std::string tool, int tools) {
+    const auto endless = [](std::string tool, int tools) {
         return [tool, tools, page = 0](Wire& to, const json::object& message) mutable {
             if (detail::string_of(message, "method") != "tools/list") return legacy(to, message);
             json::object result;
@@ -489,8 +503,8 @@ BOOST_AUTO_TEST_CASE(endless_pages_and_endless_tools_are_errors) {
             to.answer(message, std::move(result));
         };
     };
-    for (const auto& [tool, tools] : {std::pair<std::string, int>("a", 1'000), {"a", 0},
-                                      {std::string(1 << 20, 'x'), 10}}) {
+    for (const auto& [tool, tools] :
+         {std::pair<std::string, int>("a", 1'000), {"a", 0}, {std::string(1 << 20, 'x'), 10}}) {
         Fixture each;
         each.peer->on_message = endless(tool, tools);
         each.connect();
@@ -622,18 +636,21 @@ BOOST_AUTO_TEST_CASE(cancelling_the_coroutine_tells_the_server_and_a_late_answer
     asio::cancellation_signal signal;
     std::exception_ptr error;
     asio::co_spawn(context, client().call_tool("t", json::object(), CallOptions()),
-                   asio::bind_cancellation_slot(signal.slot(),
-                                                [&](std::exception_ptr e, CallResult) { error = e; }));
+                   asio::bind_cancellation_slot(
+                       signal.slot(), [&](std::exception_ptr e, CallResult) { error = e; }));
     settle();
     signal.emit(asio::cancellation_type::terminal);
     settle();
     BOOST_TEST((code_of(error) == errc::cancelled));
     const auto request = peer->last("tools/call");
-    BOOST_TEST(peer->last("notifications/cancelled").at("params").at("requestId") == request.at("id"));
+    BOOST_TEST(peer->last("notifications/cancelled").at("params").at("requestId") ==
+               request.at("id"));
     BOOST_TEST(peer->cancelled.size() == 1u);
     text_result(*peer, request, "late");
     settle();
-    peer->on_message = [](Wire& to, const json::object& message) { text_result(to, message, "next"); };
+    peer->on_message = [](Wire& to, const json::object& message) {
+        text_result(to, message, "next");
+    };
     BOOST_TEST(call("u").content.at(0).at("text").as_string() == "next");
 }
 
@@ -663,13 +680,15 @@ BOOST_AUTO_TEST_CASE(requests_of_the_server_are_answered) {
         return peer->sent.back();
     };
     BOOST_TEST(asked("ping").at("result").as_object().empty());
-    BOOST_TEST(json::serialize(asked("roots/list").at("result")) == R"({"roots":[{"uri":"file:///w"}]})");
+    BOOST_TEST(json::serialize(asked("roots/list").at("result")) ==
+               R"({"roots":[{"uri":"file:///w"}]})");
     BOOST_TEST(asked("elicitation/create").at("result").at("action").as_string() == "decline");
     const auto sample = asked("sampling/createMessage");
     BOOST_TEST(sample.at("error").at("code").as_int64() == -1);
     BOOST_TEST(contains(std::string(sample.at("error").at("message").as_string()), "declined"));
     BOOST_TEST(asked("no/such").at("error").at("code").as_int64() == -32601);
-    BOOST_TEST(peer->last("initialize").at("params").at("capabilities").as_object().contains("roots"));
+    BOOST_TEST(
+        peer->last("initialize").at("params").at("capabilities").as_object().contains("roots"));
 }
 
 BOOST_AUTO_TEST_CASE(the_application_may_answer_requests) {
@@ -695,15 +714,19 @@ BOOST_AUTO_TEST_CASE(the_application_may_answer_requests) {
 BOOST_AUTO_TEST_CASE(notifications_reach_logger_and_callback) {
     std::vector<std::pair<LogLevel, std::string>> lines;
     options.logger.level = LogLevel::info;
-    options.logger.write = [&](LogLevel level, std::string_view line) { lines.emplace_back(level, line); };
+    options.logger.write = [&](LogLevel level, std::string_view line) {
+        lines.emplace_back(level, line);
+    };
     int changes = 0;
     options.on_tools_changed = [&] { ++changes; };
     peer->on_message = legacy;
     connect();
     peer->say(R"({"jsonrpc":"2.0","method":"notifications/message",
         "params":{"level":"error","data":"\u001b[2Jboom"}})");
-    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"debug","data":"no"}})");
-    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":{"a":1}}})");
+    peer->say(
+        R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"debug","data":"no"}})");
+    peer->say(
+        R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":{"a":1}}})");
     peer->say(R"({"jsonrpc":"2.0","method":"notifications/tools/list_changed"})");
     peer->say(R"({"jsonrpc":"2.0","method":"notifications/of/tomorrow"})");
     settle();
@@ -714,7 +737,8 @@ BOOST_AUTO_TEST_CASE(notifications_reach_logger_and_callback) {
     BOOST_TEST(changes == 1);
     lines.clear();
     for (int line = 0; line < 2'000; ++line)
-        peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}})");
+        peer->say(
+            R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}})");
     settle();
     BOOST_TEST(lines.size() < 1'000u);
 }
@@ -739,18 +763,22 @@ BOOST_AUTO_TEST_CASE(hostile_messages_do_no_harm) {
     start_call("t");
     settle();
     const auto request = peer->last("tools/call");
-    for (const char* text : {
-             R"({})", R"({"jsonrpc":"2.0"})", R"({"jsonrpc":"2.0","id":999,"result":{}})",
-             R"({"jsonrpc":"2.0","id":-1,"result":{}})", R"({"jsonrpc":"2.0","id":"4","result":{}})",
-             R"({"jsonrpc":"2.0","id":18446744073709551615,"error":{}})",
-             R"({"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}})",
-             R"({"jsonrpc":"2.0","method":"notifications/progress"})",
-             R"({"jsonrpc":"2.0","method":"notifications/progress","params":[1]})",
-             R"({"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"4"}})",
-             R"({"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":77}})",
-             R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":7}})",
-             R"({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}})",
-         })
+    for (
+        const char* text : {
+            R"({})",
+            R"({"jsonrpc":"2.0"})",
+            R"({"jsonrpc":"2.0","id":999,"result":{}})",
+            R"({"jsonrpc":"2.0","id":-1,"result":{}})",
+            R"({"jsonrpc":"2.0","id":"4","result":{}})",
+            R"({"jsonrpc":"2.0","id":18446744073709551615,"error":{}})",
+            R"({"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}})",
+            R"({"jsonrpc":"2.0","method":"notifications/progress"})",
+            R"({"jsonrpc":"2.0","method":"notifications/progress","params":[1]})",
+            R"({"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"4"}})",
+            R"({"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":77}})",
+            R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":7}})",
+            R"({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}})",
+        })
         peer->say(text);
     settle();
     BOOST_TEST(results.empty());

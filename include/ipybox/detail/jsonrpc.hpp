@@ -83,8 +83,8 @@ struct RpcMessage {
     enum class Kind { result, error, request, notification, malformed };
 
     Kind kind = Kind::malformed;
-    json::value* id = nullptr;    // integer or string; null for notifications and errors without one
-    std::string_view method;      // requests and notifications
+    json::value* id = nullptr;  // integer or string; null for notifications and errors without one
+    std::string_view method;    // requests and notifications
     json::value* body = nullptr;  // result, error or params; null when params are absent
     const char* problem = "";     // why it is malformed
 };
@@ -177,7 +177,8 @@ inline std::size_t text_size(const json::value& value) noexcept {
     } else if (const auto* array = value.if_array()) {
         for (const auto& element : *array) size += text_size(element) + 1;
     } else if (const auto* object = value.if_object()) {
-        for (const auto& member : *object) size += member.key().size() + text_size(member.value()) + 4;
+        for (const auto& member : *object)
+            size += member.key().size() + text_size(member.value()) + 4;
     } else {
         size += 6;
     }
@@ -226,10 +227,12 @@ public:
                 return message;
             }
             char* const start = buffer_.get() + begin_;
-            const auto* stop = end_ == scanned_ ? nullptr
-                                                : static_cast<const char*>(std::memchr(
-                                                      buffer_.get() + scanned_, '\n', end_ - scanned_));
-            const auto size = stop == nullptr ? end_ - begin_ : static_cast<std::size_t>(stop - start);
+            const auto* stop = end_ == scanned_
+                                   ? nullptr
+                                   : static_cast<const char*>(std::memchr(buffer_.get() + scanned_,
+                                                                          '\n', end_ - scanned_));
+            const auto size =
+                stop == nullptr ? end_ - begin_ : static_cast<std::size_t>(stop - start);
             if (size > limit_) return make_error_code(errc::mcp_protocol);
             if (stop == nullptr) {
                 scanned_ = end_;

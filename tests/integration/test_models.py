@@ -1,0 +1,170 @@
+"""The runtime of generated modules: what reaches the wire, what is refused, how answers are typed."""
+from __future__ import annotations
+
+import asyncio
+import datetime
+import importlib
+import pathlib
+import sys
+import unittest
+import uuid
+from typing import Annotated, Any
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+from pydantic import Field, RootModel, ValidationError  # noqa: E402
+
+import ipybox_kernel  # noqa: E402
+
+models = importlib.import_module("ipybox_kernel.models")
+Model, Open, Out = models.Model, models.Open, models.Out
+
+
+class Inner(Open):
+    note: str | None = None
+
+
+class Params(Model):
+    query: str = "x"
+    user_id: Annotated[str | None, Field(alias="user-id")] = None
+    limit: int | None = None
+    after: str | None = None
+    inner: Inner | None = None
+    __nullable__ = ("after",)
+
+
+class Item(Out):
+    id: int
+    name: str | None = None
+
+
+class Result(Out):
+    items: list[Item]
+    total: int | None = None
+
+
+def run(params: Params | None = None, /, **kwargs: Any) -> Result:
+    return models.call("server", "tool", Params, params, kwargs, Result)
+
+
+class Wire(unittest.TestCase):
+    def sent(self, *args: Any, **kwargs: Any) -> Any:
+        with mock.patch.object(ipybox_kernel, "_send", return_value={"items": []}) as send:
+            run(*args, **kwargs)
+        (server, tool, arguments), _ = send.call_args
+        self.assertEqual((server, tool), ("server", "tool"))
+        return arguments
+
+    def test_only_what_was_set_is_sent_under_its_wire_name(self) -> None:
+        self.assertEqual(self.sent(), {})
+        self.assertEqual(self.sent(query="x", user_id="u"), {"query": "x", "user-id": "u"})
+        self.assertEqual(self.sent({"user-id": "u"}), {"user-id": "u"})
+        self.assertEqual(self.sent(Params(user_id="u", limit=3)), {"user-id": "u", "limit": 3})
+
+    def test_none_is_null_only_where_null_is_allowed(self) -> None:
+        self.assertEqual(self.sent(limit=None, after=None, user_id=None), {"after": None})
+        self.assertEqual(self.sent(inner={"note": None, "other": None}), {"inner": {"other": None}})
+
+    def test_python_values_become_json(self) -> None:
+        values = {
+            "date": datetime.date(2024, 1, 2), "path": pathlib.PurePosixPath("/a"), "id": uuid.UUID(int=1),
+            "set": {1}, "tuple": ("a", 1.0),
+        }
+        self.assertEqual(
+            self.sent(query=pathlib.PurePosixPath("/q"), inner=values),
+            {"query": "/q", "inner": {"date": "2024-01-02", "path": "/a", "id": str(uuid.UUID(int=1)), "set": [1],
+                                      "tuple": ["a", 1.0]}},
+        )
+
+    def test_wrong_arguments_never_leave(self) -> None:
+        for kwargs in ({"unknown": 1}, {"limit": "many"}, {"query": 5}, {"inner": []}):
+            with self.subTest(kwargs), self.assertRaises(ValidationError):
+                self.sent(**kwargs)
+        with self.assertRaises(TypeError):
+            self.sent(Params(), query="x")
+        with self.assertRaises(TypeError):
+            self.sent("query")
+
+    def test_run_async(self) -> None:
+        run_async = models.asynchronous(run)
+        with mock.patch.object(ipybox_kernel, "_send_async", new=mock.AsyncMock(return_value={"items": [{"id": 1}]})) as send:
+            result = asyncio.run(run_async(limit=2))
+        send.assert_awaited_once_with("server", "tool", {"limit": 2})
+        self.assertEqual(result.items[0].id, 1)
+
+
+class Answers(unittest.TestCase):
+    def answer(self, value: Any) -> Any:
+        with mock.patch.object(ipybox_kernel, "_send", return_value=value):
+            return run()
+
+    def test_structured_and_json_text(self) -> None:
+        for value in ({"items": [{"id": 1, "new": [2]}], "x": 1}, '{"items": [{"id": 1, "new": [2]}], "x": 1}'):
+            result = self.answer(value)
+            self.assertIsInstance(result.items[0], Item)
+            self.assertEqual(result.items[0].new, [2])
+            self.assertEqual(result.model_dump(exclude_unset=True), {"items": [{"id": 1, "new": [2]}], "x": 1})
+
+    def test_an_answer_off_its_schema_is_not_lost(self) -> None:
+        self.assertEqual(self.answer("no hits").text, "no hits")
+        image = object()
+        self.assertIs(self.answer([image]).content[0], image)
+        result = self.answer({"items": [{"id": "seven"}, {"id": 8}], "total": "many", "more": 1})
+        self.assertEqual((result.items[0].id, result.items[1].id, result.total, result.more), ("seven", 8, "many", 1))
+
+    def test_root_results(self) -> None:
+        class Numbers(RootModel[list[int]]):
+            pass
+
+        self.assertEqual(models._result([1, 2], Numbers).root, [1, 2])
+        self.assertEqual(models._result("text", Numbers).root, "text")
+
+    def test_without_an_output_schema_it_is_what_came(self) -> None:
+        for value in ("text", {"a": 1}, [b"media"], None):
+            self.assertIs(models._result(value, None), value)
+
+
+class Rules(unittest.TestCase):
+    def check(self, schema: Any, valid: list[Any], invalid: list[Any]) -> None:
+        rule = models._Rule(schema)
+        for value in valid:
+            self.assertIsNone(rule.problem(value), (schema, value))
+        for value in invalid:
+            self.assertIsNotNone(rule.problem(value), (schema, value))
+
+    def test_keywords(self) -> None:
+        self.check({"enum": [1, "a", [True]]}, [1, 1.0, "a", [True]], [True, [1], 2, {}])
+        self.check({"multipleOf": 0.01}, [19.99, 0, "x"], [0.001])
+        self.check({"exclusiveMinimum": 1, "exclusiveMaximum": 2}, [1.5], [1, 2, 0])
+        self.check({"pattern": "^(?!a)"}, ["b", 1], ["a"])
+        self.check({"pattern": "(broken"}, ["anything"], [])
+        self.check({"patternProperties": {"^x": {"type": "string"}}, "additionalProperties": False}, [{"x1": ""}], [{"x": 1}, {"y": ""}])
+        self.check({"contains": {"const": 1}, "maxContains": 1}, [[1, 2]], [[], [1, 1]])
+        self.check({"prefixItems": [{"type": "string"}], "items": False}, [[], ["a"]], [[1], ["a", 1]])
+        self.check({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, [{}, {"a": 1, "b": 1}], [{"a": 1}])
+        self.check({"dependentRequired": {"a": ["b"]}}, [{"b": 1}], [{"a": 1}])
+        self.check({"uniqueItems": True}, [[1, True, "1"]], [[1, 1.0], [{"a": [1]}, {"a": [1]}]])
+
+    def test_references_and_unevaluated(self) -> None:
+        tree = {"$ref": "0", "$defs": {"0": {"properties": {"kids": {"items": {"$ref": "0"}}}, "required": ["n"]}}}
+        self.check(tree, [{"n": 1, "kids": [{"n": 2}]}], [{"n": 1, "kids": [{}]}])
+        self.check({"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False}, [{"a": 1}], [{"b": 1}])
+        self.check({"allOf": [{"properties": {"a": True}}, {"unevaluatedProperties": False}]}, [{}], [{"a": 1}])
+        self.check({"contains": {"type": "string"}, "unevaluatedItems": {"type": "null"}}, [["a", None]], [["a", 1]])
+
+    def test_as_metadata(self) -> None:
+        class Sample(Model):
+            code: Annotated[str, models.pattern(r"^\d+\Z")]
+            tags: Annotated[list[Any], models.unique] = []
+            kind: Annotated[Any, models.one_of(0.5, {"a": 1})] = None
+            _rule = models.object_rule({"maxProperties": 2})
+
+        self.assertEqual(Sample(code="1", kind={"a": 1}).kind, {"a": 1})
+        for bad in ({"code": "1\n"}, {"code": "1", "tags": [1, 1]}, {"code": "1", "kind": 1}, {"code": "1", "kind": 0.5, "tags": []}):
+            with self.subTest(bad), self.assertRaises(ValidationError):
+                Sample(**bad)
+
+
+if __name__ == "__main__":
+    unittest.main()
