@@ -81,30 +81,6 @@ json::array tools_from_file(const ApigenFlags& flags) {
     return std::move(value.get_array());
 }
 
-// What writing would change, a line a file; nothing when the package is current.
-bool print_changes(const ApigenFlags& flags, const GeneratedPackage& package) {
-    const auto folder = std::filesystem::path(flags.out) / flags.name;
-    bool changed = false;
-    const auto report = [&](const char* what, const std::string& file) {
-        std::cout << what << ' ' << (folder / file).string() << '\n';
-        changed = true;
-    };
-    for (const auto& [file, text] : package.files) {
-        std::error_code ignored;
-        if (!std::filesystem::is_regular_file(folder / file, ignored)) {
-            report("new    ", file);
-        } else if (read_text_file(folder / file, 256u << 20) != text) {
-            report("changed", file);
-        }
-    }
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-        const auto file = entry.path().filename().string();
-        if (!package.files.contains(file) && file != "__pycache__") report("removed", file);
-    }
-    return changed;
-}
-
 int run_apigen(const ApigenFlags& flags) {
     check_server_name(flags.name);
     const auto package = generate_package(flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags));
@@ -118,7 +94,11 @@ int run_apigen(const ApigenFlags& flags) {
             }
         throw Error(errc::bad_argument, "--stdout: no tool is named \"" + flags.one_tool + "\"");
     }
-    if (flags.check) return print_changes(flags, package) ? 1 : 0;
+    if (flags.check) {
+        const auto changes = package_changes(flags.out, flags.name, package);
+        for (const auto& change : changes) std::cout << change << '\n';
+        return changes.empty() ? 0 : 1;
+    }
     std::filesystem::create_directories(flags.out);
     const bool written = write_package(flags.out, flags.name, package);
     std::cout << flags.name << ": " << package.tools.size() << " tools, "

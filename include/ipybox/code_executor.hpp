@@ -281,9 +281,14 @@ public:
         register_server(name, params);
         const json::array tools = co_await session->tools->list_tools(name);
         const auto package = generate_package(name, tools);
-        const auto root = detail::open_directory(session->workspace);
-        if (root_dir.is_relative()) detail::make_directory_beneath(root.get(), root_dir);
-        write_package(root_dir.is_relative() ? session->workspace / root_dir : root_dir, name, package);
+        if (root_dir.is_relative()) {
+            const auto root = detail::open_directory(session->workspace);
+            const auto directory = detail::make_directory_beneath(root.get(), root_dir);
+            // By handle: the kernel could put a link in the path's place.
+            write_package("/proc/self/fd/" + std::to_string(directory.get()), name, package);
+        } else {
+            write_package(root_dir, name, package);
+        }
         for (const auto& skipped : package.skipped)
             session->host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
         std::vector<std::string> names;

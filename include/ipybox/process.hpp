@@ -64,8 +64,8 @@ struct Identity {
 };
 
 struct SpawnRequest {
-    std::vector<std::string> argv;              // argv[0] is an absolute path
-    std::map<std::string, std::string> env;     // exact
+    std::vector<std::string> argv;           // argv[0] is an absolute path
+    std::map<std::string, std::string> env;  // exact
     std::filesystem::path cwd = "/";
     Stdio stdio = Stdio::tail;
     // Descriptors handed over: ours and the number (3 or more) the child finds it at. They stay
@@ -155,19 +155,19 @@ inline Error spawn_error(const SpawnRequest& request, SpawnStage stage, int numb
                                      : "there is no such file")};
             return {errc::io_error, start + why};
         case SpawnStage::directory:
-            return {errc::io_error, start + "its working directory " + request.cwd.string() +
-                                        " cannot be entered" +
-                                        (request.identity ? " by uid " +
-                                                                std::to_string(request.identity->user)
-                                                          : "") +
-                                        ": " + why};
+            return {
+                errc::io_error,
+                start + "its working directory " + request.cwd.string() + " cannot be entered" +
+                    (request.identity ? " by uid " + std::to_string(request.identity->user) : "") +
+                    ": " + why};
         case SpawnStage::identity:
             return {errc::sandbox_refused, start + "the change of user failed: " + why};
         case SpawnStage::limits:
             return {errc::sandbox_refused, start + "a resource limit could not be set: " + why};
         case SpawnStage::parent:
             return {errc::io_error, start + "its parent is gone"};
-        case SpawnStage::descriptors: break;
+        case SpawnStage::descriptors:
+            break;
     }
     return {errc::io_error, start + "its files could not be set up: " + why};
 }
@@ -239,7 +239,8 @@ inline pid_t start_process(SpawnRequest& request, int input, int output, int err
     const auto stage =
         count == sizeof message ? static_cast<SpawnStage>(message[0]) : SpawnStage::descriptors;
     ::kill(pid, SIGKILL);
-    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {}
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
     throw spawn_error(request, stage, failure);
 }
 
@@ -355,7 +356,7 @@ struct ProcessState {
         ::kill(-pid, SIGKILL);
         if (seen == 0) wait_for(info, WEXITED | WNOHANG);
         // ECHILD: the application has SIGCHLD ignored, so that the status is lost.
-        status = seen != 0 ? ExitStatus{255, false}
+        status = seen != 0                    ? ExitStatus{255, false}
                  : info.si_code == CLD_EXITED ? ExitStatus{info.si_status, false}
                                               : ExitStatus{128 + info.si_status, true};
         pid = -1;
@@ -378,8 +379,8 @@ private:
 
 inline awaitable<void> watch_exit(std::shared_ptr<ProcessState> state) {
     while (!state->reap()) {
-        const auto [error] = co_await state->watch.async_wait(
-            asio::posix::descriptor_base::wait_read, as_result);
+        const auto [error] =
+            co_await state->watch.async_wait(asio::posix::descriptor_base::wait_read, as_result);
         if (error) break;
     }
     state->ended.notify();
@@ -432,7 +433,8 @@ public:
         const bool pipes = request.stdio == Stdio::pipes;
         UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
         if (!null)
-            throw Error(errc::io_error, std::string("cannot open /dev/null: ") + std::strerror(errno));
+            throw Error(errc::io_error,
+                        std::string("cannot open /dev/null: ") + std::strerror(errno));
         auto [errors, child_errors] = detail::make_pipe();
         // For sockets Asio suppresses SIGPIPE, for pipes nothing does.
         std::pair<UniqueFd, UniqueFd> in, out;
@@ -447,9 +449,9 @@ public:
         for (const auto* ours : {&errors, &in.second, &out.first})
             if (*ours) ::fcntl(ours->get(), F_SETFL, O_NONBLOCK);
 
-        const pid_t pid =
-            detail::start_process(request, pipes ? in.first.get() : null.get(),
-                                  pipes ? out.second.get() : child_errors.get(), child_errors.get());
+        const pid_t pid = detail::start_process(request, pipes ? in.first.get() : null.get(),
+                                                pipes ? out.second.get() : child_errors.get(),
+                                                child_errors.get());
         try {
             auto pidfd = detail::open_pidfd(pid);
             if (!pidfd)
@@ -464,7 +466,8 @@ public:
             asio::co_spawn(executor, detail::watch_exit(state_), asio::detached);
         } catch (...) {
             ::kill(-pid, SIGKILL);
-            while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {}
+            while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+            }
             throw;
         }
     }

@@ -22,17 +22,20 @@ namespace detail {
 // One object of the settings: every member must be asked for, the rest is unknown.
 class SettingsReader {
 public:
-    SettingsReader(const json::object& object, std::string pointer, std::initializer_list<std::string_view> known)
+    SettingsReader(const json::object& object, std::string pointer,
+                   std::initializer_list<std::string_view> known)
         : object_(object), pointer_(std::move(pointer)) {
         std::string names;
         for (const auto name : known) names += (names.empty() ? "" : ", ") + std::string(name);
         for (const auto& member : object)
-            if (std::find(known.begin(), known.end(), std::string_view(member.key())) == known.end())
+            if (std::find(known.begin(), known.end(), std::string_view(member.key())) ==
+                known.end())
                 fail(member.key(), "is not known here; accepted are " + names);
     }
 
     [[noreturn]] void fail(std::string_view key, const std::string& why) const {
-        throw Error(errc::bad_config, "sandbox settings, " + pointer_ + "/" + std::string(key) + ": " + why);
+        throw Error(errc::bad_config,
+                    "sandbox settings, " + pointer_ + "/" + std::string(key) + ": " + why);
     }
 
     const json::object* object(std::string_view key) const {
@@ -58,7 +61,8 @@ public:
         boost::system::error_code error;
         const auto number = value->is_number() ? value->to_number<int>(error) : least - 1;
         if (error || number < least || number > most)
-            fail(key, "must be an integer from " + std::to_string(least) + " to " + std::to_string(most));
+            fail(key, "must be an integer from " + std::to_string(least) + " to " +
+                          std::to_string(most));
         return number;
     }
     std::vector<std::string> strings(std::string_view key) const {
@@ -70,7 +74,8 @@ public:
             const auto at = std::string(key) + "/" + std::to_string(list.size());
             if (!item.is_string()) fail(at, "must be a string");
             list.emplace_back(item.get_string());
-            if (list.back().empty() || list.back().find('\0') != std::string::npos) fail(at, "must not be empty");
+            if (list.back().empty() || list.back().find('\0') != std::string::npos)
+                fail(at, "must not be empty");
         }
         return list;
     }
@@ -90,11 +95,13 @@ inline bool is_domain_rule(std::string_view rule) {
     for (std::size_t start = 0; start <= rule.size(); ++labels) {
         const auto end = std::min(rule.find('.', start), rule.size());
         const auto label = rule.substr(start, end - start);
-        if (label.empty() || label.size() > 63 || label.front() == '-' || label.back() == '-') return false;
+        if (label.empty() || label.size() > 63 || label.front() == '-' || label.back() == '-')
+            return false;
         numeric = true;
         for (const char c : label) {
             const bool digit = c >= '0' && c <= '9';
-            if (!digit && c != '-' && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z')) return false;
+            if (!digit && c != '-' && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z'))
+                return false;
             numeric = numeric && digit;
         }
         start = end + 1;
@@ -104,12 +111,13 @@ inline bool is_domain_rule(std::string_view rule) {
 
 // What srt keeps from being written in the working directory and in directories below it.
 inline constexpr std::string_view mandatory_protected[] = {
-    ".gitconfig", ".gitmodules", ".bashrc",         ".bash_profile",  ".zshrc",     ".zprofile",  ".profile",
-    ".ripgreprc", ".mcp.json",   ".vscode",         ".idea",          ".claude/commands",
-    ".claude/agents", ".git/hooks", ".git/config"};
+    ".gitconfig", ".gitmodules",      ".bashrc",        ".bash_profile", ".zshrc",
+    ".zprofile",  ".profile",         ".ripgreprc",     ".mcp.json",     ".vscode",
+    ".idea",      ".claude/commands", ".claude/agents", ".git/hooks",    ".git/config"};
 
-inline void protect_mandatory(std::vector<std::filesystem::path>& protected_paths, const std::filesystem::path& directory,
-                              int depth, bool top, bool git_config) {
+inline void protect_mandatory(std::vector<std::filesystem::path>& protected_paths,
+                              const std::filesystem::path& directory, int depth, bool top,
+                              bool git_config) {
     namespace fs = std::filesystem;
     std::error_code error;
     for (const auto name : mandatory_protected) {
@@ -119,7 +127,8 @@ inline void protect_mandatory(std::vector<std::filesystem::path>& protected_path
         if (top || fs::exists(fs::symlink_status(first, error))) protected_paths.push_back(path);
     }
     if (depth <= 0) return;
-    for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+         entry.increment(error)) {
         const auto name = entry->path().filename();
         const bool enter = entry->is_directory(error) && !entry->is_symlink(error);
         if (enter && name != ".git" && name != "node_modules")
@@ -136,12 +145,14 @@ inline void protect_mandatory(std::vector<std::filesystem::path>& protected_path
 // HOME becomes `home`, or /tmp for root, whose home no sandboxed user can enter. Throws
 // errc::bad_config naming the field by JSON pointer when it is unknown, malformed or cannot be
 // honoured; allowLocalBinding, allowPty, ripgrep and ignoreViolations have no effect on Linux.
-inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPolicy base, std::filesystem::path workspace,
+inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPolicy base,
+                                        std::filesystem::path workspace,
                                         std::filesystem::path home) {
     namespace fs = std::filesystem;
-    const detail::SettingsReader top(settings, "",
-                                     {"network", "filesystem", "mandatoryDenySearchDepth", "enableWeakerNestedSandbox",
-                                      "enableWeakerNetworkIsolation", "allowPty", "ripgrep", "ignoreViolations"});
+    const detail::SettingsReader top(
+        settings, "",
+        {"network", "filesystem", "mandatoryDenySearchDepth", "enableWeakerNestedSandbox",
+         "enableWeakerNetworkIsolation", "allowPty", "ripgrep", "ignoreViolations"});
     top.only_false("enableWeakerNestedSandbox");
     top.only_false("enableWeakerNetworkIsolation");
     top.boolean("allowPty");
@@ -153,13 +164,15 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
     const auto* network_settings = top.object("network");
     const detail::SettingsReader network(
         network_settings ? *network_settings : nothing, "/network",
-        {"allowedDomains", "deniedDomains", "strictAllowlist", "allowUnixSockets", "allowAllUnixSockets",
-         "allowLocalBinding", "httpProxyPort", "socksProxyPort"});
+        {"allowedDomains", "deniedDomains", "strictAllowlist", "allowUnixSockets",
+         "allowAllUnixSockets", "allowLocalBinding", "httpProxyPort", "socksProxyPort"});
     network.absent("httpProxyPort", "another proxy cannot be used; remove it");
     network.absent("socksProxyPort", "another proxy cannot be used; remove it");
-    for (const char* key : {"strictAllowlist", "allowAllUnixSockets", "allowLocalBinding"}) network.boolean(key);
+    for (const char* key : {"strictAllowlist", "allowAllUnixSockets", "allowLocalBinding"})
+        network.boolean(key);
     if (!network.strings("allowUnixSockets").empty())
-        network.fail("allowUnixSockets", "single sockets cannot be allowed on Linux; accepted is an empty list");
+        network.fail("allowUnixSockets",
+                     "single sockets cannot be allowed on Linux; accepted is an empty list");
     base.network = {};
     base.network.allow = network.strings("allowedDomains");
     base.network.deny = network.strings("deniedDomains");
@@ -168,16 +181,20 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
         for (std::size_t i = 0; i < rules->size(); ++i)
             if (!detail::is_domain_rule((*rules)[i]))
                 network.fail(key + ("/" + std::to_string(i)),
-                             "accepted are a host name such as example.com, or *.example.com for those below it");
+                             "accepted are a host name such as example.com, or *.example.com for "
+                             "those below it");
     if (!base.network.allow.empty()) base.network.mode = NetworkPolicy::Mode::allow_list;
 
     const auto* filesystem_settings = top.object("filesystem");
-    const detail::SettingsReader files(filesystem_settings ? *filesystem_settings : nothing, "/filesystem",
-                                       {"denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"});
+    const detail::SettingsReader files(
+        filesystem_settings ? *filesystem_settings : nothing, "/filesystem",
+        {"denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"});
     const auto absolute = [&](const std::string& text) {
         fs::path path = text;
-        if (text == "~") path = home;
-        else if (text.starts_with("~/")) path = home / text.substr(2);
+        if (text == "~")
+            path = home;
+        else if (text.starts_with("~/"))
+            path = home / text.substr(2);
         path = (workspace / path).lexically_normal();
         return path.has_filename() || path == "/" ? path : path.parent_path();
     };
@@ -202,7 +219,8 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
     for (auto& path : paths("allowRead", true)) base.readable.push_back(std::move(path));
     base.writable = paths("allowWrite", true);
     base.hidden.clear();
-    for (const auto& text : files.strings("denyRead")) base.hidden.push_back(absolute(text).string());
+    for (const auto& text : files.strings("denyRead"))
+        base.hidden.push_back(absolute(text).string());
     if (git_config) std::erase(base.write_protected, workspace / ".git/config");
     for (auto& path : paths("denyWrite", false)) base.write_protected.push_back(std::move(path));
     detail::protect_mandatory(base.write_protected, workspace, depth, true, git_config);

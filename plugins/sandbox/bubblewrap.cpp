@@ -14,15 +14,15 @@
 #include <deque>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
-#include <set>
+#include <sstream>
 
 namespace {
 using namespace ipybox;
 namespace fs = std::filesystem;
 
 constexpr uid_t nobody = 65534;
-constexpr std::size_t max_options = 8'000;      // bwrap itself gives up at 9000
-constexpr std::size_t max_searched = 500'000;   // files looked at for hidden ones
+constexpr std::size_t max_options = 8'000;     // bwrap itself gives up at 9000
+constexpr std::size_t max_searched = 500'000;  // files looked at for hidden ones
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(errc::sandbox_refused, why); }
 
@@ -30,40 +30,36 @@ std::string errno_text() { return std::strerror(errno); }
 
 // ---- system call filter -------------------------------------------------------------------------
 
-// Answers of the filter; what is not listed is allowed. Denied is what the namespaces and the lack
-// of capabilities already forbid (kept as a second wall) and what reaches deep into the kernel.
+// What the namespaces and the lack of capabilities already forbid (kept as a second wall), and what
+// reaches deep into the kernel.
+constexpr const char* denied_calls =
+    "acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init "
+    "finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl kcmp kexec_file_load "
+    "kexec_load keyctl lookup_dcookie mbind migrate_pages modify_ldt mount mount_setattr "
+    "move_mount move_pages nfsservctl open_by_handle_at open_tree perf_event_open pidfd_getfd "
+    "pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl quotactl_fd "
+    "reboot request_key set_mempolicy setdomainname sethostname setns settimeofday swapoff swapon "
+    "syslog umount2 unshare userfaultfd uselib ustat vhangup vmsplice";
+
+// No such call: programs then take the older way, whose arguments a filter can see.
+constexpr const char* absent_calls =
+    "clone3 openat2 io_uring_setup io_uring_enter io_uring_register";
+
+// Allows everything but the above and some arguments.
 class SyscallFilter {
 public:
-    SyscallFilter() : filter_(seccomp_init(SCMP_ACT_ALLOW)) {
-        if (filter_ == nullptr) refuse("libseccomp cannot build a filter for this machine");
-        for (const char* name :
-             {"acct",         "add_key",       "adjtimex",        "bpf",
-              "chroot",       "clock_adjtime", "clock_settime",   "delete_module",
-              "fanotify_init", "finit_module", "fsconfig",        "fsmount",
-              "fsopen",       "fspick",        "init_module",     "ioperm",
-              "iopl",         "kcmp",          "kexec_file_load", "kexec_load",
-              "keyctl",       "lookup_dcookie", "mbind",          "migrate_pages",
-              "modify_ldt",   "mount",         "mount_setattr",   "move_mount",
-              "move_pages",   "nfsservctl",    "open_by_handle_at", "open_tree",
-              "perf_event_open", "pidfd_getfd", "pivot_root",     "process_madvise",
-              "process_vm_readv", "process_vm_writev", "ptrace",  "quotactl",
-              "quotactl_fd",  "reboot",        "request_key",     "set_mempolicy",
-              "setdomainname", "sethostname",  "setns",           "settimeofday",
-              "swapoff",      "swapon",        "syslog",          "umount2",
-              "unshare",      "userfaultfd",   "uselib",          "ustat",
-              "vhangup",      "vmsplice"})
-            deny(name, EPERM);
-        // No such call: programs then take the older way, whose arguments a filter can see.
-        for (const char* name : {"clone3", "openat2", "io_uring_setup", "io_uring_enter",
-                                 "io_uring_register"})
-            deny(name, ENOSYS);
+    SyscallFilter() : filter_(seccomp_init(SCMP_ACT_ALLOW), seccomp_release) {
+        if (!filter_) refuse("libseccomp cannot build a filter for this machine");
+        std::string name;
+        for (std::istringstream names(denied_calls); names >> name;) deny(name.c_str(), EPERM);
+        for (std::istringstream names(absent_calls); names >> name;) deny(name.c_str(), ENOSYS);
         // set_mempolicy_home_node, statmount, listmount, open_tree_attr, file_getattr,
         // file_setattr, listns: too new for some versions of libseccomp to know by name.
         for (const int number : {450, 457, 458, 467, 468, 469, 470}) deny(number, ENOSYS);
-        for (const unsigned flag : {0x00020000u /* NEWNS */, 0x02000000u /* NEWCGROUP */,
-                                    0x04000000u /* NEWUTS */, 0x08000000u /* NEWIPC */,
-                                    0x10000000u /* NEWUSER */, 0x20000000u /* NEWPID */,
-                                    0x40000000u /* NEWNET */, 0x00000080u /* NEWTIME */})
+        for (const unsigned flag :
+             {0x00020000u /* NEWNS */, 0x02000000u /* NEWCGROUP */, 0x04000000u /* NEWUTS */,
+              0x08000000u /* NEWIPC */, 0x10000000u /* NEWUSER */, 0x20000000u /* NEWPID */,
+              0x40000000u /* NEWNET */, 0x00000080u /* NEWTIME */})
             deny("clone", EPERM, {masked(0, flag)});
         // The kernel looks at 32 bits of the request only.
         for (const unsigned request : {0x5412u /* TIOCSTI */, 0x541cu /* TIOCLINUX */})
@@ -71,14 +67,11 @@ public:
         deny_sockets();
         deny_setuid_bits();
     }
-    ~SyscallFilter() { seccomp_release(filter_); }
-    SyscallFilter(const SyscallFilter&) = delete;
-    SyscallFilter& operator=(const SyscallFilter&) = delete;
 
     // The program as bwrap reads it.
     std::string code() const {
         const UniqueFd file(::memfd_create("seccomp", MFD_CLOEXEC));
-        if (!file || seccomp_export_bpf(filter_, file.get()) != 0)
+        if (!file || seccomp_export_bpf(filter_.get(), file.get()) != 0)
             refuse("libseccomp cannot export the filter");
         std::string text(static_cast<std::size_t>(::lseek(file.get(), 0, SEEK_END)), '\0');
         if (::pread(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
@@ -89,7 +82,7 @@ public:
 private:
     void deny(int number, int error, const std::vector<scmp_arg_cmp>& when = {}) {
         const int result =
-            seccomp_rule_add_array(filter_, SCMP_ACT_ERRNO(static_cast<std::uint16_t>(error)),
+            seccomp_rule_add_array(filter_.get(), SCMP_ACT_ERRNO(static_cast<std::uint16_t>(error)),
                                    number, static_cast<unsigned>(when.size()), when.data());
         // EDOM: the call does not exist on this architecture.
         if (result != 0 && result != -EDOM)
@@ -120,9 +113,14 @@ private:
             unsigned mode;
         };
         for (const unsigned bit : {04000u, 02000u}) {
-            for (const Call& call :
-                 {Call{"chmod", 1}, {"fchmod", 1}, {"fchmodat", 2}, {"creat", 1}, {"mkdir", 1},
-                  {"mkdirat", 2}, {"mknod", 1}, {"mknodat", 2}})
+            for (const Call& call : {Call{"chmod", 1},
+                                     {"fchmod", 1},
+                                     {"fchmodat", 2},
+                                     {"creat", 1},
+                                     {"mkdir", 1},
+                                     {"mkdirat", 2},
+                                     {"mknod", 1},
+                                     {"mknodat", 2}})
                 deny(call.name, EPERM, {masked(call.mode, bit)});
             deny(452 /* fchmodat2 */, EPERM, {masked(2, bit)});
             for (const unsigned creates : {unsigned{O_CREAT}, unsigned{O_TMPFILE & ~O_DIRECTORY}}) {
@@ -138,7 +136,7 @@ private:
         return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, bits, bits};
     }
 
-    scmp_filter_ctx filter_;
+    std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter_;
 };
 
 // ---- whose rights the guest has -----------------------------------------------------------------
@@ -190,7 +188,8 @@ std::optional<std::size_t> first_refused(const std::optional<Identity>& who,
         do count = ::read(reader.get(), &answer, sizeof answer);
         while (count < 0 && errno == EINTR);
         if (count != sizeof answer) answer = 0;
-        while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {}
+        while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+        }
     }
     return answer < 0 ? std::nullopt : std::optional<std::size_t>(answer);
 }
@@ -207,7 +206,8 @@ public:
     Placeholders& operator=(Placeholders&&) = delete;
     ~Placeholders() {
         for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
-            struct stat now {}, ours {};
+            struct stat now {};
+            struct stat ours {};
             // Removing it would take the mount away from another sandbox that still uses it.
             if (::flock(held->file.get(), LOCK_EX | LOCK_NB) != 0) continue;
             if (::fstat(held->file.get(), &ours) == 0 && is_ours(ours) &&
@@ -219,7 +219,7 @@ public:
     }
 
     static bool is_ours(const struct stat& file) {
-        return file.st_mtim.tv_sec == stamp && file.st_mtim.tv_nsec == stamp &&
+        return file.st_mtim.tv_sec == stamp &&
                (S_ISDIR(file.st_mode) || (S_ISREG(file.st_mode) && file.st_size == 0));
     }
 
@@ -236,11 +236,14 @@ public:
                                         O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
             if (!held.file) continue;
             if (made) {
-                const timespec times[2] = {{stamp, stamp}, {stamp, stamp}};
+                // Whatever the umask is, another user of the workspace can recognise it.
+                ::fchmod(held.file.get(), directory ? 0555 : 0444);
+                const timespec times[2] = {{stamp, 0}, {stamp, 0}};
                 ::futimens(held.file.get(), times);
             }
             // Another sandbox may be removing it at this moment: look again once it is locked.
-            struct stat locked {}, now {};
+            struct stat locked {};
+            struct stat now {};
             if (::flock(held.file.get(), LOCK_SH | LOCK_NB) == 0 &&
                 ::fstat(held.file.get(), &locked) == 0 &&
                 ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -262,8 +265,8 @@ private:
 
     static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
         if (directory) return ::mkdirat(parent.get(), name.c_str(), 0555) == 0;
-        return static_cast<bool>(UniqueFd(::openat(
-            parent.get(), name.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444)));
+        return static_cast<bool>(UniqueFd(
+            ::openat(parent.get(), name.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444)));
     }
 
     std::deque<Held> held_;
@@ -347,7 +350,8 @@ public:
         std::vector<Access> wanted;
         for (const auto& [path, rule] : roots_) {
             const bool enter = fs::is_directory(path);
-            wanted.push_back({path, R_OK | (enter ? X_OK : 0) | (rule == Kind::writable ? W_OK : 0)});
+            wanted.push_back(
+                {path, R_OK | (enter ? X_OK : 0) | (rule == Kind::writable ? W_OK : 0)});
         }
         return wanted;
     }
@@ -399,12 +403,12 @@ private:
                 return;
             }
             if (S_ISLNK(found.st_mode))
-                refuse(at.string() + " is a symbolic link and cannot be write-protected: put the "
+                refuse(at.string() +
+                       " is a symbolic link and cannot be write-protected: put the "
                        "file itself there");
             const bool left_over = Placeholders::is_ours(found);
             if (left_over) placeholders_.hold(directory, names[i], S_ISDIR(found.st_mode));
-            if (last || left_over || !S_ISDIR(found.st_mode))
-                return add(at, Kind::write_protected);
+            if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
             // A mount of its own: the guest cannot rename it and put another in its place.
             add(at, Kind::writable);
             directory.reset(::openat(directory.get(), names[i].c_str(),
@@ -419,12 +423,14 @@ private:
             if (pattern.ends_with("/**")) pattern.resize(pattern.size() - 3);
             const fs::path normal = fs::path(pattern).lexically_normal();
             if (pattern.empty() || normal.string().starts_with(".."))
-                throw Error(errc::bad_argument, "\"" + pattern + "\" hides nothing: patterns are "
-                                                "relative to the workspace or absolute");
+                throw Error(errc::bad_argument, "\"" + pattern +
+                                                    "\" hides nothing: patterns are "
+                                                    "relative to the workspace or absolute");
             const auto parts = components(normal);
             const bool free = parts[0] == "**" && parts.size() > 1;
             const fs::path rest = free ? normal.lexically_relative("**") : normal;
-            if (!has_wildcard(rest.string())) hide_absent(normal.is_absolute() ? normal : cwd / rest);
+            if (!has_wildcard(rest.string()))
+                hide_absent(normal.is_absolute() ? normal : cwd / rest);
             if (normal.is_absolute()) {
                 hide_absolute(normal, parts);
             } else if (!has_wildcard(normal.string())) {
@@ -436,9 +442,10 @@ private:
         for (const auto& [root, rule] : roots_) {
             if (within(root, "/usr")) continue;
             // A search of an outer directory has met what may lie anywhere in this one.
-            const bool inner = std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
-                return other.first != root && within(root, other.first);
-            });
+            const bool inner =
+                std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
+                    return other.first != root && within(root, other.first);
+                });
             auto wanted = anchored;
             if (!inner) wanted.insert(wanted.end(), anywhere.begin(), anywhere.end());
             if (wanted.empty() || !fs::is_directory(fs::symlink_status(root))) continue;
@@ -465,27 +472,41 @@ private:
 
     // `below` is what the patterns are matched against: the components of `directory` itself, or
     // of the way to it from a root.
-    void search(const fs::path& directory, std::vector<std::string>& below, const Patterns& patterns) {
-        const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
+    void search(const fs::path& directory, std::vector<std::string>& below,
+                const Patterns& patterns) {
+        std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
         // Its owner could open it again: what cannot be searched is hidden as a whole.
-        if (!listing) return add(directory, Kind::hidden);
+        if (!listing && errno == EACCES) return add(directory, Kind::hidden);
+        if (!listing && errno == ENOENT) return;
+        if (!listing) throw Error(errc::io_error, lstat_failure(directory));
+        std::vector<std::string> directories;
         while (const dirent* entry = ::readdir(listing.get())) {
             const std::string name = entry->d_name;
             if (name == "." || name == "..") continue;
             if (++searched_ > max_searched)
-                refuse("more than " + std::to_string(max_searched) + " files lie below the readable "
-                       "and writable paths, too many to search for hidden ones: name fewer paths, "
-                       "or hide files by their full path");
+                refuse("more than " + std::to_string(max_searched) +
+                       " files lie below the readable and writable paths, too many to search for "
+                       "hidden ones: name fewer paths, or hide files by their full path");
             below.push_back(name);
-            const bool matches = std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
-                return ::fnmatch(pattern.back().c_str(), name.c_str(), 0) == 0 &&
-                       glob_match(pattern, 0, below, 0);
-            });
+            const bool matches =
+                std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
+                    return ::fnmatch(pattern.back().c_str(), name.c_str(), 0) == 0 &&
+                           glob_match(pattern, 0, below, 0);
+                });
+            below.pop_back();
             bool is_directory = entry->d_type == DT_DIR;
             if (entry->d_type == DT_UNKNOWN)
                 is_directory = fs::is_directory(fs::symlink_status(directory / name));
-            if (matches) hide_path(directory / name);
-            else if (is_directory) search(directory / name, below, patterns);
+            if (matches)
+                hide_path(directory / name);
+            else if (is_directory)
+                directories.push_back(name);
+        }
+        // One directory open at a time: the guest decides how deep they are nested.
+        listing.reset();
+        for (const auto& name : directories) {
+            below.push_back(name);
+            search(directory / name, below, patterns);
             below.pop_back();
         }
     }
@@ -503,7 +524,10 @@ private:
             std::error_code error;
             const fs::path bound(line.substr(slash + 1));
             const auto path = fs::canonical(bound.parent_path(), error) / bound.filename();
-            if (error || roots_.contains(path) || !root_of(path)) continue;
+            const auto root = root_of(path);
+            if (error || !root || root->first == path) continue;
+            // Covered by scratch directories.
+            if (root->first == "/" && (within(path, "/run") || within(path, "/tmp"))) continue;
             if (fs::is_socket(fs::symlink_status(path, error))) add(path, Kind::hidden);
         }
     }
@@ -513,9 +537,9 @@ private:
         const auto status = fs::symlink_status(path, error);
         if (!fs::exists(status)) return;
         if (!fs::is_symlink(status)) return add(path, Kind::hidden);
-        // A link cannot be mounted over; what it leads to can.
+        // A link cannot be mounted over; the file it leads to can.
         const auto target = fs::canonical(path, error);
-        if (!error && root_of(target)) add(target, Kind::hidden);
+        if (!error && root_of(target) && fs::is_regular_file(target)) add(target, Kind::hidden);
     }
 
     // Holds a place for a file that the host may make while the guest runs.
@@ -533,7 +557,8 @@ private:
         struct stat found {};
         const auto name = path.filename().string();
         const bool absent =
-            ::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
+            ::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
+            errno == ENOENT;
         if ((absent || Placeholders::is_ours(found)) && placeholders_.hold(parent, name, false))
             add(path, Kind::hidden);
     }
@@ -557,7 +582,8 @@ public:
     // The number under which bwrap finds `text` in a descriptor.
     std::string data(std::string_view text) {
         UniqueFd file(::memfd_create("ipybox", MFD_CLOEXEC));
-        if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        if (!file ||
+            ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
             ::lseek(file.get(), 0, SEEK_SET) != 0)
             throw Error(errc::io_error, "cannot hand data to bwrap: " + errno_text());
         files_.push_back(std::move(file));
@@ -573,7 +599,8 @@ public:
         std::string joined;
         for (const auto& word : words_) {
             if (word.find('\0') != std::string::npos)
-                throw Error(errc::bad_argument, "a path or environment variable contains a NUL byte");
+                throw Error(errc::bad_argument,
+                            "a path or environment variable contains a NUL byte");
             joined += word;
             joined += '\0';
         }
@@ -699,11 +726,13 @@ private:
     std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
                                     const std::vector<Channel>& channels, Stdio stdio) {
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
-            refuse("sandbox \"bubblewrap\" cannot enforce a list of allowed hosts: allow no network "
-                   "or all of it");
+            refuse(
+                "sandbox \"bubblewrap\" cannot enforce a list of allowed hosts: allow no network "
+                "or all of it");
         if (policy.limits.memory_total)
-            refuse("sandbox \"bubblewrap\" cannot limit the memory of several processes together: "
-                   "limit it per process");
+            refuse(
+                "sandbox \"bubblewrap\" cannot limit the memory of several processes together: "
+                "limit it per process");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         SpawnRequest request;
@@ -719,7 +748,8 @@ private:
             if (channel.name.empty() ||
                 channel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
                 throw Error(errc::bad_argument, "\"" + channel.name + "\" cannot name a channel");
-            wanted.push_back({absolute_path(channel.host_path), channel.writable ? R_OK | W_OK : F_OK});
+            wanted.push_back(
+                {absolute_path(channel.host_path), channel.writable ? R_OK | W_OK : F_OK});
         }
         check_reach(request.identity, wanted);
 
@@ -739,8 +769,9 @@ private:
     }
 
     void add_namespaces(Options& options, const SandboxPolicy& policy) const {
-        options.add("--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname",
-                    "sandbox", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv");
+        options.add("--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000",
+                    "--hostname", "sandbox", "--cap-drop", "ALL", "--die-with-parent",
+                    "--new-session", "--clearenv");
         if (userns_can_be_disabled_) options.add("--disable-userns");
         if (policy.network.mode == NetworkPolicy::Mode::full) options.add("--share-net");
         for (const auto& [name, value] : policy.env) options.add("--setenv", name, value);
@@ -755,24 +786,38 @@ private:
             options.add("--ro-bind", "/usr", "/usr");
             for (const auto* directory : {"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}) {
                 const auto status = fs::symlink_status(directory);
-                if (fs::is_symlink(status)) options.add("--symlink", fs::read_symlink(directory), directory);
-                else if (fs::exists(status)) options.add("--ro-bind", directory, directory);
+                if (fs::is_symlink(status))
+                    options.add("--symlink", fs::read_symlink(directory), directory);
+                else if (fs::exists(status))
+                    options.add("--ro-bind", directory, directory);
             }
             for (const auto* path : {"/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs",
                                      "/etc/pki/tls/certs", "/etc/localtime", "/etc/fonts"})
                 options.add("--ro-bind-try", path, path);
         }
+        // Nothing can be made on the whole disk to mount over.
+        const auto file = [&](const char* path, const std::string& text) {
+            if (!whole_disk || fs::exists(path)) options.file(path, text);
+        };
         const auto home = policy.env.find("HOME");
-        options.file("/etc/passwd", "user:x:1000:1000::" +
-                                        (home != policy.env.end() ? home->second : "/") + ":/bin/sh\n");
-        options.file("/etc/group", "user:x:1000:\n");
-        if (policy.network.mode == NetworkPolicy::Mode::full) {
-            for (const auto* path : {"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf",
-                                     "/etc/services", "/etc/gai.conf"})
-                options.add("--ro-bind-try", path, path);
+        file("/etc/passwd",
+             "user:x:1000:1000::" + (home != policy.env.end() ? home->second : "/") + ":/bin/sh\n");
+        file("/etc/group", "user:x:1000:\n");
+        if (policy.network.mode != NetworkPolicy::Mode::full) {
+            file("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
+            file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n");
         } else {
-            options.file("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
-            options.file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n");
+            for (const fs::path path : {"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf",
+                                        "/etc/services", "/etc/gai.conf"}) {
+                std::error_code error;
+                const auto real = fs::canonical(path, error);
+                if (error) continue;
+                // The resolver's file is often a link into /run, which is hidden.
+                if (!whole_disk)
+                    options.add("--ro-bind", real, path);
+                else if (within(real, "/run"))
+                    options.add("--ro-bind", real, real);
+            }
         }
         options.add("--proc", "/proc", "--dev", "/dev");
         add_scratch(options, policy, "/dev/shm", "1777");
@@ -792,17 +837,22 @@ private:
                 case View::Kind::scratch:
                     add_scratch(options, policy, path, path == "/tmp" ? "1777" : "0700");
                     break;
-                case View::Kind::writable: options.add("--bind", path, path); break;
+                case View::Kind::writable:
+                    options.add("--bind", path, path);
+                    break;
                 case View::Kind::readable:
                     if (path == "/") break;  // came first
                     [[fallthrough]];
-                case View::Kind::write_protected: options.add("--ro-bind", path, path); break;
+                case View::Kind::write_protected:
+                    options.add("--ro-bind", path, path);
+                    break;
                 case View::Kind::hidden:
                     if (!fs::is_directory(fs::symlink_status(path))) {
                         // Devices cannot be opened on bwrap's mounts: EACCES, not an empty file.
                         options.add("--ro-bind", "/dev/null", path);
                     } else {
-                        options.add("--perms", view.holds_below(path) ? "0111" : "0000", "--tmpfs", path);
+                        options.add("--perms", view.holds_below(path) ? "0111" : "0000", "--tmpfs",
+                                    path);
                         frozen.push_back(path);
                     }
             }
@@ -813,7 +863,8 @@ private:
     // The limit on processes counts inside the user namespace only when it is set there.
     static std::vector<std::string> limited(const Limits& limits, std::vector<std::string> argv) {
         std::vector<std::string> command;
-        const auto limit = [&command](const char* option, const std::optional<std::uint64_t>& value) {
+        const auto limit = [&command](const char* option,
+                                      const std::optional<std::uint64_t>& value) {
             if (value) command.push_back(option + std::to_string(*value));
         };
         limit("--as=", limits.memory_per_process);
@@ -854,14 +905,17 @@ private:
         const auto fallback = identity_of(nobody);
         if (first_refused(fallback, {{policy.cwd, R_OK | W_OK | X_OK}}))
             refuse("started as root, and " + policy.cwd.string() +
-                   " belongs to root and cannot be written by uid " + std::to_string(nobody) + remedy);
+                   " belongs to root and cannot be written by uid " + std::to_string(nobody) +
+                   remedy);
         return fallback;
     }
 
-    static void check_reach(const std::optional<Identity>& identity, const std::vector<Access>& wanted) {
+    static void check_reach(const std::optional<Identity>& identity,
+                            const std::vector<Access>& wanted) {
         for (const auto& [path, mode] : wanted)
             if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT)
-                refuse(path.string() + " does not exist and cannot be shown to the sandbox: create it, "
+                refuse(path.string() +
+                       " does not exist and cannot be shown to the sandbox: create it, "
                        "or leave it out");
         const auto refused = first_refused(identity, wanted);
         if (!refused) return;
@@ -917,18 +971,21 @@ private:
             "bubblewrap does not work here (" + (said.empty() ? "no answer in 10 s" : said) + "): ";
         if (setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1")
             return why + "AppArmor blocks unprivileged user namespaces; allow them for " +
-                   bwrap_.string() + " by an AppArmor profile with \"userns,\", or for all programs by "
+                   bwrap_.string() +
+                   " by an AppArmor profile with \"userns,\", or for all programs by "
                    "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0";
         if (setting("/proc/sys/kernel/unprivileged_userns_clone") == "0")
-            return why + "unprivileged user namespaces are off; sudo sysctl "
-                         "kernel.unprivileged_userns_clone=1";
+            return why +
+                   "unprivileged user namespaces are off; sudo sysctl "
+                   "kernel.unprivileged_userns_clone=1";
         if (setting("/proc/sys/user/max_user_namespaces") == "0")
             return why + "user namespaces are off; sudo sysctl user.max_user_namespaces=10000";
         if (said.find("nknown option") != std::string::npos)
             return why + "install bubblewrap 0.6 or newer";
-        return why + "user namespaces must be permitted; inside a container, start it with a seccomp "
-                     "profile that allows them (docker run --security-opt seccomp=unconfined "
-                     "--security-opt apparmor=unconfined --security-opt systempaths=unconfined)";
+        return why +
+               "user namespaces must be permitted; inside a container, start it with a seccomp "
+               "profile that allows them (docker run --security-opt seccomp=unconfined "
+               "--security-opt apparmor=unconfined --security-opt systempaths=unconfined)";
     }
 
     static std::string setting(const char* path) {
@@ -941,8 +998,8 @@ private:
 
     asio::any_io_executor executor_;
     std::string filter_;
-    fs::path bwrap_;         // empty: not found
-    std::string missing_;    // what was looked for
+    fs::path bwrap_;       // empty: not found
+    std::string missing_;  // what was looked for
     std::optional<uid_t> user_;
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
@@ -960,9 +1017,10 @@ constexpr Plugin self{
                      "description": "uid that a sandbox started by root drops to"}
         },
         "additionalProperties": false})",
-    .make = Factory<Sandbox>(+[](Host& host, const json::object& config) -> std::unique_ptr<Sandbox> {
-        return std::make_unique<Bubblewrap>(host, config);
-    }),
+    .make =
+        Factory<Sandbox>(+[](Host& host, const json::object& config) -> std::unique_ptr<Sandbox> {
+            return std::make_unique<Bubblewrap>(host, config);
+        }),
 };
 }  // namespace
 

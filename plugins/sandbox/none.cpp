@@ -55,8 +55,9 @@ public:
 
 private:
     [[noreturn]] static void refuse(const std::string& what) {
-        throw Error(errc::sandbox_refused, "sandbox \"none\" cannot " + what +
-                                               ": use sandbox \"bubblewrap\", or do not ask for it");
+        throw Error(errc::sandbox_refused,
+                    "sandbox \"none\" cannot " + what +
+                        ": use sandbox \"bubblewrap\", or do not ask for it");
     }
 
     asio::any_io_executor executor_;

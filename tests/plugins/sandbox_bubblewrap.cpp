@@ -75,7 +75,8 @@ struct Fixture {
         auto read = [&]() -> awaitable<void> {
             char one = 0;
             while (one != '\n') {
-                co_await asio::async_read(process.output(), asio::buffer(&one, 1), asio::use_awaitable);
+                co_await asio::async_read(process.output(), asio::buffer(&one, 1),
+                                          asio::use_awaitable);
                 text += one;
             }
         };
@@ -130,12 +131,14 @@ BOOST_AUTO_TEST_CASE(probe_tells_the_remedy) {
     auto broken = registry.make<Sandbox>("bubblewrap", host, {{"bwrap", "/nowhere/bwrap"}});
     BOOST_TEST(contains(test::run(context, broken->probe()).problem, "apt-get install bubblewrap"));
     sandbox = std::move(broken);
-    BOOST_CHECK_EXCEPTION(shell("true"), Error,
-                          [](const Error& error) { return error.code() == errc::missing_dependency; });
+    BOOST_CHECK_EXCEPTION(shell("true"), Error, [](const Error& error) {
+        return error.code() == errc::missing_dependency;
+    });
 
     // A bwrap on a machine without user namespaces.
     const auto script = directory.path() / "bwrap";
-    test::write_file(script, "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n");
+    test::write_file(
+        script, "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n");
     fs::permissions(script, fs::perms(0755));
     sandbox = registry.make<Sandbox>("bubblewrap", host, {{"bwrap", script.string()}});
     const auto able = test::run(context, sandbox->probe());
@@ -178,8 +181,8 @@ BOOST_AUTO_TEST_CASE(view_is_minimal) {
     BOOST_TEST(sh("cat " + quoted + "/library/data") == "readable");
     BOOST_TEST(contains(sh("echo x > " + quoted + "/library/data"), "Read-only file system"));
     BOOST_TEST(test::read_file(library / "data") == "readable");
-    for (const std::string path : {"/etc/shadow", "/root", "/var", "/opt", "/sys", "/run/dbus",
-                                   "/etc/hostname"})
+    for (const std::string path :
+         {"/etc/shadow", "/root", "/var", "/opt", "/sys", "/run/dbus", "/etc/hostname"})
         BOOST_TEST(contains(sh("ls " + path), "No such file"), path);
     BOOST_TEST(contains(sh("cat " + quoted + "/neighbour"), "No such file"));
     for (const std::string path : {"/", "/usr", "/etc", "/run", "/home", "/dev", "/run/ipybox"})
@@ -198,8 +201,9 @@ BOOST_AUTO_TEST_CASE(workspace_scratch_and_home_are_writable) {
 
 BOOST_AUTO_TEST_CASE(guest_has_no_privileges) {
     const auto text = sh("cat /proc/self/status; id -u");
-    for (const auto* words : {"CapEff:\t0000000000000000", "CapPrm:\t0000000000000000",
-                              "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "\n1000\n"})
+    for (const auto* words :
+         {"CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000",
+          "NoNewPrivs:\t1", "Seccomp:\t2", "\n1000\n"})
         BOOST_TEST(contains(text, words), words << " not in " << text);
     // As the host sees it.
     auto process = shell("echo ready; cat", Stdio::pipes);
@@ -213,8 +217,8 @@ BOOST_AUTO_TEST_CASE(guest_has_no_privileges) {
 }
 
 BOOST_AUTO_TEST_CASE(other_processes_are_out_of_sight) {
-    const auto text = sh("for p in /proc/[0-9]*; do echo $p; done; kill -0 " +
-                         std::to_string(::getpid()));
+    const auto text =
+        sh("for p in /proc/[0-9]*; do echo $p; done; kill -0 " + std::to_string(::getpid()));
     BOOST_TEST(contains(text, "/proc/1\n"));
     BOOST_TEST(std::count(text.begin(), text.end(), '/') <= 6);
     BOOST_TEST(contains(text, "No such process"));
@@ -232,14 +236,16 @@ BOOST_AUTO_TEST_CASE(environment_is_exact_and_in_nobody_elses_sight) {
                                          "TOKEN=s3cret-value", "PWD=" + workspace.string()};
     BOOST_TEST(seen == expected, boost::test_tools::per_element());
     for (const pid_t pid : descendants(process->pid()))
-        BOOST_TEST(!contains(detail::read_proc("/proc/" + std::to_string(pid) + "/cmdline"), "s3cret"));
+        BOOST_TEST(
+            !contains(detail::read_proc("/proc/" + std::to_string(pid) + "/cmdline"), "s3cret"));
     BOOST_TEST(sh("cat /proc/1/environ | tr '\\0' '\\n' | wc -c") == "0\n");
 }
 
 BOOST_AUTO_TEST_CASE(descriptors_do_not_leak) {
     const int inheritable = ::open("/etc/hostname", O_RDONLY);
-    const auto seen = sh("for n in $(seq 0 1023); do [ -e /proc/$$/fd/$n ] && echo $n; done; "
-                         "ls /proc/1/fd 2>&1");
+    const auto seen =
+        sh("for n in $(seq 0 1023); do [ -e /proc/$$/fd/$n ] && echo $n; done; "
+           "ls /proc/1/fd 2>&1");
     ::close(inheritable);
     BOOST_TEST(seen.starts_with("0\n1\n2\n"));
     const auto rest = seen.substr(6);
@@ -252,17 +258,23 @@ BOOST_AUTO_TEST_CASE(network_is_none_or_full) {
     asio::ip::tcp::acceptor listener(context, {asio::ip::address_v4::loopback(), 0});
     const auto port = std::to_string(listener.local_endpoint().port());
     // An abstract Unix socket belongs to the network namespace.
-    asio::local::stream_protocol::acceptor abstract(
-        context, {std::string("\0ipybox-test-", 13) + port});
-    const auto script = "import socket\n"
-                        "for family, address in ((socket.AF_INET, ('127.0.0.1', " + port + ")), "
-                        "(socket.AF_UNIX, '\\0ipybox-test-" + port + "')):\n"
-                        "    try: socket.socket(family).connect(address); print('connected')\n"
-                        "    except OSError as e: print(type(e).__name__)\n"
-                        "try: print(socket.gethostbyname('localhost'))\n"
-                        "except OSError as e: print(e)\n"
-                        "print([name for _, name in socket.if_nameindex()] == ['lo'])\n";
-    BOOST_TEST(python(script) == "ConnectionRefusedError\nConnectionRefusedError\n127.0.0.1\nTrue\n");
+    asio::local::stream_protocol::acceptor abstract(context,
+                                                    {std::string("\0ipybox-test-", 13) + port});
+    const auto script =
+        "import socket\n"
+        "for family, address in ((socket.AF_INET, ('127.0.0.1', " +
+        port +
+        ")), "
+        "(socket.AF_UNIX, '\\0ipybox-test-" +
+        port +
+        "')):\n"
+        "    try: socket.socket(family).connect(address); print('connected')\n"
+        "    except OSError as e: print(type(e).__name__)\n"
+        "try: print(socket.gethostbyname('localhost'))\n"
+        "except OSError as e: print(e)\n"
+        "print([name for _, name in socket.if_nameindex()] == ['lo'])\n";
+    BOOST_TEST(python(script) ==
+               "ConnectionRefusedError\nConnectionRefusedError\n127.0.0.1\nTrue\n");
     policy.network.mode = NetworkPolicy::Mode::full;
     BOOST_TEST(python(script).starts_with("connected\nconnected\n127.0.0.1\n"));
     policy.network.mode = NetworkPolicy::Mode::allow_list;
@@ -278,22 +290,28 @@ BOOST_AUTO_TEST_CASE(hidden_files_fail_to_open) {
     make_directory(workspace / "private");
     make_file(workspace / "private/x", "s3cret");
     fs::create_symlink("plain", workspace / "linked.pem");
-    policy.hidden = {".env", "**/.env", "**/*.pem", "private/**", (workspace / "absolute").string(),
+    policy.hidden = {".env",
+                     "**/.env",
+                     "**/*.pem",
+                     "private/**",
+                     (workspace / "absolute").string(),
                      (workspace / "deep/**/secret?").string()};
     make_file(workspace / "absolute", "s3cret");
     make_directory(workspace / "deep");
     make_directory(workspace / "deep/er");
     make_file(workspace / "deep/er/secret1", "s3cret");
     make_file(workspace / "deep/er/secret", "seen");
-    for (const std::string path : {".env", "sub/.env", "sub/a.pem", "plain", "private/x", "linked.pem",
-                                   "absolute", "deep/er/secret1"})
+    for (const std::string path : {".env", "sub/.env", "sub/a.pem", "plain", "private/x",
+                                   "linked.pem", "absolute", "deep/er/secret1"})
         BOOST_TEST(contains(sh("cat " + path), "Permission denied"), path);
     BOOST_TEST(contains(sh("ls private"), "Permission denied"));
     BOOST_TEST(sh("cat deep/er/secret") == "seen");
-    BOOST_TEST(!contains(sh("mv .env b; cat b; rm -f .env; cat .env; cp .env c; cat c;"
-                            "chmod 777 .env private; cat .env private/x; mv sub moved; cat moved/.env;"
-                            "grep -r s3cret . /proc/self/root/" + workspace.string() +
-                            "; ln .env d; cat d"), "s3cret"));
+    BOOST_TEST(
+        !contains(sh("mv .env b; cat b; rm -f .env; cat .env; cp .env c; cat c;"
+                     "chmod 777 .env private; cat .env private/x; mv sub moved; cat moved/.env;"
+                     "grep -r s3cret . /proc/self/root/" +
+                     workspace.string() + "; ln .env d; cat d"),
+                  "s3cret"));
     BOOST_TEST(test::read_file(workspace / ".env") == "KEY=s3cret");
 }
 
@@ -315,8 +333,10 @@ BOOST_AUTO_TEST_CASE(hidden_file_may_appear_later) {
         BOOST_TEST(line(*process) == "1");
     }
     // What the host wrote stays; nothing else does.
-    if (::geteuid() == 0) BOOST_TEST(test::read_file(workspace / ".env") == "s3cret");
-    else BOOST_TEST(!fs::exists(workspace / ".env"));
+    if (::geteuid() == 0)
+        BOOST_TEST(test::read_file(workspace / ".env") == "s3cret");
+    else
+        BOOST_TEST(!fs::exists(workspace / ".env"));
 }
 
 BOOST_AUTO_TEST_CASE(protected_paths_hold_present_and_absent) {
@@ -324,16 +344,16 @@ BOOST_AUTO_TEST_CASE(protected_paths_hold_present_and_absent) {
     make_file(workspace / ".git/config", "original");
     make_file(workspace / "rules", "original");
     make_directory(workspace / "ordinary");
-    policy.write_protected = {workspace / ".git/config", workspace / ".git/hooks",
-                              workspace / "rules",       workspace / ".mcp.json",
-                              workspace / ".claude/commands", "/usr/not-writable-anyway"};
+    policy.write_protected = {
+        workspace / ".git/config", workspace / ".git/hooks",       workspace / "rules",
+        workspace / ".mcp.json",   workspace / ".claude/commands", "/usr/not-writable-anyway"};
     {
         const auto process = shell("sleep 1000");
         for (const std::string attack :
-             {"echo x > rules", "rm -f rules", "mv rules r2", "echo x > .git/config",
-              "mv .git g2", "rm -rf .git", "mkdir .git/hooks", "echo x > .git/hooks",
-              "echo x > .mcp.json", "ln -sf plain .mcp.json", "mkdir -p .claude/commands",
-              "touch .claude/x", "mv .claude c2", "mv -T ordinary .git/hooks", "chmod 777 rules",
+             {"echo x > rules", "rm -f rules", "mv rules r2", "echo x > .git/config", "mv .git g2",
+              "rm -rf .git", "mkdir .git/hooks", "echo x > .git/hooks", "echo x > .mcp.json",
+              "ln -sf plain .mcp.json", "mkdir -p .claude/commands", "touch .claude/x",
+              "mv .claude c2", "mv -T ordinary .git/hooks", "chmod 777 rules",
               "ln rules hard && echo x > hard"})
             BOOST_TEST(!contains(sh("if " + attack + "; then echo done; fi"), "done"), attack);
         BOOST_TEST(sh("cat rules .git/config") == "originaloriginal");
@@ -423,7 +443,8 @@ BOOST_AUTO_TEST_CASE(whole_disk_can_be_readable) {
     test::write_file(directory.path() / "neighbour", "s3cret");
     BOOST_TEST(contains(sh("ls /etc"), "passwd"));
     BOOST_TEST(sh("echo x > file && cat file") == "x\n");
-    BOOST_TEST(contains(sh("cat " + directory.path().string() + "/neighbour"), "Permission denied"));
+    BOOST_TEST(
+        contains(sh("cat " + directory.path().string() + "/neighbour"), "Permission denied"));
     BOOST_TEST(sh("ls /run") == "");
     BOOST_TEST(contains(sh("cat /etc/shadow"), "Permission denied"));
     BOOST_TEST(contains(sh("touch /opt/x"), "Read-only file system"));
@@ -457,7 +478,8 @@ BOOST_AUTO_TEST_CASE(sockets_of_the_host_are_hidden_unless_named) {
     give(beside);
     policy.readable = {beside};
     const auto connect = [&](const fs::path& path) {
-        return python("import socket\ntry: socket.socket(socket.AF_UNIX).connect('" + path.string() +
+        return python("import socket\ntry: socket.socket(socket.AF_UNIX).connect('" +
+                      path.string() +
                       "'); print('connected')\nexcept OSError as e: print(type(e).__name__)");
     };
     BOOST_TEST(connect(inside) != "connected\n");
@@ -502,24 +524,38 @@ attempt('chmod', lambda: os.chmod('f', 0o755))
 attempt('nested', lambda: os.stat('/proc/sys/user/max_user_namespaces'))
 )";
     const auto text = python(script);
-    for (const auto* words :
-         {"unshare EPERM", "clone_newuser EPERM", "clone3 ENOSYS", "keyctl EPERM", "bpf EPERM",
-          "ptrace EPERM", "io_uring ENOSYS", "vsock EAFNOSUPPORT", "packet EAFNOSUPPORT",
-          "netlink EAFNOSUPPORT", "wide_family EAFNOSUPPORT", "tiocsti EPERM", "mount EPERM",
-          "chmod_setuid EPERM", "chmod_setgid EPERM", "open_setuid EPERM", "tmpfile_setuid EPERM",
-          "mkdir_setgid EPERM", "mknod_setuid EPERM", "chmod done"})
+    for (const auto* words : {"unshare EPERM",
+                              "clone_newuser EPERM",
+                              "clone3 ENOSYS",
+                              "keyctl EPERM",
+                              "bpf EPERM",
+                              "ptrace EPERM",
+                              "io_uring ENOSYS",
+                              "vsock EAFNOSUPPORT",
+                              "packet EAFNOSUPPORT",
+                              "netlink EAFNOSUPPORT",
+                              "wide_family EAFNOSUPPORT",
+                              "tiocsti EPERM",
+                              "mount EPERM",
+                              "chmod_setuid EPERM",
+                              "chmod_setgid EPERM",
+                              "open_setuid EPERM",
+                              "tmpfile_setuid EPERM",
+                              "mkdir_setgid EPERM",
+                              "mknod_setuid EPERM",
+                              "chmod done"})
         BOOST_TEST(contains(text, words), words << " not in " << text);
 }
 
 BOOST_AUTO_TEST_CASE(ordinary_programs_work) {
-    BOOST_TEST(python("import subprocess, multiprocessing, threading, tempfile, socket\n"
-                      "print(subprocess.run(['echo', 'sub'], capture_output=True, text=True).stdout)\n"
-                      "with multiprocessing.get_context('fork').Pool(2) as p: print(p.map(abs, [-1, 2]))\n"
-                      "t = threading.Thread(target=lambda: print('thread')); t.start(); t.join()\n"
-                      "s = socket.create_server(('127.0.0.1', 0))\n"
-                      "socket.create_connection(s.getsockname()); print('local server')\n"
-                      "print(tempfile.gettempdir())") ==
-               "sub\n\n[1, 2]\nthread\nlocal server\n/tmp\n");
+    BOOST_TEST(
+        python("import subprocess, multiprocessing, threading, tempfile, socket\n"
+               "print(subprocess.run(['echo', 'sub'], capture_output=True, text=True).stdout)\n"
+               "with multiprocessing.get_context('fork').Pool(2) as p: print(p.map(abs, [-1, 2]))\n"
+               "t = threading.Thread(target=lambda: print('thread')); t.start(); t.join()\n"
+               "s = socket.create_server(('127.0.0.1', 0))\n"
+               "socket.create_connection(s.getsockname()); print('local server')\n"
+               "print(tempfile.gettempdir())") == "sub\n\n[1, 2]\nthread\nlocal server\n/tmp\n");
 }
 
 BOOST_AUTO_TEST_CASE(limits_hold) {
@@ -531,26 +567,32 @@ BOOST_AUTO_TEST_CASE(limits_hold) {
     policy.limits.scratch_size = 1 << 20;
     BOOST_TEST(sh("ulimit -v; ulimit -n; ulimit -f; ulimit -t; ulimit -c; ulimit -Hn") ==
                "1048576\n64\n2048\n30\n0\n64\n");
-    BOOST_TEST(contains(python("try: bytearray(2 << 30)\nexcept MemoryError: print('refused')"), "refused"));
-    BOOST_TEST(contains(python("import os\ntry:\n"
-                               "    for i in range(40):\n"
-                               "        if os.fork() == 0: os.execv('/usr/bin/sleep', ['sleep', '1000'])\n"
-                               "except OSError as e: print(e)"),
-                        "Resource temporarily unavailable"));
+    BOOST_TEST(contains(python("try: bytearray(2 << 30)\nexcept MemoryError: print('refused')"),
+                        "refused"));
+    BOOST_TEST(
+        contains(python("import os\ntry:\n"
+                        "    for i in range(40):\n"
+                        "        if os.fork() == 0: os.execv('/usr/bin/sleep', ['sleep', '1000'])\n"
+                        "except OSError as e: print(e)"),
+                 "Resource temporarily unavailable"));
     for (const std::string path : {"/tmp/f", "/home/user/f", "/dev/shm/f"})
-        BOOST_TEST(contains(sh("trap '' XFSZ; head -c 900000 /dev/zero > " + path + "1; "
-                               "head -c 900000 /dev/zero > " + path),
-                            "No space left"), path);
+        BOOST_TEST(contains(sh("trap '' XFSZ; head -c 900000 /dev/zero > " + path +
+                               "1; "
+                               "head -c 900000 /dev/zero > " +
+                               path),
+                            "No space left"),
+                   path);
     BOOST_TEST(contains(sh("trap '' XFSZ; head -c 2000000 /dev/zero > big"), "File too large"));
 }
 
 BOOST_AUTO_TEST_CASE(interrupt_and_signal_reach_the_command) {
-    const std::string script = "import time\n"
-                               "try:\n"
-                               "    print('ready', flush=True)\n"
-                               "    time.sleep(1000)\n"
-                               "except KeyboardInterrupt: print('interrupted', flush=True)\n"
-                               "time.sleep(1000)";
+    const std::string script =
+        "import time\n"
+        "try:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(1000)\n"
+        "except KeyboardInterrupt: print('interrupted', flush=True)\n"
+        "time.sleep(1000)";
     auto process = launch({"/usr/bin/python3", "-c", script}, Stdio::pipes);
     BOOST_TEST(line(*process) == "ready");
     process->interrupt();
@@ -563,8 +605,9 @@ BOOST_AUTO_TEST_CASE(interrupt_and_signal_reach_the_command) {
 }
 
 BOOST_AUTO_TEST_CASE(whole_tree_dies) {
-    const std::string script = "setsid sh -c 'setsid sleep 1000 & sleep 1000' & "
-                               "sh -c 'sleep 1000 & sleep 1000 & exit' ; echo ready; cat";
+    const std::string script =
+        "setsid sh -c 'setsid sleep 1000 & sleep 1000' & "
+        "sh -c 'sleep 1000 & sleep 1000 & exit' ; echo ready; cat";
     auto process = shell(script, Stdio::pipes);
     line(*process);
     auto tree = descendants(process->pid());
@@ -644,8 +687,8 @@ BOOST_AUTO_TEST_CASE(paths_out_of_the_guests_reach_are_named) {
     }
     fs::permissions(closed, fs::perms(0700));
     policy.readable = {closed / "python"};
-    refuses("uid 65534 cannot read " + (closed / "python").string() + ", because " + closed.string() +
-            " is closed to it");
+    refuses("uid 65534 cannot read " + (closed / "python").string() + ", because " +
+            closed.string() + " is closed to it");
     policy.readable.clear();
     policy.writable.push_back(directory.path());
     refuses("uid 65534 cannot write " + directory.path().string());

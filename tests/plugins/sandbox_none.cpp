@@ -91,8 +91,8 @@ BOOST_AUTO_TEST_CASE(refuses_what_it_cannot_enforce) {
 }
 
 BOOST_AUTO_TEST_CASE(interrupt_reaches_the_command) {
-    const auto process = launch("trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.01; done",
-                                Stdio::pipes);
+    const auto process = launch(
+        "trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.01; done", Stdio::pipes);
     char ready[6];
     auto read = [&]() -> awaitable<void> {
         std::size_t have = 0;

@@ -255,7 +255,7 @@ class OtherCommandsTest(ProgramTest):
         tools.write_text(tools.read_text().replace("Gets it.", "Fetches it."))
         changed = self.ipybox("apigen", "it", "--tools-json", "tools.json", "--out", "out", "--check")
         self.assertEqual(changed.returncode, 1)
-        self.assertIn("changed out/it/get_it.py", changed.stdout)
+        self.assertIn("~ get_it.py", changed.stdout)
         self.assertEqual((self.directory / "out/it/get_it.py").read_text(), module)
 
         server = json.dumps({"command": "python3", "args": ["${SUPPORT}/mcp_server.py"]})

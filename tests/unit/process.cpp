@@ -52,7 +52,8 @@ struct Fixture {
         auto read = [&]() -> awaitable<void> {
             char one = 0;
             while (one != '\n') {
-                co_await asio::async_read(child.output(), asio::buffer(&one, 1), asio::use_awaitable);
+                co_await asio::async_read(child.output(), asio::buffer(&one, 1),
+                                          asio::use_awaitable);
                 text += one;
             }
         };
@@ -255,7 +256,8 @@ BOOST_AUTO_TEST_CASE(only_listed_descriptors_are_inherited) {
     const UniqueFd data(::memfd_create("data", MFD_CLOEXEC));
     BOOST_REQUIRE(::pwrite(data.get(), "handed over", 11, 0) == 11);
     auto request = shell(
-        "cat <&7; echo; for n in $(seq 0 255); do if [ -e /proc/$$/fd/$n ]; then echo $n; fi; done");
+        "cat <&7; echo; for n in $(seq 0 255); do if [ -e /proc/$$/fd/$n ]; then echo $n; fi; "
+        "done");
     // The wanted number may be one that we use ourselves.
     request.fds = {{data.get(), 7}, {inheritable, data.get()}};
     std::string expected = "handed over\n0\n1\n2\n";
@@ -301,9 +303,9 @@ BOOST_AUTO_TEST_CASE(user_is_dropped_for_good) {
     request.no_new_privileges = true;
     if (::geteuid() != 0) return fails(request, errc::sandbox_refused, "change of user");
     const auto text = output(request);
-    for (const auto* words : {"Uid:\t65534\t65534\t65534\t65534", "Gid:\t65533\t65533\t65533\t65533",
-                              "Groups:\t \n", "CapEff:\t0000000000000000", "NoNewPrivs:\t1",
-                              "/etc/shadow: Permission denied"})
+    for (const auto* words :
+         {"Uid:\t65534\t65534\t65534\t65534", "Gid:\t65533\t65533\t65533\t65533", "Groups:\t \n",
+          "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "/etc/shadow: Permission denied"})
         BOOST_TEST(text.find(words) != std::string::npos, words << " not in " << text);
 }
 
@@ -331,8 +333,8 @@ BOOST_AUTO_TEST_CASE(failures_to_start_are_explained) {
 }
 
 BOOST_AUTO_TEST_CASE(failing_child_runs_none_of_our_exit_handlers) {
-    static int* calls = static_cast<int*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE,
-                                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    static int* calls = static_cast<int*>(
+        ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     static pid_t self = ::getpid();
     BOOST_REQUIRE(std::atexit([] { *calls += ::getpid() != self; }) == 0);
     SpawnRequest request;

@@ -28,7 +28,8 @@ struct Fixture {
     void fails(const fs::path& python, std::string_view words, Duration limit = 60s) {
         BOOST_CHECK_EXCEPTION(inspect(python, limit), Error, [&](const Error& error) {
             BOOST_TEST_INFO(error.what());
-            return error.code() == errc::missing_dependency && error.detail().find(words) != std::string::npos;
+            return error.code() == errc::missing_dependency &&
+                   error.detail().find(words) != std::string::npos;
         });
     }
 };
@@ -38,7 +39,8 @@ struct Surroundings {
     explicit Surroundings(const fs::path& directory) : before(fs::current_path()) {
         for (const char* name : {"PATH", "VIRTUAL_ENV", "IPYBOX_PYTHON"}) {
             const char* value = ::getenv(name);
-            saved.emplace_back(name, value == nullptr ? std::nullopt : std::optional<std::string>(value));
+            saved.emplace_back(name,
+                               value == nullptr ? std::nullopt : std::optional<std::string>(value));
             ::unsetenv(name);
         }
         fs::current_path(directory);
@@ -76,7 +78,9 @@ BOOST_AUTO_TEST_CASE(every_link_to_the_interpreter_is_shown) {
     fs::create_symlink("../two/python", directory.path() / "one/python");
     const auto found = inspect(directory.path() / "one/python");
     for (const auto* name : {"one", "two"})
-        BOOST_TEST(std::count(found.readable.begin(), found.readable.end(), directory.path() / name) == 1, name);
+        BOOST_TEST(
+            std::count(found.readable.begin(), found.readable.end(), directory.path() / name) == 1,
+            name);
 }
 
 BOOST_AUTO_TEST_CASE(variables_of_the_user_have_no_say) {
@@ -90,13 +94,16 @@ BOOST_AUTO_TEST_CASE(variables_of_the_user_have_no_say) {
 BOOST_AUTO_TEST_CASE(programs_that_are_no_interpreter_are_refused) {
     fails(directory.path() / "absent", "there is no such file");
     fails("/bin/true", "is not a working Python interpreter");
-    fails(program("broken", "#!/bin/sh\necho 'no module named encodings' >&2; exit 1"), "no module named encodings");
+    fails(program("broken", "#!/bin/sh\necho 'no module named encodings' >&2; exit 1"),
+          "no module named encodings");
     fails(program("silent", "#!/bin/sh\nexec sleep 1000"), "did not answer in time", 50ms);
     fails(program("endless", "#!/bin/sh\nexec yes"), "is not a working Python interpreter");
-    fails(program("deep", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' '['"), "is not a working Python");
+    fails(program("deep", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' '['"),
+          "is not a working Python");
     fails(program("list", "#!/bin/sh\necho '[]'"), "is not a working Python interpreter");
     fails(program("old", R"(#!/bin/sh
-echo '{"version": "3.8.1", "paths": []}')"), "3.9 or newer");
+echo '{"version": "3.8.1", "paths": []}')"),
+          "3.9 or newer");
 }
 
 BOOST_AUTO_TEST_CASE(chatter_before_the_answer_is_passed_over) {
@@ -156,7 +163,8 @@ BOOST_AUTO_TEST_CASE(interpreter_that_was_named_must_exist) {
     ::setenv("PATH", directory.path().c_str(), 1);
     const auto fails_with = [](const fs::path& configured, std::string_view words) {
         BOOST_CHECK_EXCEPTION(find_python(configured), Error, [&](const Error& error) {
-            return error.code() == errc::missing_dependency && error.detail().find(words) != std::string::npos;
+            return error.code() == errc::missing_dependency &&
+                   error.detail().find(words) != std::string::npos;
         });
     };
     fails_with({}, "no Python interpreter found");
@@ -170,7 +178,8 @@ BOOST_AUTO_TEST_CASE(links_in_the_directory_are_resolved_but_not_the_interpreter
     const auto python = program("venv/bin/python3.11", "#!/bin/sh\n");
     fs::create_symlink("python3.11", directory.path() / "venv/bin/python");
     fs::create_directory_symlink("venv", directory.path() / "alias");
-    BOOST_TEST(find_python(directory.path() / "alias/bin/python") == directory.path() / "venv/bin/python");
+    BOOST_TEST(find_python(directory.path() / "alias/bin/python") ==
+               directory.path() / "venv/bin/python");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -26,7 +26,8 @@ struct Fixture {
         base.limits.processes = 7;
     }
     SandboxPolicy apply(std::string_view text) {
-        return apply_srt_settings(json::parse(text).as_object(), base, workspace.path(), home.path());
+        return apply_srt_settings(json::parse(text).as_object(), base, workspace.path(),
+                                  home.path());
     }
     bool is_protected(const SandboxPolicy& policy, const fs::path& name) {
         const auto& list = policy.write_protected;
@@ -35,7 +36,8 @@ struct Fixture {
     void fails(std::string_view text, std::string_view words) {
         BOOST_CHECK_EXCEPTION(apply(text), Error, [&](const Error& error) {
             BOOST_TEST_INFO(error.what());
-            return error.code() == errc::bad_config && error.detail().find(words) != std::string::npos;
+            return error.code() == errc::bad_config &&
+                   error.detail().find(words) != std::string::npos;
         });
     }
 };
@@ -63,9 +65,11 @@ BOOST_AUTO_TEST_CASE(paths_are_resolved_and_absent_write_paths_ignored) {
         "denyRead": [".env", "~/.ssh", "/etc/secrets", "keys/*.pem"], "allowRead": [".", "~/cache", "nowhere"],
         "allowWrite": [".", "out/", "~/cache", "/nowhere/at/all", "/dev/stdout"], "denyWrite": ["out/fixed", "/etc"]}})");
     const auto& ws = workspace.path();
-    BOOST_TEST((policy.hidden == std::vector<std::string>{(ws / ".env").string(), (home.path() / ".ssh").string(),
-                                                          "/etc/secrets", (ws / "keys/*.pem").string()}));
-    BOOST_TEST((policy.readable == std::vector<fs::path>{"/opt/python", "/", ws, home.path() / "cache"}));
+    BOOST_TEST((policy.hidden ==
+                std::vector<std::string>{(ws / ".env").string(), (home.path() / ".ssh").string(),
+                                         "/etc/secrets", (ws / "keys/*.pem").string()}));
+    BOOST_TEST(
+        (policy.readable == std::vector<fs::path>{"/opt/python", "/", ws, home.path() / "cache"}));
     BOOST_TEST((policy.writable == std::vector<fs::path>{ws, ws / "out", home.path() / "cache"}));
     BOOST_TEST(is_protected(policy, "out/fixed"));
     BOOST_TEST(is_protected(policy, "/etc"));
@@ -78,11 +82,13 @@ BOOST_AUTO_TEST_CASE(names_srt_protects_are_protected_also_below) {
     test::write_file(workspace.path() / "a/.bashrc", "");
     fs::create_directory_symlink(workspace.path() / "a", workspace.path() / "link");
     auto policy = apply("{}");
-    for (const auto* name : {".gitconfig", ".gitmodules", ".bashrc", ".bash_profile", ".zshrc", ".zprofile",
-                             ".profile", ".ripgreprc", ".mcp.json", ".vscode", ".idea", ".claude/commands",
-                             ".claude/agents", ".git/hooks", ".git/config", "a/b/.git/hooks", "a/.bashrc"})
+    for (const auto* name :
+         {".gitconfig", ".gitmodules", ".bashrc", ".bash_profile", ".zshrc", ".zprofile",
+          ".profile", ".ripgreprc", ".mcp.json", ".vscode", ".idea", ".claude/commands",
+          ".claude/agents", ".git/hooks", ".git/config", "a/b/.git/hooks", "a/.bashrc"})
         BOOST_TEST(is_protected(policy, name), name);
-    for (const auto* name : {"a/.profile", "a/b/c/d/.git/hooks", "a/node_modules/.git/hooks", "link/.bashrc"})
+    for (const auto* name :
+         {"a/.profile", "a/b/c/d/.git/hooks", "a/node_modules/.git/hooks", "link/.bashrc"})
         BOOST_TEST(!is_protected(policy, name), name);
     policy = apply(R"({"mandatoryDenySearchDepth": 4, "filesystem": {"allowGitConfig": true}})");
     BOOST_TEST(is_protected(policy, "a/b/c/d/.git/hooks"));
@@ -92,22 +98,27 @@ BOOST_AUTO_TEST_CASE(names_srt_protects_are_protected_also_below) {
 }
 
 BOOST_AUTO_TEST_CASE(domains_make_an_allow_list) {
-    const auto policy = apply(R"({"network": {"allowedDomains": ["example.com", "*.pypi.org", "localhost"],
+    const auto policy =
+        apply(R"({"network": {"allowedDomains": ["example.com", "*.pypi.org", "localhost"],
                                               "deniedDomains": ["bad.example.com"]}})");
     BOOST_TEST((policy.network.mode == NetworkPolicy::Mode::allow_list));
-    BOOST_TEST((policy.network.allow == std::vector<std::string>{"example.com", "*.pypi.org", "localhost"}));
+    BOOST_TEST((policy.network.allow ==
+                std::vector<std::string>{"example.com", "*.pypi.org", "localhost"}));
     BOOST_TEST((policy.network.deny == std::vector<std::string>{"bad.example.com"}));
     // An empty list must not mean an open network, whatever the base says.
     base.network.mode = NetworkPolicy::Mode::full;
-    BOOST_TEST((apply(R"({"network": {"allowedDomains": []}})").network.mode == NetworkPolicy::Mode::none));
-    for (const char* domain : {"*", "*.com", "http://example.com", "example.com:443", "10.0.0.1", "a..b", "-a.com",
-                               "a.com\\u0000.b", "example.com/x", "*.*.com", "ex ample.com", "example.com.", "a.1"})
+    BOOST_TEST((apply(R"({"network": {"allowedDomains": []}})").network.mode ==
+                NetworkPolicy::Mode::none));
+    for (const char* domain :
+         {"*", "*.com", "http://example.com", "example.com:443", "10.0.0.1", "a..b", "-a.com",
+          "a.com\\u0000.b", "example.com/x", "*.*.com", "ex ample.com", "example.com.", "a.1"})
         fails(std::string(R"({"network": {"allowedDomains": ["ok.com", ")") + domain + R"("]}})",
               "/network/allowedDomains/1");
 }
 
 BOOST_AUTO_TEST_CASE(settings_without_meaning_on_linux_are_accepted) {
-    const auto policy = apply(R"({"allowPty": true, "ripgrep": {"command": "rg"}, "ignoreViolations": {"*": ["/x"]},
+    const auto policy =
+        apply(R"({"allowPty": true, "ripgrep": {"command": "rg"}, "ignoreViolations": {"*": ["/x"]},
         "enableWeakerNestedSandbox": false, "network": {"allowedDomains": [], "deniedDomains": [],
         "allowLocalBinding": true, "allowAllUnixSockets": true, "allowUnixSockets": [], "strictAllowlist": true}})");
     BOOST_TEST((policy.network.mode == NetworkPolicy::Mode::none));
@@ -119,15 +130,19 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_honoured_names_its_field) {
     fails(R"({"filesystem": {"allowwrite": []}})", "/filesystem/allowwrite");
     fails(R"({"network": []})", "/network: must be an object");
     fails(R"({"filesystem": {"allowWrite": "x"}})", "/filesystem/allowWrite: must be a list");
-    fails(R"({"filesystem": {"allowWrite": [".", 1]}})", "/filesystem/allowWrite/1: must be a string");
+    fails(R"({"filesystem": {"allowWrite": [".", 1]}})",
+          "/filesystem/allowWrite/1: must be a string");
     fails(R"({"filesystem": {"denyRead": [""]}})", "/filesystem/denyRead/0");
     fails(R"({"filesystem": {"allowWrite": ["*.txt"]}})", "/filesystem/allowWrite/0: wildcards");
     fails(R"({"network": {"httpProxyPort": 8080}})", "/network/httpProxyPort");
     fails(R"({"network": {"socksProxyPort": 8080}})", "/network/socksProxyPort");
-    fails(R"({"network": {"allowUnixSockets": ["/run/docker.sock"]}})", "/network/allowUnixSockets");
-    fails(R"({"enableWeakerNestedSandbox": true})", "/enableWeakerNestedSandbox: cannot be honoured");
+    fails(R"({"network": {"allowUnixSockets": ["/run/docker.sock"]}})",
+          "/network/allowUnixSockets");
+    fails(R"({"enableWeakerNestedSandbox": true})",
+          "/enableWeakerNestedSandbox: cannot be honoured");
     fails(R"({"allowPty": "yes"})", "/allowPty: must be true or false");
-    fails(R"({"mandatoryDenySearchDepth": 0})", "/mandatoryDenySearchDepth: must be an integer from 1 to 10");
+    fails(R"({"mandatoryDenySearchDepth": 0})",
+          "/mandatoryDenySearchDepth: must be an integer from 1 to 10");
     fails(R"({"mandatoryDenySearchDepth": 2.5})", "/mandatoryDenySearchDepth");
 }
 
