@@ -24,6 +24,8 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "tool_calls.hpp"
+
 namespace {
 using namespace ipybox;
 using detail::WireSession;
@@ -32,6 +34,7 @@ struct Options {
     int starts = 10;
     int round_trips = 500;
     int prints = 5;
+    int tool_calls = 2000;
     std::string sandbox = "none";
     std::string only;
 };
@@ -468,10 +471,12 @@ int main(int argc, char** argv) {
     app.add_option("--starts", options.starts, "cold starts of each contender")->capture_default_str();
     app.add_option("--round-trips", options.round_trips, "executions of `pass`")->capture_default_str();
     app.add_option("--prints", options.prints, "rounds of 1,000,000 prints")->capture_default_str();
+    app.add_option("--tool-calls", options.tool_calls, "tool calls")->capture_default_str();
     app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")->capture_default_str();
     app.add_option("--only", options.only, "one measurement")
-        ->check(CLI::IsMember({"start", "execute", "prints"}));
+        ->check(CLI::IsMember({"start", "execute", "prints", "tools"}));
     CLI11_PARSE(app, argc, argv);
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
         utsname system{};
         ::uname(&system);
@@ -479,7 +484,8 @@ int main(int argc, char** argv) {
         ::getloadavg(load, 3);
         std::printf("%s %s, %u cores, load %.2f %.2f %.2f\n", system.sysname, system.release,
                     std::thread::hardware_concurrency(), load[0], load[1], load[2]);
-        kernels(options);
+        if (options.only != "tools") kernels(options);
+        if (options.only.empty() || options.only == "tools") measure_tool_calls(options.sandbox, options.tool_calls);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "bench: %s\n", error.what());
         return 1;

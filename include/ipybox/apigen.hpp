@@ -99,7 +99,8 @@ public:
     std::string write(const Schema& schema) {
         auto out = schema.never ? std::string("False") : body(schema, 0);
         for (std::size_t i = 0; i < pending_.size() && size_ <= max_size; ++i)
-            definitions_ += (i ? ", " : "") + python_string(std::to_string(i)) + ": " + node(*pending_[i], 0);
+            definitions_ +=
+                (i ? ", " : "") + python_string(std::to_string(i)) + ": " + node(*pending_[i], 0);
         if (size_ > max_size || out == "{}") return {};
         if (!definitions_.empty()) {
             out.pop_back();
@@ -130,11 +131,14 @@ private:
         if (schema.types) add("type", types(schema.types));
         for (const auto& info : key_table) {
             if (const auto* value = schema.value(info.key))
-                add(info.name, info.key == Key::pattern ? python_string(python_pattern(view(value->get_string())))
-                                                        : python_literal(*value));
-            if (const auto* child = schema.schema(info.key)) add(info.name, node(*child, depth + 1));
+                add(info.name, info.key == Key::pattern
+                                   ? python_string(python_pattern(view(value->get_string())))
+                                   : python_literal(*value));
+            if (const auto* child = schema.schema(info.key))
+                add(info.name, node(*child, depth + 1));
             if (schema.lists.count(info.key)) add(info.name, list(schema.list(info.key), depth));
-            if (schema.named.count(info.key)) add(info.name, named(info.key, schema.names(info.key), depth));
+            if (schema.named.count(info.key))
+                add(info.name, named(info.key, schema.names(info.key), depth));
         }
         if (!schema.required.empty()) add("required", strings(schema.required));
         if (!schema.dependent_required.empty()) {
@@ -148,15 +152,17 @@ private:
 
     std::string list(const std::vector<Schema::Ptr>& schemas, int depth) {
         std::string out;
-        for (const auto* schema : schemas) out += (out.empty() ? "" : ", ") + node(*schema, depth + 1);
+        for (const auto* schema : schemas)
+            out += (out.empty() ? "" : ", ") + node(*schema, depth + 1);
         return '[' + out + ']';
     }
     std::string named(Key key, const Schema::Named& schemas, int depth) {
         std::string out;
         for (const auto& [name, schema] : schemas)
             out += (out.empty() ? "" : ", ") +
-                   python_string(key == Key::pattern_properties ? python_pattern(name) : std::string(name)) + ": " +
-                   node(*schema, depth + 1);
+                   python_string(key == Key::pattern_properties ? python_pattern(name)
+                                                                : std::string(name)) +
+                   ": " + node(*schema, depth + 1);
         return '{' + out + '}';
     }
     static std::string strings(const Schema::Names& names) {
@@ -227,26 +233,12 @@ private:
 
     std::string fresh_name(const std::string& wanted) {
         static const std::set<std::string, std::less<>> taken{
-            "Params", "Result", "Any", "Literal", "Annotated", "Field", "RootModel", "TypeAliasType",
-            "Model", "Open", "Out", "True", "False", "None", "BaseModel",
-            "ArithmeticError", "AssertionError", "AttributeError", "BaseException", "BaseExceptionGroup",
-            "BlockingIOError", "BrokenPipeError", "BufferError", "BytesWarning", "ChildProcessError",
-            "ConnectionAbortedError", "ConnectionError", "ConnectionRefusedError", "ConnectionResetError",
-            "DeprecationWarning", "EOFError", "Ellipsis", "EncodingWarning", "EnvironmentError", "Exception",
-            "ExceptionGroup", "FileExistsError", "FileNotFoundError", "FloatingPointError", "FutureWarning",
-            "GeneratorExit", "IOError", "ImportError", "ImportWarning", "IndentationError", "IndexError",
-            "InterruptedError", "IsADirectoryError", "KeyError", "KeyboardInterrupt", "LookupError",
-            "MemoryError", "ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplemented",
-            "NotImplementedError", "OSError", "OverflowError", "PendingDeprecationWarning",
-            "PermissionError", "ProcessLookupError", "RecursionError", "ReferenceError", "ResourceWarning",
-            "RuntimeError", "RuntimeWarning", "StopAsyncIteration", "StopIteration", "SyntaxError",
-            "SyntaxWarning", "SystemError", "SystemExit", "TabError", "TimeoutError", "TypeError",
-            "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeError",
-            "UnicodeTranslateError", "UnicodeWarning", "UserWarning", "ValueError", "Warning",
-            "ZeroDivisionError"};
+            "Annotated", "Any", "False",  "Field",  "Literal",   "Model", "None",
+            "Open",      "Out", "Params", "Result", "RootModel", "True",  "TypeAliasType"};
         const auto stem = !input_ && used_.count(wanted) ? "Result" + wanted : wanted;
         auto name = stem;
-        for (int i = 2; taken.count(name) || used_.count(name); ++i) name = stem + std::to_string(i);
+        for (int i = 2; taken.count(name) || used_.count(name); ++i)
+            name = stem + std::to_string(i);
         used_.insert(name);
         return name;
     }
@@ -255,8 +247,10 @@ private:
     void add_rule(PythonType& type, const Schema& keywords) {
         if (!input_) return;
         const auto literal = RuleWriter(document_).write(keywords);
-        if (!literal.empty()) type.checks.push_back("rule(" + literal + ')');
-        else if (!keywords.trivial()) note_ = "also checked by the host";
+        if (!literal.empty())
+            type.checks.push_back("rule(" + literal + ')');
+        else if (!keywords.trivial())
+            note_ = "also checked by the host";
     }
     static Schema only(const Schema& schema, std::initializer_list<Key> keys) {
         Schema out;
@@ -276,7 +270,8 @@ private:
     }
 
     PythonType type(const Schema& schema, std::string hint) {
-        if (++visits_ > max_visits) throw Error(errc::bad_argument, "the schema has too many parts");
+        if (++visits_ > max_visits)
+            throw Error(errc::bad_argument, "the schema has too many parts");
         const auto& meaning = document_.effective(schema);
         if (meaning.trivial()) return {"Any", {}};
         if (const auto it = names_.find(&meaning); it != names_.end()) return {it->second, {}};
@@ -287,8 +282,9 @@ private:
             return {"Any", {}};
         }
         const auto [open, fresh] = open_.try_emplace(&meaning, Open{{}, containers_});
-        if (!fresh && open->second.containers == containers_) return {};  // a union that is its own branch
-        if (!fresh) {  // recursion through something that is no class needs a named alias
+        if (!fresh && open->second.containers == containers_)
+            return {};  // a union that is its own branch
+        if (!fresh) {   // recursion through something that is no class needs a named alias
             if (open->second.alias.empty()) open->second.alias = fresh_name(hint);
             return {open->second.alias, {}};
         }
@@ -298,7 +294,8 @@ private:
         if (result.base.empty()) result.base = "Any";
         if (const auto alias = open_[&meaning].alias; !alias.empty()) {
             const auto code = result.text();
-            define(alias, alias + " = TypeAliasType(\"" + alias + "\", " + python_string(code) + ")\n",
+            define(alias,
+                   alias + " = TypeAliasType(\"" + alias + "\", " + python_string(code) + ")\n",
                    code + " TypeAliasType");
             result = {alias, {}};
         }
@@ -321,10 +318,11 @@ private:
             return nothing;
         }
         if (s.has_any({Key::enumeration, Key::constant})) return literal(s);
-        if (is_object(s) && (s.names(Key::properties).size() || !s.has_any({Key::any_of, Key::one_of}) ||
-                             one_class(s)))
+        if (is_object(s) && (s.names(Key::properties).size() ||
+                             !s.has_any({Key::any_of, Key::one_of}) || one_class(s)))
             return object(s, hint);
-        if (s.has_any({Key::unevaluated_items, Key::unevaluated_properties})) {  // looks into all the rest
+        if (s.has_any({Key::unevaluated_items,
+                       Key::unevaluated_properties})) {  // looks into all the rest
             PythonType result{s.types == json_array ? "list[Any]" : "Any", {}};
             add_rule(result, s);
             return result;
@@ -332,42 +330,55 @@ private:
         if (s.lists.count(Key::all_of)) return with_rest(s, {Key::all_of}, hint);
         if (s.has_any({Key::any_of, Key::one_of})) return alternatives(s, hint);
         if (s.has_any({Key::negation, Key::condition}) && s.types != 0)
-            return with_rest(s, {Key::negation, Key::condition, Key::consequence, Key::alternative}, hint);
+            return with_rest(s, {Key::negation, Key::condition, Key::consequence, Key::alternative},
+                             hint);
         switch (s.types) {
-            case 0: return untyped(s, hint);
-            case json_null: return {"None", {}, true};
-            case json_boolean: return {"bool", {}};
+            case 0:
+                return untyped(s, hint);
+            case json_null:
+                return {"None", {}, true};
+            case json_boolean:
+                return {"bool", {}};
             case json_integer:
-            case json_number: return number(s);
-            case json_string: return string(s);
-            case json_array: return array(s, hint);
-            case json_object: return object(s, hint);
-            default: return several_types(s, hint);
+            case json_number:
+                return number(s);
+            case json_string:
+                return string(s);
+            case json_array:
+                return array(s, hint);
+            case json_object:
+                return object(s, hint);
+            default:
+                return several_types(s, hint);
         }
     }
 
     // Types the rest of the schema and checks `keys` on top.
-    PythonType with_rest(const Schema& s, std::initializer_list<Key> keys, const std::string& hint) {
+    PythonType with_rest(const Schema& s, std::initializer_list<Key> keys,
+                         const std::string& hint) {
         Schema rest = s;
         for (const auto key : keys) rest.erase(key);
-        auto result = rest.trivial() ? PythonType{"Any", {}} : expand(*document_.add(std::move(rest)), hint);
+        auto result =
+            rest.trivial() ? PythonType{"Any", {}} : expand(*document_.add(std::move(rest)), hint);
         if (result.none) result = {result.text(), {}, true};
         add_rule(result, only(s, keys));
         return result;
     }
 
     static bool is_object(const Schema& s) {
-        return s.types == json_object ||
-               (s.types == 0 && s.has(Key::properties) && !s.has_any({Key::prefix_items, Key::items}));
+        return s.types == json_object || (s.types == 0 && s.has(Key::properties) &&
+                                          !s.has_any({Key::prefix_items, Key::items}));
     }
     // Branches that only narrow the same object belong to one class with a rule.
     bool one_class(const Schema& s) {
-        if (s.has_any({Key::properties, Key::additional_properties, Key::pattern_properties}) || !s.required.empty())
+        if (s.has_any({Key::properties, Key::additional_properties, Key::pattern_properties}) ||
+            !s.required.empty())
             return true;
         for (const auto key : {Key::any_of, Key::one_of})
             for (const auto* branch : s.list(key)) {
                 const auto& b = document_.effective(*branch);
-                if (!b.trivial() && b.types == 0 && b.spoken_types() == json_object && !b.has(Key::properties))
+                if (!b.trivial() && b.types == 0 && b.spoken_types() == json_object &&
+                    !b.has(Key::properties))
                     return true;
             }
         return false;
@@ -376,11 +387,13 @@ private:
     PythonType literal(const Schema& s) {
         SchemaValidator validator(document_, max_steps);
         std::vector<const json::value*> values, fitting;
-        if (const auto* only_value = s.value(Key::constant)) values.push_back(only_value);
+        if (const auto* only_value = s.value(Key::constant))
+            values.push_back(only_value);
         else
             for (const auto& item : s.value(Key::enumeration)->get_array()) values.push_back(&item);
         Schema rest = s;
-        if (!s.has(Key::constant) || !s.has(Key::enumeration)) rest.erase(Key::constant), rest.erase(Key::enumeration);
+        if (!s.has(Key::constant) || !s.has(Key::enumeration))
+            rest.erase(Key::constant), rest.erase(Key::enumeration);
         for (const auto* value : values)
             if (rest.trivial() || validator.valid(rest, *value)) fitting.push_back(value);
         if (fitting.empty()) fitting = values;  // a contradiction; believe the list
@@ -391,7 +404,8 @@ private:
 
         bool plain = true, booleans = false, integers = false;
         for (const auto* value : fitting) {
-            plain = plain && !value->is_structured() && !value->is_double() && !has_surrogate(*value);
+            plain =
+                plain && !value->is_structured() && !value->is_double() && !has_surrogate(*value);
             booleans = booleans || value->is_bool();
             integers = integers || value->is_int64() || value->is_uint64();
         }
@@ -399,7 +413,8 @@ private:
         std::string list;
         std::set<std::string> seen;
         for (const auto* value : fitting)
-            if (auto text = python_literal(*value); seen.insert(text).second) list += (list.empty() ? "" : ", ") + text;
+            if (auto text = python_literal(*value); seen.insert(text).second)
+                list += (list.empty() ? "" : ", ") + text;
         if (list == "None") return {"None", {}, true};
         if (plain) return {"Literal[" + list + ']', {}, seen.count("None") != 0};
         return {"Any", {"one_of(" + list + ')'}};
@@ -425,18 +440,24 @@ private:
             types_only.types = rest.types;
             const bool implied = rest.trivial() || (rest.spoken_types() == 0 && b.types != 0 &&
                                                     common_types(rest.types, b.types) == b.types);
-            branches.push_back(implied ? branch : &document_.effective(*document_.combine(Key::all_of, {document_.add(rest), branch})));
+            branches.push_back(implied ? branch
+                                       : &document_.effective(*document_.combine(
+                                             Key::all_of, {document_.add(rest), branch})));
             classes += b.has(Key::properties);
         }
         std::vector<PythonType> types;
         for (std::size_t i = 0; i < branches.size(); ++i) {
             const auto& b = document_.effective(*branches[i]);
             if (b.never) continue;
-            const auto title = python_class_name(!branches[i]->title.empty() ? branches[i]->title : b.title, "");
-            types.push_back(type(*branches[i], !title.empty() ? title : classes > 1 ? hint + std::to_string(i + 1) : hint));
+            const auto title =
+                python_class_name(!branches[i]->title.empty() ? branches[i]->title : b.title, "");
+            types.push_back(type(*branches[i], !title.empty() ? title
+                                               : classes > 1  ? hint + std::to_string(i + 1)
+                                                              : hint));
         }
         auto result = join(types);
-        if (result.any() || (key == Key::one_of && !disjoint(branches))) add_rule(result, only(s, {key}));
+        if (result.any() || (key == Key::one_of && !disjoint(branches)))
+            add_rule(result, only(s, {key}));
         return result;
     }
 
@@ -445,32 +466,42 @@ private:
         if (schemas.size() > 50) return false;
         for (std::size_t i = 0; i < schemas.size(); ++i)
             for (std::size_t j = 0; j < i; ++j)
-                if (!disjoint(document_.effective(*schemas[i]), document_.effective(*schemas[j]), 3)) return false;
+                if (!disjoint(document_.effective(*schemas[i]), document_.effective(*schemas[j]),
+                              3))
+                    return false;
         return true;
     }
     bool disjoint(const Schema& a, const Schema& b, int depth) {
         if (a.types && b.types && common_types(a.types, b.types) == 0) return true;
         const auto values = [](const Schema& s) {
             std::vector<const json::value*> out;
-            if (const auto* only_value = s.value(Key::constant)) out.push_back(only_value);
+            if (const auto* only_value = s.value(Key::constant))
+                out.push_back(only_value);
             else if (const auto* list = s.value(Key::enumeration))
                 for (const auto& item : list->get_array()) out.push_back(&item);
             return out;
         };
         const auto x = values(a), y = values(b);
         const auto in = [](const auto& list, const json::value& v) {
-            return std::any_of(list.begin(), list.end(), [&](const auto* item) { return json_equal(*item, v); });
+            return std::any_of(list.begin(), list.end(),
+                               [&](const auto* item) { return json_equal(*item, v); });
         };
-        if (!x.empty() && !y.empty() && std::none_of(x.begin(), x.end(), [&](const auto* v) { return in(y, *v); }))
+        if (!x.empty() && !y.empty() &&
+            std::none_of(x.begin(), x.end(), [&](const auto* v) { return in(y, *v); }))
             return true;
         for (const auto& [one, other] : {std::pair{&x, &b}, std::pair{&y, &a}})
-            if (!one->empty() && other->types && std::none_of(one->begin(), one->end(), [&, t = other->types](const auto* v) { return type_allowed(t, type_of(*v)); }))
+            if (!one->empty() && other->types &&
+                std::none_of(one->begin(), one->end(), [&, t = other->types](const auto* v) {
+                    return type_allowed(t, type_of(*v));
+                }))
                 return true;
         if (depth == 0 || a.types != json_object || b.types != json_object) return false;
         for (const auto& name : a.required) {
             if (std::find(b.required.begin(), b.required.end(), name) == b.required.end()) continue;
-            const auto *p = find(a.names(Key::properties), name), *q = find(b.names(Key::properties), name);
-            if (p && q && disjoint(document_.effective(*p), document_.effective(*q), depth - 1)) return true;
+            const auto *p = find(a.names(Key::properties), name),
+                       *q = find(b.names(Key::properties), name);
+            if (p && q && disjoint(document_.effective(*p), document_.effective(*q), depth - 1))
+                return true;
         }
         return false;
     }
@@ -491,9 +522,11 @@ private:
             none = none || type.none;
             if (type.none && type.checks.empty()) {
                 if (base == "None") continue;
-                if (base.size() > 7 && base.compare(base.size() - 7, 7, " | None") == 0) base.resize(base.size() - 7);
+                if (base.size() > 7 && base.compare(base.size() - 7, 7, " | None") == 0)
+                    base.resize(base.size() - 7);
             }
-            if (type.checks.empty() && base.compare(0, 8, "Literal[") == 0 && base.find("] | ") == std::string::npos) {
+            if (type.checks.empty() && base.compare(0, 8, "Literal[") == 0 &&
+                base.find("] | ") == std::string::npos) {
                 if (literals.empty()) literal_at = parts.size(), parts.emplace_back();
                 literals += (literals.empty() ? "" : ", ") + base.substr(8, base.size() - 9);
             } else {
@@ -502,7 +535,8 @@ private:
         }
         if (!literals.empty()) parts[literal_at] = "Literal[" + literals + ']';
         // Older pydantic takes True for a float unless bool comes first.
-        std::stable_partition(parts.begin(), parts.end(), [](const auto& part) { return part == "bool"; });
+        std::stable_partition(parts.begin(), parts.end(),
+                              [](const auto& part) { return part == "bool"; });
         std::string text;
         for (const auto& part : parts) text += (text.empty() ? "" : " | ") + part;
         if (none) text += text.empty() ? "None" : " | None";
@@ -517,14 +551,16 @@ private:
             one.types = bit;
             for (const auto& info : key_table)
                 if (info.types & bit) one.take(info.key, s);
-            if (bit == json_object) one.required = s.required, one.dependent_required = s.dependent_required;
+            if (bit == json_object)
+                one.required = s.required, one.dependent_required = s.dependent_required;
             types.push_back(expand(*document_.add(std::move(one)), hint));
         }
         return join(types);
     }
 
     PythonType untyped(const Schema& s, const std::string& hint) {
-        if (s.has(Key::additional_properties) && s.spoken_types() == json_object) return object(s, hint);
+        if (s.has(Key::additional_properties) && s.spoken_types() == json_object)
+            return object(s, hint);
         PythonType result{"Any", {}};
         add_rule(result, s);
         return result;
@@ -535,20 +571,24 @@ private:
         if (!input_) return result;
         add_lengths(result, s, Key::min_length, Key::max_length);
         if (const auto* p = s.value(Key::pattern))
-            result.checks.push_back("pattern(" + python_string(python_pattern(view(p->get_string()))) + ')');
+            result.checks.push_back("pattern(" +
+                                    python_string(python_pattern(view(p->get_string()))) + ')');
         return result;
     }
 
     static bool is_zero(const json::value& v) { return compare_numbers(v, 0) == 0; }
     static std::string whole(const json::value& v) {
-        return v.is_double() ? std::to_string(static_cast<std::int64_t>(v.get_double())) : python_literal(v);
+        return v.is_double() ? std::to_string(static_cast<std::int64_t>(v.get_double()))
+                             : python_literal(v);
     }
     static bool small(const json::value& v) { return std::abs(v.to_number<double>()) < 1e15; }
 
     void add_lengths(PythonType& type, const Schema& s, Key least, Key most) {
         std::string bounds;
-        if (const auto* v = s.value(least); v && !is_zero(*v) && small(*v)) bounds = "min_length=" + whole(*v);
-        if (const auto* v = s.value(most); v && small(*v)) bounds += (bounds.empty() ? "" : ", ") + ("max_length=" + whole(*v));
+        if (const auto* v = s.value(least); v && !is_zero(*v) && small(*v))
+            bounds = "min_length=" + whole(*v);
+        if (const auto* v = s.value(most); v && small(*v))
+            bounds += (bounds.empty() ? "" : ", ") + ("max_length=" + whole(*v));
         if (!bounds.empty()) type.checks.push_back("Field(" + bounds + ')');
     }
 
@@ -556,9 +596,11 @@ private:
         const bool integer = s.types == json_integer;
         PythonType result{integer ? "int" : "int | float", {}};
         if (!input_) return result;
-        static constexpr std::array<std::tuple<Key, const char*, bool>, 4> bounds{{
-            {Key::minimum, "ge=", true}, {Key::maximum, "le=", false},
-            {Key::exclusive_minimum, "gt=", false}, {Key::exclusive_maximum, "lt=", true}}};
+        static constexpr std::array<std::tuple<Key, const char*, bool>, 4> bounds{
+            {{Key::minimum, "ge=", true},
+             {Key::maximum, "le=", false},
+             {Key::exclusive_minimum, "gt=", false},
+             {Key::exclusive_maximum, "lt=", true}}};
         std::string field;
         Schema rest = only(s, {Key::multiple_of});
         for (const auto& [key, name, up] : bounds) {
@@ -570,9 +612,11 @@ private:
             }
             const double d = v->to_number<double>();
             const bool fraction = d != std::floor(d);
-            const auto text = !fraction ? whole(*v)
-                              : integer ? std::to_string(static_cast<std::int64_t>(up ? std::ceil(d) : std::floor(d)))
-                                        : python_literal(*v);
+            const auto text =
+                !fraction ? whole(*v)
+                : integer
+                    ? std::to_string(static_cast<std::int64_t>(up ? std::ceil(d) : std::floor(d)))
+                    : python_literal(*v);
             field += (field.empty() ? "" : ", ") + (name + text);
         }
         if (!field.empty()) result.checks.push_back("Field(" + field + ')');
@@ -590,20 +634,23 @@ private:
         const auto* items = s.schema(Key::items);
         const auto count = [&](Key key) {
             const auto* v = s.value(key);
-            return v && small(*v) ? static_cast<std::size_t>(v->to_number<double>()) : std::size_t(-1);
+            return v && small(*v) ? static_cast<std::size_t>(v->to_number<double>())
+                                  : std::size_t(-1);
         };
         PythonType result{"list[Any]", {}};
         if (!prefix.empty()) {
-            const bool exact = count(Key::min_items) == prefix.size() && prefix.size() <= 20 &&
-                               (count(Key::max_items) == prefix.size() || (items && items->never)) &&
-                               !s.has_any({Key::unique_items, Key::contains});
+            const bool exact =
+                count(Key::min_items) == prefix.size() && prefix.size() <= 20 &&
+                (count(Key::max_items) == prefix.size() || (items && items->never)) &&
+                !s.has_any({Key::unique_items, Key::contains});
             if (!exact) {
                 add_rule(result, s);
                 return result;
             }
             std::string list;
             for (std::size_t i = 0; i < prefix.size(); ++i)
-                list += (i ? ", " : "") + inner_type(*prefix[i], singular(hint) + std::to_string(i + 1)).text();
+                list += (i ? ", " : "") +
+                        inner_type(*prefix[i], singular(hint) + std::to_string(i + 1)).text();
             return {"tuple[" + list + ']', {}};
         }
         if (items && items->never) return {"list[Any]", {"Field(max_length=0)"}};
@@ -611,12 +658,15 @@ private:
         if (!input_) return result;
         add_lengths(result, s, Key::min_items, Key::max_items);
         if (s.value(Key::unique_items)) result.checks.emplace_back("unique");
-        if (s.has(Key::contains)) add_rule(result, only(s, {Key::contains, Key::min_contains, Key::max_contains}));
+        if (s.has(Key::contains))
+            add_rule(result, only(s, {Key::contains, Key::min_contains, Key::max_contains}));
         return result;
     }
 
     PythonType object(const Schema& s, const std::string& hint) {
-        const bool branches = s.has_any({Key::any_of, Key::one_of, Key::condition, Key::dependent_schemas}) && one_class(s);
+        const bool branches =
+            s.has_any({Key::any_of, Key::one_of, Key::condition, Key::dependent_schemas}) &&
+            one_class(s);
         if (s.has(Key::properties) || (branches && !hoisted(s).empty())) {
             const auto name = fresh_name(hint.empty() ? "Item" : hint);
             names_[&s] = name;
@@ -630,7 +680,8 @@ private:
         if (more && more->never && !s.has(Key::pattern_properties)) {
             result.checks.emplace_back("Field(max_length=0)");
         } else {
-            if (more && !s.has(Key::pattern_properties)) result.base = "dict[str, " + inner_type(*more, hint + "Value").text() + ']';
+            if (more && !s.has(Key::pattern_properties))
+                result.base = "dict[str, " + inner_type(*more, hint + "Value").text() + ']';
             if (input_) add_lengths(result, s, Key::min_properties, Key::max_properties);
             rest.erase(Key::min_properties);
             rest.erase(Key::max_properties);
@@ -641,12 +692,14 @@ private:
 
     // What fields cannot say about an object.
     static Schema object_rule(const Schema& s) {
-        Schema rule = only(s, {Key::any_of, Key::one_of, Key::all_of, Key::negation, Key::condition, Key::consequence,
-                               Key::alternative, Key::dependent_schemas, Key::min_properties, Key::max_properties,
-                               Key::property_names, Key::pattern_properties});
+        Schema rule = only(
+            s, {Key::any_of, Key::one_of, Key::all_of, Key::negation, Key::condition,
+                Key::consequence, Key::alternative, Key::dependent_schemas, Key::min_properties,
+                Key::max_properties, Key::property_names, Key::pattern_properties});
         rule.dependent_required = s.dependent_required;
         const auto* more = s.schema(Key::additional_properties);
-        if (s.has(Key::unevaluated_properties) || (s.has(Key::pattern_properties) && more && !more->trivial())) {
+        if (s.has(Key::unevaluated_properties) ||
+            (s.has(Key::pattern_properties) && more && !more->trivial())) {
             rule.take(Key::unevaluated_properties, s);
             rule.take(Key::additional_properties, s);
             static const Schema anything{};
@@ -667,9 +720,11 @@ private:
         const auto add = [&](Schema::Ptr branch) {
             for (const auto& entry : document_.effective(*branch).names(Key::properties)) {
                 const auto [it, fresh] = index.try_emplace(entry.first, found.size());
-                if (fresh) found.push_back(entry);
+                if (fresh)
+                    found.push_back(entry);
                 else if (it->second != SIZE_MAX && found[it->second].second != entry.second)
-                    found[it->second].second = document_.combine(Key::any_of, {found[it->second].second, entry.second});
+                    found[it->second].second =
+                        document_.combine(Key::any_of, {found[it->second].second, entry.second});
             }
         };
         for (const auto key : {Key::any_of, Key::one_of, Key::all_of})
@@ -708,7 +763,8 @@ private:
         static const Schema anything{};
         for (const auto& wire : s.required) add(wire, more && !more->never ? more : &anything);
 
-        const bool branching = s.has_any({Key::any_of, Key::one_of, Key::all_of, Key::condition, Key::dependent_schemas});
+        const bool branching = s.has_any(
+            {Key::any_of, Key::one_of, Key::all_of, Key::condition, Key::dependent_schemas});
         const auto* rest = s.schema(Key::unevaluated_properties);
         if (!more && rest && !branching) more = rest;  // they mean the same without branches
         std::string extra;
@@ -720,12 +776,14 @@ private:
         name_fields(fields, identifiers_in(code));
 
         std::string body, nullable;
-        for (auto& field : fields) body += field_text(field, nullable), code += field.type.text() + '\n';
+        for (auto& field : fields)
+            body += field_text(field, nullable), code += field.type.text() + '\n';
         if (!extra.empty() && extra != "Any")
             body += "    __pydantic_extra__: dict[str, " + extra + "]  # pyright: ignore\n";
         if (input_) {
             auto rule = object_rule(s);
-            if (!branching && !s.has(Key::pattern_properties)) rule.erase(Key::unevaluated_properties);
+            if (!branching && !s.has(Key::pattern_properties))
+                rule.erase(Key::unevaluated_properties);
             if (const auto text = RuleWriter(document_).write(rule); !text.empty())
                 body += "    _rule = object_rule(" + text + ")\n", code += "object_rule";
             else if (!rule.trivial())
@@ -733,7 +791,8 @@ private:
             if (!nullable.empty()) body += "    __nullable__ = (" + nullable + ",)\n";
         }
 
-        bool open = more ? !more->never : !root || (s.names(Key::properties).empty() && !object_rule(s).trivial());
+        bool open = more ? !more->never
+                         : !root || (s.names(Key::properties).empty() && !object_rule(s).trivial());
         open = open || s.has(Key::pattern_properties) || (rest && branching);
         const std::string base = !input_ ? "(Out)" : open ? "(Open)" : "(Model)";
         auto head = "class " + name + base + ":\n";
@@ -744,17 +803,41 @@ private:
         define(name, head + body, code + base);
     }
 
-    static void name_fields(std::vector<Field>& fields, const std::set<std::string, std::less<>>& types) {
-        static const std::set<std::string, std::less<>> attributes{
-            "construct", "copy", "dict", "fields", "from_orm", "json", "mro", "parse_file", "parse_obj",
-            "parse_raw", "register", "root", "schema", "schema_json", "update_forward_refs", "validate",
-            "model_computed_fields", "model_config", "model_construct", "model_copy", "model_extra", "model_fields",
-            "model_fields_set", "model_json_schema", "model_parametrized_name", "model_post_init", "model_rebuild"};
+    static void name_fields(std::vector<Field>& fields,
+                            const std::set<std::string, std::less<>>& types) {
+        static const std::set<std::string, std::less<>> attributes{"construct",
+                                                                   "copy",
+                                                                   "dict",
+                                                                   "fields",
+                                                                   "from_orm",
+                                                                   "json",
+                                                                   "mro",
+                                                                   "parse_file",
+                                                                   "parse_obj",
+                                                                   "parse_raw",
+                                                                   "register",
+                                                                   "root",
+                                                                   "schema",
+                                                                   "schema_json",
+                                                                   "update_forward_refs",
+                                                                   "validate",
+                                                                   "model_computed_fields",
+                                                                   "model_config",
+                                                                   "model_construct",
+                                                                   "model_copy",
+                                                                   "model_extra",
+                                                                   "model_fields",
+                                                                   "model_fields_set",
+                                                                   "model_json_schema",
+                                                                   "model_parametrized_name",
+                                                                   "model_post_init",
+                                                                   "model_rebuild"};
         std::set<std::string, std::less<>> taken;
         for (const auto& field : fields) taken.emplace(field.wire);
         const auto usable = [&](const std::string& name) {
-            return !is_python_keyword(name) && !attributes.count(name) && !types.count(name) && name != "Field" &&
-                   name.compare(0, 14, "model_validate") != 0 && name.compare(0, 10, "model_dump") != 0;
+            return !is_python_keyword(name) && !attributes.count(name) && !types.count(name) &&
+                   name != "Field" && name.compare(0, 14, "model_validate") != 0 &&
+                   name.compare(0, 10, "model_dump") != 0;
         };
         for (auto& field : fields) {
             const std::string wire(field.wire);
@@ -776,11 +859,15 @@ private:
         const auto& meaning = document_.effective(*field.schema);
         SchemaValidator validator(document_, max_steps);
         auto& type = field.type;
-        auto doc = visible_text(!field.schema->description.empty() ? field.schema->description : meaning.description, max_field_doc);
+        auto doc = visible_text(
+            !field.schema->description.empty() ? field.schema->description : meaning.description,
+            max_field_doc);
         std::string value;
-        if (validator.valid(meaning, nullptr)) nullable += (nullable.empty() ? "" : ", ") + python_string(field.name);
+        if (validator.valid(meaning, nullptr))
+            nullable += (nullable.empty() ? "" : ", ") + python_string(field.name);
         if (!field.required) {
-            const auto* given = field.schema->default_value ? field.schema->default_value : meaning.default_value;
+            const auto* given =
+                field.schema->default_value ? field.schema->default_value : meaning.default_value;
             if (input_ && given && is_simple(*given) && validator.valid(meaning, *given)) {
                 value = meaning.types == json_integer ? whole(*given) : python_literal(*given);
             } else {
@@ -836,14 +923,17 @@ inline std::string_view text_member(const json::object& object, const char* key)
 }
 
 // The module of one tool. Throws Error (bad_argument) when its schemas cannot be typed.
-inline std::string tool_module(std::string_view server, const json::object& tool, const json::value* input,
-                               const json::value* output) {
+inline std::string tool_module(std::string_view server, const json::object& tool,
+                               const json::value* input, const json::value* output) {
     static constexpr std::size_t max_tool_doc = 20'000, max_module = 400'000;
-    static const json::value anything(json::object{{"type", "object"}, {"additionalProperties", true}});
+    static const json::value anything(
+        json::object{{"type", "object"}, {"additionalProperties", true}});
     std::set<std::string> used{"Params", "Result"};
-    auto definitions = ModelWriter(input ? *input : anything, ModelWriter::Side::input, used).write("Params");
+    auto definitions =
+        ModelWriter(input ? *input : anything, ModelWriter::Side::input, used).write("Params");
     if (output)
-        for (auto& definition : ModelWriter(*output, ModelWriter::Side::output, used).write("Result"))
+        for (auto& definition :
+             ModelWriter(*output, ModelWriter::Side::output, used).write("Result"))
             definitions.push_back(std::move(definition));
 
     std::set<std::string, std::less<>> words{"Any", "asynchronous", "call"};
@@ -851,11 +941,15 @@ inline std::string tool_module(std::string_view server, const json::object& tool
     for (auto it = definitions.begin(); it != definitions.end(); ++it) {
         body += "\n\n" + it->text;
         words.insert(it->uses.begin(), it->uses.end());
-        const bool forward = std::any_of(it + 1, definitions.end(), [&](const auto& later) { return it->uses.count(later.name); });
-        if (forward && it->text.compare(0, 6, "class ") == 0) rebuild += it->name + ".model_rebuild()\n";
+        const bool forward = std::any_of(it + 1, definitions.end(), [&](const auto& later) {
+            return it->uses.count(later.name);
+        });
+        if (forward && it->text.compare(0, 6, "class ") == 0)
+            rebuild += it->name + ".model_rebuild()\n";
     }
     if (!rebuild.empty()) body += "\n\n" + rebuild;
-    const auto import_from = [&](std::string_view module, std::initializer_list<const char*> names) {
+    const auto import_from = [&](std::string_view module,
+                                 std::initializer_list<const char*> names) {
         std::string list;
         for (const auto* name : names)
             if (words.count(name)) list += (list.empty() ? "" : ", ") + std::string(name);
@@ -865,28 +959,34 @@ inline std::string tool_module(std::string_view server, const json::object& tool
     if (doc.empty()) doc = text_member(tool, "title");
     doc = visible_text(doc, max_tool_doc);
     std::string hints;
-    if (const auto* annotations = tool.if_contains("annotations"); annotations && annotations->is_object())
+    if (const auto* annotations = tool.if_contains("annotations");
+        annotations && annotations->is_object())
         for (const auto* hint : {"readOnly", "destructive", "idempotent", "openWorld"})
-            if (const auto* on = annotations->get_object().if_contains(std::string(hint) + "Hint"); on && on->is_bool() && on->get_bool())
+            if (const auto* on = annotations->get_object().if_contains(std::string(hint) + "Hint");
+                on && on->is_bool() && on->get_bool())
                 hints += (hints.empty() ? "Hints: " : ", ") + std::string(hint);
     if (!hints.empty()) doc += (doc.empty() ? "" : "\n\n") + hints;
 
     const std::string result = output ? "Result" : "Any";
-    auto text = "from __future__ import annotations\n" + import_from("typing", {"Annotated", "Any", "Literal"}) +
-                import_from("pydantic", {"Field", "RootModel"}) +
-                import_from("typing_extensions", {"TypeAliasType"}) +
-                import_from("ipybox_kernel", {"Model", "Open", "Out", "asynchronous", "call", "object_rule", "one_of",
-                                              "pattern", "rule", "unique"}) +
-                body + "\n\ndef run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
-                (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') + "    return call(" +
-                python_string(server) + ", " + python_string(text_member(tool, "name")) + ", Params, params, kwargs" +
-                (output ? ", Result" : "") + ")\n\n\nrun_async = asynchronous(run)\n" + std::string(own_code_marker);
+    auto text =
+        "from __future__ import annotations\n" +
+        import_from("typing", {"Annotated", "Any", "Literal"}) +
+        import_from("pydantic", {"Field", "RootModel"}) +
+        import_from("typing_extensions", {"TypeAliasType"}) +
+        import_from("ipybox_kernel", {"Model", "Open", "Out", "asynchronous", "call", "object_rule",
+                                      "one_of", "pattern", "rule", "unique"}) +
+        body + "\n\ndef run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
+        (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') +
+        "    return call(" + python_string(server) + ", " +
+        python_string(text_member(tool, "name")) + ", Params, params, kwargs" +
+        (output ? ", Result" : "") + ")\n\n\nrun_async = asynchronous(run)\n" +
+        std::string(own_code_marker);
     if (text.size() > max_module) throw Error(errc::bad_argument, "its module would be too large");
     return text;
 }
 
-// Module names are those of the original ("get-User" -> get_user), made importable and unique. A tool
-// that has its module's name keeps it whatever others there are.
+// Module names are those of the original ("get-User" -> get_user), made importable and unique. A
+// tool that has its module's name keeps it whatever others there are.
 inline std::map<std::string, std::string> module_names(const std::set<std::string>& tools) {
     std::map<std::string, std::string> names;
     std::set<std::string> taken{"__init__", "__main__", "__pycache__"};
@@ -918,13 +1018,17 @@ inline std::string summary(std::string_view description) {
     static constexpr std::size_t limit = 120;
     std::string line;
     for (const char c : visible_text(description, 4 * limit)) {
-        if (c != '\n' && c != '\t' && c != ' ') line += c;
-        else if (line.empty() || line.back() == '.') { if (!line.empty()) break; }
-        else if (line.back() != ' ') line += ' ';
+        if (c != '\n' && c != '\t' && c != ' ')
+            line += c;
+        else if (line.empty() || line.back() == '.') {
+            if (!line.empty()) break;
+        } else if (line.back() != ' ')
+            line += ' ';
     }
     if (line.size() > limit) {
         auto cut = line.find_last_of(' ', limit);
-        if (cut == std::string::npos) for (cut = limit; (line[cut] & 0xC0) == 0x80;) --cut;
+        if (cut == std::string::npos)
+            for (cut = limit; (line[cut] & 0xC0) == 0x80;) --cut;
         line.resize(cut);
         line += " …";
     }
@@ -938,7 +1042,8 @@ inline std::string summary(std::string_view description) {
 inline void check_server_name(std::string_view name) {
     if (name.size() > 64 || !detail::is_python_identifier(name) || detail::is_python_keyword(name))
         throw Error(errc::bad_argument,
-                    "the server name " + boost::json::serialize(boost::json::value(name.substr(0, 80))) +
+                    "the server name " +
+                        boost::json::serialize(boost::json::value(name.substr(0, 80))) +
                         " must be a Python identifier of at most 64 ASCII characters");
 }
 
@@ -949,16 +1054,22 @@ inline boost::json::array parse_tools(std::string_view text) {
     std::string repaired;
     const auto unit = [&](std::size_t at) -> unsigned {
         unsigned code = 0;
-        const bool escape = at + 6 <= text.size() && text[at] == '\\' && text[at + 1] == 'u' &&
-                            std::from_chars(&text[at + 2], &text[at] + 6, code, 16).ptr == &text[at] + 6;
+        const bool escape =
+            at + 6 <= text.size() && text[at] == '\\' && text[at + 1] == 'u' &&
+            std::from_chars(&text[at + 2], &text[at] + 6, code, 16).ptr == &text[at] + 6;
         return escape ? code : 0;
     };
     for (std::size_t i = 0; i < text.size();) {
         const unsigned code = unit(i);
         const unsigned next = code >> 10 == 0x36 ? unit(i + 6) : 0;
-        const std::size_t length = text[i] != '\\' ? 1 : code == 0 ? 2 : next >> 10 == 0x37 ? 12 : 6;
-        if (length == 6 && code >> 11 == 0x1B) detail::append_utf8(repaired, code);
-        else repaired += text.substr(i, length);
+        const std::size_t length = text[i] != '\\'      ? 1
+                                   : code == 0          ? 2
+                                   : next >> 10 == 0x37 ? 12
+                                                        : 6;
+        if (length == 6 && code >> 11 == 0x1B)
+            detail::append_utf8(repaired, code);
+        else
+            repaired += text.substr(i, length);
         i += length;
     }
     boost::json::parse_options options;
@@ -968,8 +1079,10 @@ inline boost::json::array parse_tools(std::string_view text) {
     auto value = boost::json::parse(repaired, failure, {}, options);
     if (failure) throw Error(errc::bad_argument, "the tool list is not JSON: " + failure.message());
     if (const auto* result = value.if_object())
-        if (const auto* tools = result->if_contains("tools"); tools && tools->is_array()) return tools->get_array();
-    if (!value.is_array()) throw Error(errc::bad_argument, "the tool list is neither an array nor has it `tools`");
+        if (const auto* tools = result->if_contains("tools"); tools && tools->is_array())
+            return tools->get_array();
+    if (!value.is_array())
+        throw Error(errc::bad_argument, "the tool list is neither an array nor has it `tools`");
     return std::move(value.get_array());
 }
 
@@ -977,19 +1090,23 @@ inline boost::json::array parse_tools(std::string_view text) {
 // any order give the same bytes. A tool whose schemas cannot be typed gets a module that takes any
 // arguments; a tool that cannot have a module is listed in `skipped`. Throws Error (bad_argument)
 // for a bad server name.
-inline GeneratedPackage generate_package(std::string_view server_name, const boost::json::array& tools) {
+inline GeneratedPackage generate_package(std::string_view server_name,
+                                         const boost::json::array& tools) {
     check_server_name(server_name);
     GeneratedPackage package;
     std::map<std::string, const boost::json::object*> by_name;
     for (const auto& entry : tools) {
         const auto* tool = entry.if_object();
         const auto name = tool ? std::string(detail::text_member(*tool, "name")) : std::string{};
-        if (name.empty()) package.skipped.push_back({name, "it has no name"});
-        else if (name.size() > 1000) package.skipped.push_back({name.substr(0, 100) + "…", "its name is too long"});
+        if (name.empty())
+            package.skipped.push_back({name, "it has no name"});
+        else if (name.size() > 1000)
+            package.skipped.push_back({name.substr(0, 100) + "…", "its name is too long"});
         else if (const auto [it, fresh] = by_name.try_emplace(name, tool); !fresh) {
             package.skipped.push_back({name, "another tool has the same name"});
             // the order of the list must not matter
-            if (boost::json::serialize(*tool) < boost::json::serialize(*it->second)) it->second = tool;
+            if (boost::json::serialize(*tool) < boost::json::serialize(*it->second))
+                it->second = tool;
         }
     }
     std::set<std::string> names;
@@ -1004,7 +1121,8 @@ inline GeneratedPackage generate_package(std::string_view server_name, const boo
         const auto& module = modules.at(name);
         const auto *input = schema("inputSchema"), *output = schema("outputSchema");
         std::string text;
-        for (const auto& [in, out] : {std::pair{input, output}, {input, nullptr}, {nullptr, output}, {nullptr, nullptr}}) {
+        for (const auto& [in, out] :
+             {std::pair{input, output}, {input, nullptr}, {nullptr, output}, {nullptr, nullptr}}) {
             try {
                 text = detail::tool_module(server_name, *tool, in, out);
                 break;
@@ -1021,24 +1139,26 @@ inline GeneratedPackage generate_package(std::string_view server_name, const boo
         const auto line = detail::summary(detail::text_member(*tool, "description"));
         index += '\n' + module + (line.empty() ? "" : ": " + line);
     }
-    std::sort(package.skipped.begin(), package.skipped.end(),
-              [](const auto& a, const auto& b) { return std::tie(a.tool, a.reason) < std::tie(b.tool, b.reason); });
+    std::sort(package.skipped.begin(), package.skipped.end(), [](const auto& a, const auto& b) {
+        return std::tie(a.tool, a.reason) < std::tie(b.tool, b.reason);
+    });
     package.files["__init__.py"] =
-        detail::python_docstring("Tools of the MCP server " + std::string(server_name) +
-                                     ", one module each with run(), run_async(), Params and maybe Result:\n" + index,
-                                 0, 10'000'000) +
+        detail::python_docstring(
+            "Tools of the MCP server " + std::string(server_name) +
+                ", one module each with run(), run_async(), Params and maybe Result:\n" + index,
+            0, 10'000'000) +
         '\n';
     return package;
 }
 
 namespace detail {
 
-// The folder of all packages, held open: whoever else can write to it can plant links, so every name
-// below is a single component, opened without following one.
+// The folder of all packages, held open: whoever else can write to it can plant links, so every
+// name below is a single component, opened without following one.
 class PackageRoot {
 public:
-    // The caller vouches for the folders above `path`. With `create`, missing ones are made; without,
-    // a missing folder is an empty one. Throws Error (io_error).
+    // The caller vouches for the folders above `path`. With `create`, missing ones are made;
+    // without, a missing folder is an empty one. Throws Error (io_error).
     PackageRoot(const std::filesystem::path& path, bool create) {
         auto folder = std::filesystem::absolute(path).lexically_normal();
         if (!folder.has_filename()) folder = folder.parent_path();
@@ -1070,7 +1190,8 @@ public:
         static constexpr off_t limit = 4 << 20;
         const auto file = open_beneath(folder, name, O_RDONLY | O_NONBLOCK);
         struct stat status {};
-        if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size > limit)
+        if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+            status.st_size > limit)
             return std::nullopt;
         std::string text(static_cast<std::size_t>(status.st_size), '\0');
         std::size_t size = 0;
@@ -1091,13 +1212,15 @@ public:
             const std::string_view name = entry->d_name;
             if (name != "." && name != "..") names.emplace_back(name);
         }
-        if (stream) ::closedir(stream);
-        else if (copy >= 0) ::close(copy);
+        if (stream)
+            ::closedir(stream);
+        else if (copy >= 0)
+            ::close(copy);
         return names;
     }
 
-    // Removes what `name` is, as far as permissions allow. A folder is flattened level by level: its
-    // depth is not ours to bound, and descending would cost a descriptor a level.
+    // Removes what `name` is, as far as permissions allow. A folder is flattened level by level:
+    // its depth is not ours to bound, and descending would cost a descriptor a level.
     void remove(const std::string& name) const {
         if (::unlinkat(get(), name.c_str(), 0) == 0) return;
         const auto top = open_folder(get(), name);
@@ -1145,21 +1268,24 @@ private:
 // What a user or an agent wrote below the marker of a generated module.
 inline std::string_view own_code(std::string_view module) {
     const auto at = module.find("\n" + std::string(own_code_marker));
-    return at == std::string_view::npos ? std::string_view{} : module.substr(at + 1 + own_code_marker.size());
+    return at == std::string_view::npos ? std::string_view{}
+                                        : module.substr(at + 1 + own_code_marker.size());
 }
 
 struct PackageFiles {
     std::map<std::string, std::string> now, next;  // next carries the own code of now
 };
 
-inline PackageFiles package_files(const PackageRoot& root, const std::string& server, const GeneratedPackage& package) {
+inline PackageFiles package_files(const PackageRoot& root, const std::string& server,
+                                  const GeneratedPackage& package) {
     PackageFiles files{{}, package.files};
     const auto directory = root ? PackageRoot::open_folder(root.get(), server) : FileHandle();
     if (!directory) return files;
     for (const auto& name : PackageRoot::entries(directory.get())) {
         if (name == "__pycache__") continue;
         auto text = PackageRoot::read(directory.get(), name);
-        if (const auto it = files.next.find(name); text && it != files.next.end() && name != "__init__.py")
+        if (const auto it = files.next.find(name);
+            text && it != files.next.end() && name != "__init__.py")
             it->second += own_code(*text);
         files.now[name] = text ? std::move(*text) : std::string("\0", 1);
     }
@@ -1169,23 +1295,27 @@ inline PackageFiles package_files(const PackageRoot& root, const std::string& se
 }  // namespace detail
 
 // What write_package() would do, one line a file: "+ new.py", "~ changed.py", "- gone.py".
-inline std::vector<std::string> package_changes(const std::filesystem::path& root_dir, std::string_view server_name,
+inline std::vector<std::string> package_changes(const std::filesystem::path& root_dir,
+                                                std::string_view server_name,
                                                 const GeneratedPackage& package) {
     check_server_name(server_name);
-    const auto [now, next] = detail::package_files(detail::PackageRoot(root_dir, false), std::string(server_name), package);
+    const auto [now, next] = detail::package_files(detail::PackageRoot(root_dir, false),
+                                                   std::string(server_name), package);
     std::vector<std::string> changes;
     for (const auto& [name, text] : next)
-        if (const auto it = now.find(name); it == now.end()) changes.push_back("+ " + name);
-        else if (it->second != text) changes.push_back("~ " + name);
+        if (const auto it = now.find(name); it == now.end())
+            changes.push_back("+ " + name);
+        else if (it->second != text)
+            changes.push_back("~ " + name);
     for (const auto& [name, text] : now)
         if (!next.count(name)) changes.push_back("- " + name);
     return changes;
 }
 
-// Replaces root_dir/server_name by the package in one step: readers see the old or the new one, and a
-// failure leaves the old one and nothing else. What stands below own_code_marker in a module that
-// stays is kept. Returns false, and writes nothing, when all files are as they should be. Run as root,
-// the files belong to the owner of root_dir. Throws Error (bad_argument, io_error).
+// Replaces root_dir/server_name by the package in one step: readers see the old or the new one, and
+// a failure leaves the old one and nothing else. What stands below own_code_marker in a module that
+// stays is kept. Returns false, and writes nothing, when all files are as they should be. Run as
+// root, the files belong to the owner of root_dir. Throws Error (bad_argument, io_error).
 inline bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
                           const GeneratedPackage& package) {
     check_server_name(server_name);

@@ -91,7 +91,7 @@ public:
 
     // All pages of tools/list: objects with a non-empty string "name"; others are left out with a
     // warning. Empty for a server without tools. A cursor that comes twice, more than 10,000
-    // tools or 64 MiB are errc::mcp_protocol.
+    // tools or 64 MiB are errc::mcp_protocol; more than five minutes are errc::timed_out.
     awaitable<json::array> list_tools();
 
     // tools/call. When a limit of `options` passes or the coroutine is cancelled, the server is
@@ -156,8 +156,15 @@ private:
             return "MCP server \"" + options.name + "\": " + std::string(text);
         }
         Error error(errc code, std::string_view text) const { return {code, named(text)}; }
-        void log(LogLevel level, std::string_view text) const {
-            if (options.logger.enabled(level)) options.logger(level, named(text));
+        // What is logged is up to the server: only so much of it.
+        void log(LogLevel level, std::string_view text) {
+            if (!options.logger.enabled(level)) return;
+            const auto now = Clock::now();
+            if (now - log_second >= std::chrono::seconds(1)) {
+                log_second = now;
+                log_lines = 0;
+            }
+            if (++log_lines <= max_log_lines) options.logger(level, named(text));
         }
         void fail(const Error& reason) {
             if (failure) return;
@@ -194,6 +201,7 @@ private:
     // Newest first: the first one is offered, any is accepted.
     static constexpr std::array<std::string_view, 4> legacy_versions = {"2025-11-25", "2025-06-18",
                                                                         "2025-03-26", "2024-11-05"};
+    static constexpr Duration list_timeout = std::chrono::minutes(5);  // for all pages
     static constexpr std::size_t max_tools = 10'000;
     static constexpr std::size_t max_pages = 10'000;
     static constexpr std::size_t max_tools_size = std::size_t{64} << 20;
@@ -302,6 +310,7 @@ inline std::string McpClient::seconds(Duration duration) {
 // ---- opening ----
 
 inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
+    if (state->failure) throw *state->failure;
     if (state->connected) throw state->error(errc::bad_argument, "connect() was called twice");
     const auto deadline = deadline_after(state->options.connect_timeout);
     const auto late = [&state](std::string_view what) {
@@ -331,6 +340,16 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
             if (!probe->done()) throw late("did not answer server/discover");
             result_of(state, *probe, "server/discover");
             throw state->error(errc::mcp_protocol, "does not speak protocol version 2026-07-28");
+        }
+        if (probe->failure && !state->failure) {
+            // The sender found it gone; so will the reader, unless it is not.
+            auto gone = std::make_shared<Pending>(state->executor);
+            gone->id = ++state->last_id;
+            state->pending.emplace(gone->id, gone);
+            const Forget forget_gone(state, gone);
+            auto soon = std::min(deadline, deadline_after(std::chrono::seconds(1)));
+            co_await settle(gone, soon);
+            if (state->closed) throw *state->failure;
         }
         if (state->failure) {
             // Some servers end when their first message is not initialize.
@@ -597,10 +616,12 @@ inline awaitable<json::array> McpClient::list(StatePtr state) {
     std::set<std::string, std::less<>> cursors;
     std::size_t size = 0, left_out = 0;
     std::string cursor;
+    const auto deadline = deadline_after(list_timeout);
     for (std::size_t page = 0;; ++page) {
         json::object params;
         if (page > 0) params.emplace("cursor", cursor);
         CallOptions limits;
+        limits.total_timeout = std::max<Duration>(deadline - Clock::now(), Duration(1));
         std::string method = "tools/list", what = method;
         auto result = co_await exchange(state, std::move(method), std::move(params),
                                         std::move(limits), std::move(what));
@@ -770,12 +791,6 @@ inline void McpClient::logged(const StatePtr& state, const json::object& params)
     if (!state->options.logger.enabled(at)) return;
     const json::value* data = params.if_contains("data");
     if (data == nullptr) return;
-    const auto now = Clock::now();
-    if (now - state->log_second >= std::chrono::seconds(1)) {
-        state->log_second = now;
-        state->log_lines = 0;
-    }
-    if (++state->log_lines > max_log_lines) return;
     std::string text(detail::string_of(params, "data"));
     if (!data->is_string() && detail::text_size(*data) <= 64 * max_text)
         text = json::serialize(*data);

@@ -155,7 +155,10 @@ class _Rule:
         self.definitions: dict[str, _Schema] = schema.get("$defs", {}) if isinstance(schema, dict) else {}
 
     def problem(self, value: Any) -> str | None:
-        return self._check(self.schema, value, set())
+        try:
+            return self._check(self.schema, value, set())
+        except RecursionError:  # a schema that is its own part, or a value without end
+            return "is nested too deeply to be checked"
 
     def _valid(self, schema: _Schema, value: Any, seen: set[Any] | None = None) -> bool:
         """Whether the schema holds; if so, `seen` gains the keys and indices it has judged."""
@@ -350,7 +353,7 @@ def _salvage(model: type[_M], data: dict[str, Any]) -> _M:
     for name, field in model.model_fields.items():
         key = field.alias or name
         if key in rest:
-            result.__dict__[name] = _salvage_value(field.annotation, rest.pop(key))
+            vars(result)[name] = _salvage_value(field.annotation, rest.pop(key))
             result.__pydantic_fields_set__.add(name)
     object.__setattr__(result, "__pydantic_extra__", rest)
     result.__pydantic_fields_set__.update(rest)

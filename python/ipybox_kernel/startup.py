@@ -86,8 +86,12 @@ def _hurry(kernel: Any) -> None:
     """Leaves out what only other front ends need."""
     # A pause for clients that could see a reply before the output; ours waits for both.
     kernel._execute_sleep = 0
-    # Nobody needs to be told what was asked.
+    # Nobody needs to be told what was asked, nor that it begins.
     kernel._publish_execute_input = lambda *_: None
+    publish = kernel._publish_status
+    kernel._publish_status = lambda status, *rest, **named: (
+        None if status == "busy" else publish(status, *rest, **named)
+    )
 
     pack = kernel.session.pack
     encode = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False).encode

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <ipybox/apigen.hpp>
+#include <map>
 #include <random>
 #include <set>
 #include <sstream>
@@ -33,7 +34,8 @@ struct Folder {
 json::array tools(const std::string& text) { return ipybox::parse_tools(text); }
 
 std::string module(const std::string& schema, const std::string& more = "") {
-    const auto package = ipybox::generate_package("demo", tools(R"([{"name": "t", "inputSchema": )" + schema + more + "}]"));
+    const auto package = ipybox::generate_package(
+        "demo", tools(R"([{"name": "t", "inputSchema": )" + schema + more + "}]"));
     BOOST_REQUIRE_EQUAL(package.tools.size(), 1U);
     return package.files.at("t.py");
 }
@@ -44,7 +46,9 @@ std::string fields(const std::string& properties, const std::string& more = "") 
     text = text.substr(text.find('\n') + 1);
     return text.substr(0, text.find("\n\n"));
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
 
 std::string read(const fs::path& path) {
     std::ifstream file(path);
@@ -54,13 +58,15 @@ std::string read(const fs::path& path) {
 }
 std::vector<std::string> names(const fs::path& folder) {
     std::vector<std::string> found;
-    for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(folder))
+        found.push_back(entry.path().filename());
     std::sort(found.begin(), found.end());
     return found;
 }
 ipybox::GeneratedPackage package(const std::string& description = "") {
-    return ipybox::generate_package(
-        "demo", tools(R"([{"name": "a", "description": ")" + description + R"(", "inputSchema": {"type": "object"}}])"));
+    return ipybox::generate_package("demo",
+                                    tools(R"([{"name": "a", "description": ")" + description +
+                                          R"(", "inputSchema": {"type": "object"}}])"));
 }
 
 }  // namespace
@@ -114,11 +120,15 @@ BOOST_AUTO_TEST_CASE(types_of_fields) {
                "    a: Annotated[str, pattern(r\"^\\d\\Z\")]");
     BOOST_TEST(fields(R"({"a": {"anyOf": [{"type": "null"}, {"type": "string"}]}})") ==
                "    a: str | None = None\n    __nullable__ = (\"a\",)");
-    BOOST_TEST(fields(R"({"a": {"type": "array", "items": {"type": "integer"}, "uniqueItems": true}})") ==
-               "    a: Annotated[list[int], unique] | None = None");
-    BOOST_TEST(fields(R"({"a": {"enum": [1, true, 2.5]}}, "required": ["a"])") == "    a: Annotated[Any, one_of(1, True, 2.5)]");
-    BOOST_TEST(fields(R"({"a": {"type": "object", "additionalProperties": {"type": "integer"}}}, "required": ["a"])") ==
-               "    a: dict[str, int]");
+    BOOST_TEST(
+        fields(R"({"a": {"type": "array", "items": {"type": "integer"}, "uniqueItems": true}})") ==
+        "    a: Annotated[list[int], unique] | None = None");
+    BOOST_TEST(fields(R"({"a": {"enum": [1, true, 2.5]}}, "required": ["a"])") ==
+               "    a: Annotated[Any, one_of(1, True, 2.5)]");
+    BOOST_TEST(
+        fields(
+            R"({"a": {"type": "object", "additionalProperties": {"type": "integer"}}}, "required": ["a"])") ==
+        "    a: dict[str, int]");
     BOOST_TEST(fields(R"({"a": {"type": "string", "format": "uri"}}, "required": ["a"])") ==
                "    a: str\n    \"\"\"(format: uri)\"\"\"");
     BOOST_TEST(fields(R"({"a": {"type": "array", "default": [1]}})") ==
@@ -128,27 +138,33 @@ BOOST_AUTO_TEST_CASE(types_of_fields) {
 }
 
 BOOST_AUTO_TEST_CASE(names_of_fields) {
-    const auto text = fields(R"({"from": {"type": "string"}, "str": {"type": "string"}, "copy": {"type": "string"},
+    const auto text = fields(
+        R"({"from": {"type": "string"}, "str": {"type": "string"}, "copy": {"type": "string"},
         "_id": {"type": "string"}, "a-b": {"type": "string"}, "a.b": {"type": "string"}, "a_b": {"type": "string"},
         "model_dump": {"type": "string"}, "": {"type": "string"}, "id": {"type": "string"}})");
-    for (const auto* line : {"from_: Annotated[str | None, Field(alias=\"from\")]", "str_: ", "copy_: ", "    id_2: ",
-                             "    a_b: str", "a_b_2: ", "a_b_3: ", "p_model_dump_: ", "field: ", "    id: str |"})
+    for (const auto* line : {"from_: Annotated[str | None, Field(alias=\"from\")]",
+                             "str_: ", "copy_: ", "    id_2: ", "    a_b: str",
+                             "a_b_2: ", "a_b_3: ", "p_model_dump: ", "field: ", "    id: str |"})
         BOOST_TEST(has(text, line), line << " in\n" << text);
 }
 
 BOOST_AUTO_TEST_CASE(recursion) {
-    const auto tree = module(R"({"type": "object", "properties": {"x": {"$ref": "#/$defs/Tree"}}, "$defs": {"Tree": {
+    const auto tree = module(
+        R"({"type": "object", "properties": {"x": {"$ref": "#/$defs/Tree"}}, "$defs": {"Tree": {
         "type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}}}})");
     BOOST_TEST(has(tree, "class Tree(Open):\n    kids: list[Tree] | None = None"));
-    const auto value = module(R"({"type": "object", "properties": {"x": {"$ref": "#/$defs/Json"}}, "$defs": {"Json": {
+    const auto value = module(
+        R"({"type": "object", "properties": {"x": {"$ref": "#/$defs/Json"}}, "$defs": {"Json": {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/Json"}}]}}})");
     BOOST_TEST(has(value, "Json = TypeAliasType(\"Json\", \"str | list[Json]\")"));
     BOOST_TEST(has(module(R"({"properties": {"x": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"anyOf": [
-        {"$ref": "#/$defs/A"}, {"type": "integer"}]}}})"), "x: int | None"));
+        {"$ref": "#/$defs/A"}, {"type": "integer"}]}}})"),
+                   "x: int | None"));
 }
 
 BOOST_AUTO_TEST_CASE(names_of_modules) {
-    const auto text = R"([{"name": "get-user"}, {"name": "get_user"}, {"name": "Get User"}, {"name": "__init__"},
+    const auto text =
+        R"([{"name": "get-user"}, {"name": "get_user"}, {"name": "Get User"}, {"name": "__init__"},
                           {"name": "import"}, {"name": "2fa"}, {"name": "日本"}, {"name": "get_user_2"}])";
     auto list = tools(text);
     const auto package = ipybox::generate_package("demo", list);
@@ -168,7 +184,9 @@ BOOST_AUTO_TEST_CASE(names_of_modules) {
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_generated_is_reported) {
     const auto package = ipybox::generate_package(
-        "demo", tools(R"([3, {"name": ""}, {"name": "a"}, {"name": "a"}, {"name": "b", "inputSchema": 5, "outputSchema": []}])"));
+        "demo",
+        tools(
+            R"([3, {"name": ""}, {"name": "a"}, {"name": "a"}, {"name": "b", "inputSchema": 5, "outputSchema": []}])"));
     BOOST_TEST(package.tools.size() == 2U);
     BOOST_TEST(package.skipped.size() == 3U);
     BOOST_TEST(package.skipped.back().tool == "a");
@@ -187,39 +205,92 @@ BOOST_AUTO_TEST_CASE(hostile_schemas_are_bounded) {
         for (int i = 0; i < 10'000; ++i) text += close;
         return text;
     };
-    for (const auto& schema : {nested(R"({"type": "object", "properties": {"x": )", "}}"), nested(R"({"items": )", "}"),
-                               nested(R"({"allOf": [)", "]}"), nested(R"({"not": )", "}"),
-                               R"({"properties": {"x": {"enum": [)" + nested("[", "]") + "]}}}"})
+    for (const auto& schema :
+         {nested(R"({"type": "object", "properties": {"x": )", "}}"), nested(R"({"items": )", "}"),
+          nested(R"({"allOf": [)", "]}"), nested(R"({"not": )", "}"),
+          R"({"properties": {"x": {"enum": [)" + nested("[", "]") + "]}}}"})
         BOOST_TEST(module(schema).size() < 50'000U);
     std::string chain = R"({"properties": {"x": {"$ref": "#/$defs/0"}}, "$defs": {)", bomb = chain;
     for (int i = 0; i < 10'000; ++i) {
         const auto next = R"({"$ref": "#/$defs/)" + std::to_string(i + 1) + "\"}";
         chain += '"' + std::to_string(i) + R"(": )" + next + ',';
-        if (i < 100) bomb += '"' + std::to_string(i) + R"(": {"anyOf": [{"type": "array", "items": )" + next + R"(}, {"type": "object", "additionalProperties": )" + next + "}]},";
+        if (i < 100)
+            bomb += '"' + std::to_string(i) + R"(": {"anyOf": [{"type": "array", "items": )" +
+                    next + R"(}, {"type": "object", "additionalProperties": )" + next + "}]},";
     }
     BOOST_TEST(module(chain + R"("z": {}}})").size() < 10'000U);
     BOOST_TEST(module(bomb + R"("z": {}}})").size() < 400'001U);
-    BOOST_TEST(module(R"({"description": ")" + std::string(1'000'000, 'x') + "\"}").size() < 50'000U);
+    BOOST_TEST(module(R"({"description": ")" + std::string(1'000'000, 'x') + "\"}").size() <
+               50'000U);
 }
 
 // Random schemas full of hostile text; the output must parse. The long run is scripts/bench's.
 BOOST_AUTO_TEST_CASE(fuzzed_schemas_parse_in_python) {
     std::mt19937 random(7);
-    const auto pick = [&](const auto& list) -> json::value { return json::value(list[random() % list.size()]); };
-    static const std::vector<const char*> words{
-        "a", "\"\"\"\nimport os\n\"\"\"", "\\", "\"", "'''", "\xe2\x80\xae", "\n", "from", "str", "{x}", "\\N{DASH}", "é", "",
-        "string", "integer", "object", "array", "null", "#", "#/$defs/a", "^(?<x>a)$", "[", "a b", "model_dump", "\x01", "\\u{110000}"};
-    static const std::vector<const char*> keys{
-        "type", "enum", "const", "default", "title", "description", "pattern", "properties", "items", "prefixItems", "anyOf",
-        "oneOf", "allOf", "not", "if", "then", "else", "$ref", "$defs", "required", "minimum", "maxLength", "minItems",
-        "additionalProperties", "patternProperties", "propertyNames", "dependentRequired", "unevaluatedProperties", "format",
-        "contains", "uniqueItems", "multipleOf", "nullable", "$id", "$anchor", "minProperties", "definitions"};
+    const auto pick = [&](const auto& list) -> json::value {
+        return json::value(list[random() % list.size()]);
+    };
+    static const std::vector<std::string> words{"a",         "\"\"\"\nimport os\n\"\"\"",
+                                                "\\",        "\"",
+                                                "'''",       "\xe2\x80\xae",
+                                                "\n",        "from",
+                                                "str",       "{x}",
+                                                "\\N{DASH}", "é",
+                                                "",          "string",
+                                                "integer",   "object",
+                                                "array",     "null",
+                                                "#",         "#/$defs/a",
+                                                "^(?<x>a)$", "[",
+                                                "a b",       "model_dump",
+                                                "\x01",      "\\u{110000}"};
+    static const std::vector<std::string> keys{"type",
+                                               "enum",
+                                               "const",
+                                               "default",
+                                               "title",
+                                               "description",
+                                               "pattern",
+                                               "properties",
+                                               "items",
+                                               "prefixItems",
+                                               "anyOf",
+                                               "oneOf",
+                                               "allOf",
+                                               "not",
+                                               "if",
+                                               "then",
+                                               "else",
+                                               "$ref",
+                                               "$defs",
+                                               "required",
+                                               "minimum",
+                                               "maxLength",
+                                               "minItems",
+                                               "additionalProperties",
+                                               "patternProperties",
+                                               "propertyNames",
+                                               "dependentRequired",
+                                               "unevaluatedProperties",
+                                               "format",
+                                               "contains",
+                                               "uniqueItems",
+                                               "multipleOf",
+                                               "nullable",
+                                               "$id",
+                                               "$anchor",
+                                               "minProperties",
+                                               "definitions"};
     const std::function<json::value(int)> schema = [&](int depth) -> json::value {
         switch (depth > 4 ? random() % 4 : random() % 12) {
-            case 0: return pick(words);
-            case 1: return static_cast<int>(random() % 9) - 4;
-            case 2: return random() % 2 == 0;
-            case 3: return random() % 4 == 0 ? json::value(nullptr) : json::value(static_cast<double>(random()) / 7);
+            case 0:
+                return pick(words);
+            case 1:
+                return static_cast<int>(random() % 9) - 4;
+            case 2:
+                return random() % 2 == 0;
+            case 3:
+                return random() % 4 == 0 ? json::value(nullptr)
+                                         : json::value(static_cast<double>(random()) / 7);
             case 4:
             case 5: {
                 json::array list;
@@ -228,12 +299,14 @@ BOOST_AUTO_TEST_CASE(fuzzed_schemas_parse_in_python) {
             }
             case 6: {
                 json::object names;
-                for (auto n = random() % 4; n > 0; --n) names[pick(words).as_string()] = schema(depth + 1);
+                for (auto n = random() % 4; n > 0; --n)
+                    names[pick(words).as_string()] = schema(depth + 1);
                 return names;
             }
             default: {
                 json::object keywords;
-                for (auto n = random() % 6; n > 0; --n) keywords[pick(keys).as_string()] = schema(depth + 1);
+                for (auto n = random() % 6; n > 0; --n)
+                    keywords[pick(keys).as_string()] = schema(depth + 1);
                 return keywords;
             }
         }
@@ -241,20 +314,25 @@ BOOST_AUTO_TEST_CASE(fuzzed_schemas_parse_in_python) {
     const Folder folder;
     json::array list;
     for (int i = 0; i < 300; ++i)
-        list.push_back(json::object{{"name", pick(words).as_string() + json::string(std::to_string(i))},
-                                    {"description", pick(words)}, {"inputSchema", schema(0)}, {"outputSchema", schema(0)}});
+        list.push_back({{"name", words[random() % words.size()] + std::to_string(i)},
+                        {"description", pick(words)},
+                        {"inputSchema", schema(0)},
+                        {"outputSchema", schema(0)}});
     const auto package = ipybox::generate_package("fuzz", list);
     BOOST_TEST(package.tools.size() == 300U);
     ipybox::write_package(folder.path, "fuzz", package);
-    const auto check = "python3 -W error -c 'import ast, pathlib, sys\nfor f in pathlib.Path(sys.argv[1]).glob(\"*.py\"): ast.parse(f.read_text(\"utf-8\"))' " +
-                       (folder.path / "fuzz").string();
+    const auto check =
+        "python3 -W error -c 'import ast, pathlib, sys\nfor f in "
+        "pathlib.Path(sys.argv[1]).glob(\"*.py\"): ast.parse(f.read_text(\"utf-8\"))' " +
+        (folder.path / "fuzz").string();
     BOOST_TEST(std::system(check.c_str()) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(writing_replaces_as_one) {
     const Folder folder;
     const auto root = folder.path / "new" / "mcptools";
-    BOOST_TEST(ipybox::package_changes(root, "demo", package()) == (std::vector<std::string>{"+ __init__.py", "+ a.py"}),
+    BOOST_TEST(ipybox::package_changes(root, "demo", package()) ==
+                   (std::vector<std::string>{"+ __init__.py", "+ a.py"}),
                boost::test_tools::per_element());
     BOOST_TEST(ipybox::write_package(root, "demo", package()));
     BOOST_TEST(!ipybox::write_package(root, "demo", package()));
@@ -262,7 +340,8 @@ BOOST_AUTO_TEST_CASE(writing_replaces_as_one) {
     fs::create_directories(root / "demo" / "__pycache__" / "deep" / "er");
     BOOST_TEST(ipybox::write_package(root, "demo", package("new")));
     BOOST_TEST(names(root) == std::vector<std::string>{"demo"}, boost::test_tools::per_element());
-    BOOST_TEST(names(root / "demo") == (std::vector<std::string>{"__init__.py", "a.py"}), boost::test_tools::per_element());
+    BOOST_TEST(names(root / "demo") == (std::vector<std::string>{"__init__.py", "a.py"}),
+               boost::test_tools::per_element());
     BOOST_TEST(has(read(root / "demo" / "a.py"), "new"));
 }
 
@@ -292,10 +371,13 @@ BOOST_AUTO_TEST_CASE(planted_links_are_not_followed) {
     ::mkfifo((folder.path / "demo" / "pipe.py").c_str(), 0600);
     BOOST_TEST(ipybox::write_package(folder.path, "demo", package("again")));
     BOOST_TEST(read(outside.path / "precious") == "keep");
-    BOOST_TEST(names(folder.path) == std::vector<std::string>{"demo"}, boost::test_tools::per_element());
+    BOOST_TEST(names(folder.path) == std::vector<std::string>{"demo"},
+               boost::test_tools::per_element());
     fs::create_directory_symlink(outside.path, folder.path / "root");
-    BOOST_CHECK_THROW(ipybox::write_package(folder.path / "root", "demo", package()), ipybox::Error);
-    BOOST_TEST(names(outside.path) == std::vector<std::string>{"precious"}, boost::test_tools::per_element());
+    BOOST_CHECK_THROW(ipybox::write_package(folder.path / "root", "demo", package()),
+                      ipybox::Error);
+    BOOST_TEST(names(outside.path) == std::vector<std::string>{"precious"},
+               boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_failure_changes_nothing) {
@@ -306,9 +388,11 @@ BOOST_AUTO_TEST_CASE(a_failure_changes_nothing) {
     BOOST_CHECK_THROW(ipybox::write_package(folder.path, "demo", bad), ipybox::Error);
     BOOST_CHECK_THROW(ipybox::write_package("/proc/nowhere", "demo", package()), ipybox::Error);
     auto failing = package("new");
-    failing.files[std::string(300, 'x') + ".py"] = "";  // the system refuses the name after others are written
+    failing.files[std::string(300, 'x') + ".py"] =
+        "";  // the system refuses the name after others are written
     BOOST_CHECK_THROW(ipybox::write_package(folder.path, "demo", failing), ipybox::Error);
-    BOOST_TEST(names(folder.path) == std::vector<std::string>{"demo"}, boost::test_tools::per_element());
+    BOOST_TEST(names(folder.path) == std::vector<std::string>{"demo"},
+               boost::test_tools::per_element());
     BOOST_TEST(!has(read(folder.path / "demo" / "a.py"), "new"));
 }
 

@@ -18,9 +18,12 @@ json::value parse(std::string_view text) {
 std::string problem(std::string_view schema, std::string_view value) {
     return validate(parse(schema), parse(value)).value_or("");
 }
-bool valid(std::string_view schema, std::string_view value) { return problem(schema, value).empty(); }
+bool valid(std::string_view schema, std::string_view value) {
+    return problem(schema, value).empty();
+}
 
-std::string repeated(int times, const std::string& open, const std::string& leaf, const std::string& close) {
+std::string repeated(int times, const std::string& open, const std::string& leaf,
+                     const std::string& close) {
     std::string text;
     for (int i = 0; i < times; ++i) text += open;
     text += leaf;
@@ -33,19 +36,24 @@ std::string repeated(int times, const std::string& open, const std::string& leaf
 BOOST_AUTO_TEST_SUITE(json_schema)
 
 BOOST_AUTO_TEST_CASE(problems_name_the_field) {
-    const auto* schema = R"({"type": "object", "required": ["url"], "additionalProperties": false, "properties": {
+    const auto* schema =
+        R"({"type": "object", "required": ["url"], "additionalProperties": false, "properties": {
         "url": {"type": "string", "minLength": 1},
         "retries": {"type": "integer", "minimum": 0, "maximum": 5},
         "mode": {"enum": ["a", "b"]},
         "list": {"type": "array", "items": {"type": ["string", "null"]}, "maxItems": 2}}})";
-    BOOST_TEST(problem(schema, R"({"url": "x", "retries": 5, "mode": "b", "list": ["x", null]})") == "");
+    BOOST_TEST(problem(schema, R"({"url": "x", "retries": 5, "mode": "b", "list": ["x", null]})") ==
+               "");
     BOOST_TEST(problem(schema, "[]") == "must be an object");
     BOOST_TEST(problem(schema, "{}") == "/url: is required");
     BOOST_TEST(problem(schema, R"({"url": ""})") == "/url: must have at least 1 characters");
     BOOST_TEST(problem(schema, R"({"url": "x", "retries": 6})") == "/retries: must be at most 5");
-    BOOST_TEST(problem(schema, R"({"url": "x", "retries": "1"})") == "/retries: must be an integer");
-    BOOST_TEST(problem(schema, R"({"url": "x", "mode": "c"})") == R"(/mode: must be one of ["a","b"])");
-    BOOST_TEST(problem(schema, R"({"url": "x", "list": ["a", 1]})") == "/list/1: must be a string or null");
+    BOOST_TEST(problem(schema, R"({"url": "x", "retries": "1"})") ==
+               "/retries: must be an integer");
+    BOOST_TEST(problem(schema, R"({"url": "x", "mode": "c"})") ==
+               R"(/mode: must be one of ["a","b"])");
+    BOOST_TEST(problem(schema, R"({"url": "x", "list": ["a", 1]})") ==
+               "/list/1: must be a string or null");
     BOOST_TEST(problem(schema, R"({"url": "x", "a/b~": 1})") == "/a~1b~0: is not a known key");
 }
 
@@ -66,7 +74,8 @@ BOOST_AUTO_TEST_CASE(combinations) {
     BOOST_TEST(!valid(R"({"oneOf": [{"type": "integer"}, {"minimum": 2}]})", "3"));
     BOOST_TEST(!valid(R"({"anyOf": [{"type": "integer"}, {"type": "string"}]})", "null"));
     BOOST_TEST(!valid(R"({"not": {"required": ["a"]}})", R"({"a": 1})"));
-    const auto* conditional = R"({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"required": ["x"]},
+    const auto* conditional =
+        R"({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"required": ["x"]},
                                   "else": {"required": ["y"]}})";
     BOOST_TEST(valid(conditional, R"({"k": 1, "x": 0})"));
     BOOST_TEST(!valid(conditional, R"({"k": 2, "x": 0})"));
@@ -74,40 +83,56 @@ BOOST_AUTO_TEST_CASE(combinations) {
     BOOST_TEST(!valid(R"({"dependencies": {"a": {"required": ["b"]}}})", R"({"a": 1})"));
     BOOST_TEST(!valid(R"({"contains": {"type": "null"}, "maxContains": 1})", "[null, null]"));
     BOOST_TEST(!valid(R"({"uniqueItems": true})", R"([{"a": 1, "b": 2}, {"b": 2.0, "a": 1}])"));
-    BOOST_TEST(!valid(R"({"items": [{"type": "string"}], "additionalItems": false})", R"(["a", 1])"));
+    BOOST_TEST(
+        !valid(R"({"items": [{"type": "string"}], "additionalItems": false})", R"(["a", 1])"));
     BOOST_TEST(!valid(R"({"propertyNames": {"maxLength": 2}})", R"({"abc": 1})"));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_left_unevaluated) {
-    const auto* schema = R"({"allOf": [{"properties": {"a": true}}], "unevaluatedProperties": false})";
+    const auto* schema =
+        R"({"allOf": [{"properties": {"a": true}}], "unevaluatedProperties": false})";
     BOOST_TEST(valid(schema, R"({"a": 1})"));
     BOOST_TEST(!valid(schema, R"({"a": 1, "b": 1})"));
-    BOOST_TEST(!valid(R"({"allOf": [{"properties": {"a": true}}, {"unevaluatedProperties": false}]})", R"({"a": 1})"));
-    BOOST_TEST(valid(R"({"prefixItems": [true], "unevaluatedItems": {"type": "string"}})", R"([1, "a"])"));
-    BOOST_TEST(!valid(R"({"prefixItems": [true], "unevaluatedItems": {"type": "string"}})", "[1, 2]"));
+    BOOST_TEST(
+        !valid(R"({"allOf": [{"properties": {"a": true}}, {"unevaluatedProperties": false}]})",
+               R"({"a": 1})"));
+    BOOST_TEST(
+        valid(R"({"prefixItems": [true], "unevaluatedItems": {"type": "string"}})", R"([1, "a"])"));
+    BOOST_TEST(
+        !valid(R"({"prefixItems": [true], "unevaluatedItems": {"type": "string"}})", "[1, 2]"));
 }
 
 BOOST_AUTO_TEST_CASE(references_stay_in_the_document) {
-    BOOST_TEST(!valid(R"({"$ref": "#/$defs/a%20b~1c", "$defs": {"a b/c": {"type": "null"}}})", "1"));
-    BOOST_TEST(!valid(R"({"$ref": "#name", "$defs": {"x": {"$anchor": "name", "type": "null"}}})", "1"));
+    BOOST_TEST(
+        !valid(R"({"$ref": "#/$defs/a%20b~1c", "$defs": {"a b/c": {"type": "null"}}})", "1"));
+    BOOST_TEST(
+        !valid(R"({"$ref": "#name", "$defs": {"x": {"$anchor": "name", "type": "null"}}})", "1"));
     BOOST_TEST(!valid(R"({"$id": "http://x/root.json", "$ref": "item.json",
-                          "$defs": {"i": {"$id": "item.json", "type": "null"}}})", "1"));
+                          "$defs": {"i": {"$id": "item.json", "type": "null"}}})",
+                      "1"));
     BOOST_TEST(valid(R"({"$ref": "https://example.com/schema.json"})", "1"));
     BOOST_TEST(valid(R"({"$ref": "#/$defs/missing"})", "1"));
-    BOOST_TEST(valid(R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})", "1") ==
-               false);  // endless: refused rather than believed
-    const auto* tree = R"({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}})";
-    BOOST_TEST(problem(tree, R"({"kids": [{"kids": [1]}]})") == "/kids/0/kids/0: must be an object");
+    BOOST_TEST(
+        valid(
+            R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})",
+            "1") == false);  // endless: refused rather than believed
+    const auto* tree =
+        R"({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}})";
+    BOOST_TEST(problem(tree, R"({"kids": [{"kids": [1]}]})") ==
+               "/kids/0/kids/0: must be an object");
     // draft-07 ignores what stands beside a reference
-    const std::string beside = R"("$ref": "#/definitions/a", "maxLength": 1, "definitions": {"a": {"type": "string"}}})";
+    const std::string beside =
+        R"("$ref": "#/definitions/a", "maxLength": 1, "definitions": {"a": {"type": "string"}}})";
     BOOST_TEST(!valid("{" + beside, "\"ab\""));
-    BOOST_TEST(valid(R"({"$schema": "http://json-schema.org/draft-07/schema#", )" + beside, "\"ab\""));
+    BOOST_TEST(
+        valid(R"({"$schema": "http://json-schema.org/draft-07/schema#", )" + beside, "\"ab\""));
 }
 
 BOOST_AUTO_TEST_CASE(malformed_keywords_are_ignored) {
-    for (const auto* schema : {R"({"type": "any"})", R"({"type": 5})", R"({"required": true})", R"({"enum": []})",
-                               R"({"minimum": "3"})", R"({"anyOf": {}})", R"({"properties": []})", R"({"items": 3})",
-                               R"({"minLength": -1})", R"({"multipleOf": 0})", "3", "null"})
+    for (const auto* schema :
+         {R"({"type": "any"})", R"({"type": 5})", R"({"required": true})", R"({"enum": []})",
+          R"({"minimum": "3"})", R"({"anyOf": {}})", R"({"properties": []})", R"({"items": 3})",
+          R"({"minLength": -1})", R"({"multipleOf": 0})", "3", "null"})
         BOOST_TEST(valid(schema, R"({"a": 1})"), schema);
     BOOST_TEST(!valid("false", "1"));
 }
@@ -122,7 +147,8 @@ BOOST_AUTO_TEST_CASE(closed_objects_that_exclude_each_other_are_closed_together)
 }
 
 BOOST_AUTO_TEST_CASE(merging) {
-    const auto schema = parse(R"({"$ref": "#/$defs/base", "properties": {"b": {"type": "integer"}}, "required": ["b"],
+    const auto schema = parse(
+        R"({"$ref": "#/$defs/base", "properties": {"b": {"type": "integer"}}, "required": ["b"],
         "maximum": 3, "$defs": {"base": {"type": "object", "properties": {"a": {}, "b": {"minimum": 1}},
         "required": ["a"], "maximum": 5}}})");
     SchemaDocument document(schema);
@@ -150,7 +176,8 @@ BOOST_AUTO_TEST_CASE(work_is_bounded) {
         const auto next = R"({"$ref": "#/$defs/)" + std::to_string(i + 1) + "\"}";
         bomb += "\"" + std::to_string(i) + R"(": {"allOf": [)" + next + "," + next + "]},";
     }
-    BOOST_TEST(!valid(bomb + R"("100": {"type": "integer"}}})", "1"));  // too much to check: refused
+    BOOST_TEST(
+        !valid(bomb + R"("100": {"type": "integer"}}})", "1"));  // too much to check: refused
 }
 
 // The JSON-Schema-Test-Suite as tools: {inputSchema, valid, invalid}. Not in the repository.
@@ -173,7 +200,8 @@ BOOST_AUTO_TEST_CASE(test_suite) {
                 ++all;
                 if (found.has_value() == expected && !(by_pattern && !expected)) {
                     ++wrong;
-                    BOOST_TEST_MESSAGE(json::serialize(tool.at("name")) << json::serialize(value) << found.value_or(""));
+                    BOOST_TEST_MESSAGE(json::serialize(tool.at("name"))
+                                       << json::serialize(value) << found.value_or(""));
                 }
             }
     }

@@ -321,6 +321,19 @@ BOOST_AUTO_TEST_CASE(a_server_that_ends_at_the_question_is_started_again) {
     BOOST_TEST((client().era() == McpEra::legacy));
 }
 
+BOOST_AUTO_TEST_CASE(a_server_that_ends_before_the_question_is_sent_is_started_again) {
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (detail::string_of(message, "method") == "server/discover") {
+            wire.die("broken pipe");
+            throw *wire.death;
+        }
+        legacy(wire, message);
+    };
+    connect();
+    BOOST_TEST(peer->opened == 2);
+    BOOST_TEST((client().era() == McpEra::legacy));
+}
+
 BOOST_AUTO_TEST_CASE(a_server_that_never_lives_fails_with_its_last_words) {
     peer->on_message = [](Wire& wire, const json::object&) {
         wire.die("exit code 7: no such module");

@@ -36,13 +36,15 @@ BOOST_AUTO_TEST_CASE(docstrings_cannot_end_early) {
     BOOST_TEST(python_docstring("\"\"\"", 4, 100) == "\"\"\"\"\\\"\\\"\"\"\"");
     BOOST_TEST(python_docstring("a\"", 4, 100) == R"("""a\"""")");
     BOOST_TEST(python_docstring("a\\", 4, 100) == R"("""a\\""")");
-    BOOST_TEST(python_docstring("one\r\ntwo\u2028\n three \v", 4, 100) == "\"\"\"one\n    two\n\n     three\n    \"\"\"");
+    BOOST_TEST(python_docstring("one\r\ntwo\u2028\n three \v", 4, 100) ==
+               "\"\"\"one\n    two\n\n     three\n    \"\"\"");
     BOOST_TEST(python_docstring("a\u202eb\u200b\x01", 0, 100) == R"("""ab""")");
     BOOST_TEST(python_docstring(std::string(1'000'000, 'x'), 0, 50).size() < 80U);
 }
 
 BOOST_AUTO_TEST_CASE(a_bare_quote_is_never_followed_by_another) {
-    for (const auto* hostile : {"\"", "\"\"", "\"\"\"", "\"\"\"\"", "x\"\"\"\nimport os\n\"\"\"", "\\\"\"\"", "\\\\\""}) {
+    for (const auto* hostile :
+         {"\"", "\"\"", "\"\"\"", "\"\"\"\"", "x\"\"\"\nimport os\n\"\"\"", "\\\"\"\"", "\\\\\""}) {
         const auto doc = python_docstring(hostile, 0, 100);
         const auto inner = doc.substr(3, doc.size() - 6);
         bool escaped = false, quote = false;

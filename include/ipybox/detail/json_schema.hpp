@@ -1,6 +1,6 @@
 // JSON Schema (draft-07 and 2020-12) as the rest of ipybox needs it: read leniently, dereferenced,
-// normalised, merged, and checked against values. Malformed keywords are ignored, network references
-// are never fetched, and nesting, size and work are bounded whatever a server sends.
+// normalised, merged, and checked against values. Malformed keywords are ignored, network
+// references are never fetched, and nesting, size and work are bounded whatever a server sends.
 #pragma once
 
 #include <algorithm>
@@ -40,22 +40,65 @@ enum JsonType : unsigned {
     json_object = 64,
 };
 inline constexpr std::array<std::pair<std::string_view, unsigned>, 7> json_types{
-    {{"string", json_string}, {"integer", json_integer}, {"number", json_number},
-     {"boolean", json_boolean}, {"array", json_array}, {"object", json_object}, {"null", json_null}}};
+    {{"string", json_string},
+     {"integer", json_integer},
+     {"number", json_number},
+     {"boolean", json_boolean},
+     {"array", json_array},
+     {"object", json_object},
+     {"null", json_null}}};
 inline constexpr unsigned json_numeric = json_integer | json_number;
 inline constexpr unsigned json_any = 127;
 
 enum class Key : unsigned char {
-    enumeration, constant, minimum, maximum, exclusive_minimum, exclusive_maximum, multiple_of,
-    min_length, max_length, pattern, min_items, max_items, unique_items, min_contains, max_contains,
-    min_properties, max_properties,
-    prefix_items, items, contains, unevaluated_items,
-    properties, pattern_properties, additional_properties, property_names, dependent_schemas,
+    enumeration,
+    constant,
+    minimum,
+    maximum,
+    exclusive_minimum,
+    exclusive_maximum,
+    multiple_of,
+    min_length,
+    max_length,
+    pattern,
+    min_items,
+    max_items,
+    unique_items,
+    min_contains,
+    max_contains,
+    min_properties,
+    max_properties,
+    prefix_items,
+    items,
+    contains,
+    unevaluated_items,
+    properties,
+    pattern_properties,
+    additional_properties,
+    property_names,
+    dependent_schemas,
     unevaluated_properties,
-    all_of, any_of, one_of, negation, condition, consequence, alternative,
+    all_of,
+    any_of,
+    one_of,
+    negation,
+    condition,
+    consequence,
+    alternative,
 };
 
-enum class KeyShape : unsigned char { list_of_values, value, number, positive, count, text, flag, schema, schemas, named };
+enum class KeyShape : unsigned char {
+    list_of_values,
+    value,
+    number,
+    positive,
+    count,
+    text,
+    flag,
+    schema,
+    schemas,
+    named
+};
 
 struct KeyInfo {
     std::string_view name;
@@ -162,8 +205,8 @@ struct Schema {
     }
     // True when every value is valid.
     bool trivial() const {
-        return !never && !types && values.empty() && schemas.empty() && lists.empty() && named.empty() &&
-               required.empty() && dependent_required.empty() && !ref;
+        return !never && !types && values.empty() && schemas.empty() && lists.empty() &&
+               named.empty() && required.empty() && dependent_required.empty() && !ref;
     }
     // The types the keywords beside `type` speak about.
     unsigned spoken_types() const {
@@ -192,22 +235,30 @@ inline std::string_view view(const json::string& text) { return {text.data(), te
 
 inline unsigned type_of(const json::value& value) {
     switch (value.kind()) {
-        case json::kind::null: return json_null;
-        case json::kind::bool_: return json_boolean;
+        case json::kind::null:
+            return json_null;
+        case json::kind::bool_:
+            return json_boolean;
         case json::kind::int64:
-        case json::kind::uint64: return json_integer;
+        case json::kind::uint64:
+            return json_integer;
         case json::kind::double_: {
             const double number = value.get_double();
-            return std::isfinite(number) && number == std::floor(number) ? json_integer : json_number;
+            return std::isfinite(number) && number == std::floor(number) ? json_integer
+                                                                         : json_number;
         }
-        case json::kind::string: return json_string;
-        case json::kind::array: return json_array;
-        case json::kind::object: return json_object;
+        case json::kind::string:
+            return json_string;
+        case json::kind::array:
+            return json_array;
+        case json::kind::object:
+            return json_object;
     }
     return 0;
 }
 inline bool type_allowed(unsigned types, unsigned type) {
-    return types == 0 || (types & type) != 0 || (type == json_integer && (types & json_number) != 0);
+    return types == 0 || (types & type) != 0 ||
+           (type == json_integer && (types & json_number) != 0);
 }
 inline unsigned common_types(unsigned a, unsigned b) {
     if (a == 0 || b == 0) return a | b;
@@ -244,8 +295,9 @@ inline bool json_equal(const json::value& a, const json::value& b, int levels = 
     if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
     if (a.is_array() && b.is_array()) {
         const auto &x = a.get_array(), &y = b.get_array();
-        return std::equal(x.begin(), x.end(), y.begin(), y.end(),
-                          [&](const auto& i, const auto& j) { return json_equal(i, j, levels - 1); });
+        return std::equal(
+            x.begin(), x.end(), y.begin(), y.end(),
+            [&](const auto& i, const auto& j) { return json_equal(i, j, levels - 1); });
     }
     if (a.is_object() && b.is_object()) {
         const auto &x = a.get_object(), &y = b.get_object();
@@ -330,7 +382,8 @@ public:
         const auto [others, own] = conjuncts(schema);
         std::vector<Schema::Ptr> parts;
         for (const auto* part : others)
-            if (const auto& meaning = effective(*part); !meaning.trivial()) parts.push_back(&meaning);
+            if (const auto& meaning = effective(*part); !meaning.trivial())
+                parts.push_back(&meaning);
         const Schema* result = &any_;
         if (own->trivial() && parts.size() == 1) {
             result = parts[0];
@@ -360,7 +413,8 @@ public:
 
     // Keeps a schema made by the caller alive as long as the document.
     Schema::Ptr add(Schema schema) {
-        if (schemas_.size() >= max_schemas) throw Error(errc::bad_argument, "the schema is too large");
+        if (schemas_.size() >= max_schemas)
+            throw Error(errc::bad_argument, "the schema is too large");
         schemas_.push_back(std::move(schema));
         return &schemas_.back();
     }
@@ -384,7 +438,8 @@ private:
     // RFC 3986 as far as schema identifiers need it; nothing is ever fetched.
     static std::string resolve_uri(std::string_view base, std::string_view uri) {
         const auto colon = uri.find(':');
-        if (colon != std::string_view::npos && uri.substr(0, colon).find('/') == std::string_view::npos)
+        if (colon != std::string_view::npos &&
+            uri.substr(0, colon).find('/') == std::string_view::npos)
             return std::string(uri);
         const auto scheme = base.find("://");
         const auto path = base.find('/', scheme == std::string_view::npos ? 0 : scheme + 3);
@@ -399,7 +454,7 @@ private:
         std::string out;
         for (std::size_t i = 0; i < token.size(); ++i) {
             unsigned code = 0;
-            if (token[i] == '%' && i + 2 < token.size() + 0 &&
+            if (token[i] == '%' && i + 2 < token.size() &&
                 std::from_chars(token.data() + i + 1, token.data() + i + 3, code, 16).ptr ==
                     token.data() + i + 3) {
                 out += static_cast<char>(code);
@@ -430,7 +485,8 @@ private:
                 from.value = nullptr;
             }
             if (!from.value) return {};
-            if (const auto* object = from.value->if_object()) from.base = base_of(*object, from.base);
+            if (const auto* object = from.value->if_object())
+                from.base = base_of(*object, from.base);
         }
         return from.value->is_object() || from.value->is_bool() ? from : Location{};
     }
@@ -438,7 +494,8 @@ private:
     Location locate(std::string_view ref, const std::string* base) {
         const auto hash = ref.find('#');
         const auto uri = ref.substr(0, hash);
-        const auto fragment = hash == std::string_view::npos ? std::string_view{} : ref.substr(hash + 1);
+        const auto fragment =
+            hash == std::string_view::npos ? std::string_view{} : ref.substr(hash + 1);
         const Location top{&json_, base_};
         const bool is_pointer = fragment.empty() || fragment[0] == '/';
         if (uri.empty() && is_pointer && base == base_) return follow(top, fragment);
@@ -446,8 +503,10 @@ private:
             identified_[*base_] = top;
             index(json_, base_, 0);
         }
-        const auto absolute = uri.empty() ? (base ? *base : *base_) : resolve_uri(base ? *base : *base_, uri);
-        const auto found = identified_.find(is_pointer ? absolute : absolute + '#' + unescape(fragment));
+        const auto absolute =
+            uri.empty() ? (base ? *base : *base_) : resolve_uri(base ? *base : *base_, uri);
+        const auto found =
+            identified_.find(is_pointer ? absolute : absolute + '#' + unescape(fragment));
         if (found == identified_.end()) return {};
         if (!is_pointer) return found->second;
         const auto inside = follow(found->second, fragment);
@@ -462,7 +521,9 @@ private:
         const auto* object = value.if_object();
         if (!object) return;
         const auto* inner = base_of(*object, base);
-        const auto add_name = [&](std::string name) { identified_.try_emplace(std::move(name), Location{&value, inner}); };
+        const auto add_name = [&](std::string name) {
+            identified_.try_emplace(std::move(name), Location{&value, inner});
+        };
         if (inner != base) add_name(*inner);
         for (const auto* key : {"$anchor", "$dynamicAnchor"})
             if (const auto* anchor = object->if_contains(key); anchor && anchor->is_string())
@@ -486,7 +547,8 @@ private:
         return &schema;
     }
 
-    void compile_object(Schema& schema, const json::object& object, const std::string* base, int depth) {
+    void compile_object(Schema& schema, const json::object& object, const std::string* base,
+                        int depth) {
         const auto sub = [&](const json::value& value) { return compile(value, base, depth + 1); };
         const auto text = [&](const char* key) {
             const auto* value = object.if_contains(key);
@@ -504,12 +566,14 @@ private:
 
         read_types(schema, object);
         for (const auto& info : key_table)
-            if (const auto* value = object.if_contains(info.name)) read_key(schema, info, *value, sub);
+            if (const auto* value = object.if_contains(info.name))
+                read_key(schema, info, *value, sub);
         read_older_forms(schema, object, sub);
         if (const auto* required = object.if_contains("required"); required && required->is_array())
             schema.required = strings(required->get_array());
         if (!schema.has(Key::condition) || !schema.has_any({Key::consequence, Key::alternative}))
-            for (const auto key : {Key::condition, Key::consequence, Key::alternative}) schema.erase(key);
+            for (const auto key : {Key::condition, Key::consequence, Key::alternative})
+                schema.erase(key);
     }
 
     static Schema::Names strings(const json::array& array) {
@@ -531,7 +595,8 @@ private:
             add_type(*type);
         if (schema.types & json_number) schema.types &= ~unsigned{json_integer};
         const auto* nullable = object.if_contains("nullable");
-        if (schema.types && nullable && nullable->is_bool() && nullable->get_bool()) schema.types |= json_null;
+        if (schema.types && nullable && nullable->is_bool() && nullable->get_bool())
+            schema.types |= json_null;
     }
 
     template <class Sub>
@@ -542,14 +607,20 @@ private:
         };
         switch (info.shape) {
             case KeyShape::list_of_values:
-                return add_value(value.is_array() && !value.get_array().empty() && !deeper_than(value, 50));
-            case KeyShape::value: return add_value(!deeper_than(value, 50));
-            case KeyShape::number: return add_value(value.is_number());
-            case KeyShape::positive: return add_value(value.is_number() && compare_numbers(value, 0) > 0);
+                return add_value(value.is_array() && !value.get_array().empty() &&
+                                 !deeper_than(value, 50));
+            case KeyShape::value:
+                return add_value(!deeper_than(value, 50));
+            case KeyShape::number:
+                return add_value(value.is_number());
+            case KeyShape::positive:
+                return add_value(value.is_number() && compare_numbers(value, 0) > 0);
             case KeyShape::count:
                 return add_value(type_of(value) == json_integer && compare_numbers(value, 0) >= 0);
-            case KeyShape::text: return add_value(value.is_string());
-            case KeyShape::flag: return add_value(value.is_bool() && value.get_bool());
+            case KeyShape::text:
+                return add_value(value.is_string());
+            case KeyShape::flag:
+                return add_value(value.is_bool() && value.get_bool());
             case KeyShape::schema:
                 if (schema_like(value)) schema.schemas[info.key] = sub(value);
                 return;
@@ -568,9 +639,11 @@ private:
     template <class Sub>
     static void read_older_forms(Schema& schema, const json::object& object, const Sub& sub) {
         if (const auto* items = object.if_contains("items"); items && items->is_array()) {
-            for (const auto& item : items->get_array()) schema.lists[Key::prefix_items].push_back(sub(item));
+            for (const auto& item : items->get_array())
+                schema.lists[Key::prefix_items].push_back(sub(item));
             const auto* more = object.if_contains("additionalItems");
-            if (more && (more->is_object() || more->is_bool())) schema.schemas[Key::items] = sub(*more);
+            if (more && (more->is_object() || more->is_bool()))
+                schema.schemas[Key::items] = sub(*more);
         }
         for (const auto& [exclusive, bound] : {std::pair{Key::exclusive_minimum, Key::minimum},
                                                std::pair{Key::exclusive_maximum, Key::maximum}}) {
@@ -587,7 +660,8 @@ private:
                 if (needed.is_array())
                     schema.dependent_required.emplace_back(name, strings(needed.get_array()));
                 else if (needed.is_object() || needed.is_bool())
-                    schema.named[Key::dependent_schemas].emplace_back(std::string_view(name), sub(needed));
+                    schema.named[Key::dependent_schemas].emplace_back(std::string_view(name),
+                                                                      sub(needed));
             }
         }
     }
@@ -608,17 +682,20 @@ private:
             required.insert(required.end(), meaning.required.begin(), meaning.required.end());
             for (const auto& [name, schema] : meaning.names(Key::properties)) known.push_back(name);
         }
-        const bool contradiction = std::any_of(meanings.begin(), meanings.end(), [&](const Schema& part) {
-            if (!closed(part)) return false;
-            const auto listed = names_of(part.names(Key::properties));
-            return std::any_of(required.begin(), required.end(), [&](auto name) { return !listed.count(name); });
-        });
+        const bool contradiction =
+            std::any_of(meanings.begin(), meanings.end(), [&](const Schema& part) {
+                if (!closed(part)) return false;
+                const auto listed = names_of(part.names(Key::properties));
+                return std::any_of(required.begin(), required.end(),
+                                   [&](auto name) { return !listed.count(name); });
+            });
         if (!contradiction || known.size() * parts.size() > 100'000) return;
         for (std::size_t i = 0; i < parts.size(); ++i) {
             if (!closed(meanings[i])) continue;
             auto listed = names_of(meanings[i].names(Key::properties));
             for (const auto& name : known)
-                if (listed.insert(name).second) meanings[i].named[Key::properties].emplace_back(name, &any_);
+                if (listed.insert(name).second)
+                    meanings[i].named[Key::properties].emplace_back(name, &any_);
             *parts[i] = add(std::move(meanings[i]));
         }
     }
@@ -638,7 +715,8 @@ private:
     std::map<std::pair<Key, std::vector<Schema::Ptr>>, Schema::Ptr> combined_;
 };
 
-// Merges schemas that have to hold together, as far as keywords can say it; the rest stays in all_of.
+// Merges schemas that have to hold together, as far as keywords can say it; the rest stays in
+// all_of.
 inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema& own) {
     Schema out;
     std::vector<Schema::Ptr> rest;
@@ -653,13 +731,16 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
         {Key::contains, Key::min_contains, Key::max_contains},
         {Key::prefix_items, Key::items, Key::items},
     }};
-    static constexpr std::array lower{Key::minimum, Key::exclusive_minimum, Key::min_length, Key::min_items,
-                                      Key::min_properties};
-    static constexpr std::array upper{Key::maximum, Key::exclusive_maximum, Key::max_length, Key::max_items,
-                                      Key::max_properties};
-    const auto is_in = [](const auto& keys, Key key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+    static constexpr std::array lower{Key::minimum, Key::exclusive_minimum, Key::min_length,
+                                      Key::min_items, Key::min_properties};
+    static constexpr std::array upper{Key::maximum, Key::exclusive_maximum, Key::max_length,
+                                      Key::max_items, Key::max_properties};
+    const auto is_in = [](const auto& keys, Key key) {
+        return std::find(keys.begin(), keys.end(), key) != keys.end();
+    };
     const auto grouped = [&](Key key) {
-        return std::any_of(groups.begin(), groups.end(), [&](const auto& group) { return is_in(group, key); });
+        return std::any_of(groups.begin(), groups.end(),
+                           [&](const auto& group) { return is_in(group, key); });
     };
 
     const std::array unevaluated{Key::unevaluated_items, Key::unevaluated_properties};
@@ -674,11 +755,14 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
             return never;
         }
         out.types = types;
-        // What a branch leaves unevaluated is its own affair; only the schema itself looks into all.
+        // What a branch leaves unevaluated is its own affair; only the schema itself looks into
+        // all.
         if (part != &own && part->has_any({unevaluated[0], unevaluated[1]})) rest.push_back(part);
 
         for (const auto& group : groups) {
-            const auto present = [&](const Schema& s) { return s.has_any({group[0], group[1], group[2]}); };
+            const auto present = [&](const Schema& s) {
+                return s.has_any({group[0], group[1], group[2]});
+            };
             const auto same = [&](Key key) {
                 return out.value(key) == part->value(key) && out.schema(key) == part->schema(key) &&
                        out.list(key) == part->list(key);
@@ -699,7 +783,9 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
                 keep_apart(*part, {key});
         }
         for (const auto& [key, schema] : part->schemas) {
-            if (grouped(key) || key == Key::additional_properties || (part != &own && is_in(unevaluated, key))) continue;
+            if (grouped(key) || key == Key::additional_properties ||
+                (part != &own && is_in(unevaluated, key)))
+                continue;
             if (!out.schema(key))
                 out.schemas[key] = schema;
             else if (out.schema(key) != schema)
@@ -724,32 +810,41 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
             const auto* more = s.schema(Key::additional_properties);
             if (!more || more->trivial()) return false;
             const auto listed = names_of(s.names(Key::properties));
-            return std::any_of(names.begin(), names.end(), [&](const auto& entry) { return !listed.count(entry.first); });
+            return std::any_of(names.begin(), names.end(),
+                               [&](const auto& entry) { return !listed.count(entry.first); });
         };
-        if (meets(out, their_names) || (mine && theirs && mine != theirs && !closed(out) && !closed(*part)))
+        if (meets(out, their_names) ||
+            (mine && theirs && mine != theirs && !closed(out) && !closed(*part)))
             keep_apart(out, {Key::properties, Key::pattern_properties, Key::additional_properties});
-        if (meets(*part, my_names) || (mine && theirs && mine != theirs && !closed(out) && !closed(*part)))
-            keep_apart(*part, {Key::properties, Key::pattern_properties, Key::additional_properties});
+        if (meets(*part, my_names) ||
+            (mine && theirs && mine != theirs && !closed(out) && !closed(*part)))
+            keep_apart(*part,
+                       {Key::properties, Key::pattern_properties, Key::additional_properties});
         auto& names = out.named[Key::properties];
         for (const auto& [name, schema] : their_names) {
             const auto [it, fresh] = position.try_emplace(name, names.size());
             if (fresh) {
                 names.emplace_back(name, schema);
-            } else if (auto& mine_too = names[it->second].second; mine_too != schema && !schema->trivial()) {
+            } else if (auto& mine_too = names[it->second].second;
+                       mine_too != schema && !schema->trivial()) {
                 mine_too = mine_too->trivial() ? schema : combine(Key::all_of, {mine_too, schema});
             }
         }
         if (names.empty()) out.named.erase(Key::properties);
-        if (theirs && (!mine || mine->trivial() || theirs->never)) out.schemas[Key::additional_properties] = theirs;
+        if (theirs && (!mine || mine->trivial() || theirs->never))
+            out.schemas[Key::additional_properties] = theirs;
         for (const auto key : {Key::pattern_properties, Key::dependent_schemas})
             for (const auto& entry : part->names(key)) {
                 auto& all = out.named[key];
-                if (!find(all, entry.first)) all.push_back(entry);
-                else if (find(all, entry.first) != entry.second) keep_apart(*part, {key});
+                if (!find(all, entry.first))
+                    all.push_back(entry);
+                else if (find(all, entry.first) != entry.second)
+                    keep_apart(*part, {key});
             }
         for (const auto& name : part->required)
             if (required.insert(name).second) out.required.push_back(name);
-        out.dependent_required.insert(out.dependent_required.end(), part->dependent_required.begin(),
+        out.dependent_required.insert(out.dependent_required.end(),
+                                      part->dependent_required.begin(),
                                       part->dependent_required.end());
     }
     if (!rest.empty()) out.lists[Key::all_of] = std::move(rest);
@@ -799,13 +894,17 @@ private:
         }
     };
 
-    static Result fail(const Place& place, std::string what) { return Problem{place.pointer(), std::move(what)}; }
+    static Result fail(const Place& place, std::string what) {
+        return Problem{place.pointer(), std::move(what)};
+    }
 
-    Result check(const Schema& schema, const json::value& value, const Place& place, Seen* seen, int depth) {
+    Result check(const Schema& schema, const json::value& value, const Place& place, Seen* seen,
+                 int depth) {
         if (depth > 300) return fail(place, "is nested too deeply to be checked");
         if (budget_ == 0) return fail(place, "is too large to be checked");
         --budget_;
-        if (schema.never) return fail(place, place.parent ? "is not allowed" : "nothing is allowed here");
+        if (schema.never)
+            return fail(place, place.parent ? "is not allowed" : "nothing is allowed here");
         Seen own;
         const bool tracks = schema.has_any({Key::unevaluated_properties, Key::unevaluated_items});
         Seen* marks = tracks || seen ? &own : nullptr;
@@ -813,7 +912,9 @@ private:
         if (compound)
             for (const auto* part : document_.conjuncts(schema).others)
                 if (auto bad = check(*part, value, place, marks, depth + 1)) return bad;
-        if (auto bad = check_own(compound ? *document_.conjuncts(schema).own : schema, value, place, marks, depth)) return bad;
+        if (auto bad = check_own(compound ? *document_.conjuncts(schema).own : schema, value, place,
+                                 marks, depth))
+            return bad;
         if (seen) {
             seen->keys.merge(own.keys);
             seen->items.merge(own.items);
@@ -821,9 +922,12 @@ private:
         return std::nullopt;
     }
 
-    Result check_own(const Schema& schema, const json::value& value, const Place& place, Seen* seen, int depth) {
-        if (!type_allowed(schema.types, type_of(value))) return fail(place, "must be " + type_names(schema.types));
-        if (const auto* allowed = schema.value(Key::enumeration); allowed && !any_equal(allowed->get_array(), value))
+    Result check_own(const Schema& schema, const json::value& value, const Place& place, Seen* seen,
+                     int depth) {
+        if (!type_allowed(schema.types, type_of(value)))
+            return fail(place, "must be " + type_names(schema.types));
+        if (const auto* allowed = schema.value(Key::enumeration);
+            allowed && !any_equal(allowed->get_array(), value))
             return fail(place, "must be one of " + shortened(*allowed));
         if (const auto* only = schema.value(Key::constant); only && !json_equal(*only, value))
             return fail(place, "must be " + shortened(*only));
@@ -833,15 +937,22 @@ private:
         if (value.is_array()) bad = check_array(schema, value.get_array(), place, seen, depth);
         if (value.is_object()) bad = check_object(schema, value, place, seen, depth);
         if (!bad) bad = check_combinations(schema, value, place, seen, depth);
-        if (!bad && value.is_array()) bad = check_unevaluated_items(schema, value.get_array(), place, seen, depth);
-        if (!bad && value.is_object()) bad = check_unevaluated_keys(schema, value.get_object(), place, seen, depth);
+        if (!bad && value.is_array())
+            bad = check_unevaluated_items(schema, value.get_array(), place, seen, depth);
+        if (!bad && value.is_object())
+            bad = check_unevaluated_keys(schema, value.get_object(), place, seen, depth);
         return bad;
     }
 
     static std::string type_names(unsigned types) {
         std::string out;
         for (const auto& [name, bit] : json_types)
-            if (types & bit) out += (out.empty() ? bit & (json_integer | json_array | json_object) ? "an " : bit & json_null ? "" : "a " : " or ") + std::string(name);
+            if (types & bit)
+                out += (out.empty() ? bit & (json_integer | json_array | json_object) ? "an "
+                                      : bit & json_null                               ? ""
+                                                                                      : "a "
+                                    : " or ") +
+                       std::string(name);
         return out;
     }
     static std::string shortened(const json::value& value) {
@@ -863,7 +974,8 @@ private:
             {Key::exclusive_maximum, [](int order) { return order < 0; }, "must be less than "},
         }};
         for (const auto& bound : bounds)
-            if (const auto* limit = schema.value(bound.key); limit && !bound.holds(compare_numbers(value, *limit)))
+            if (const auto* limit = schema.value(bound.key);
+                limit && !bound.holds(compare_numbers(value, *limit)))
                 return fail(place, bound.text + json::serialize(*limit));
         if (const auto* step = schema.value(Key::multiple_of)) {
             bool multiple = false;
@@ -871,9 +983,9 @@ private:
                 multiple = value.get_int64() % step->get_int64() == 0;
             } else {
                 const double quotient = value.to_number<double>() / step->to_number<double>();
-                multiple = std::isfinite(quotient)
-                               ? std::abs(quotient - std::round(quotient)) <= 1e-9 * std::max(1.0, std::abs(quotient))
-                               : false;
+                multiple = std::isfinite(quotient) ? std::abs(quotient - std::round(quotient)) <=
+                                                         1e-9 * std::max(1.0, std::abs(quotient))
+                                                   : false;
             }
             if (!multiple) return fail(place, "must be a multiple of " + json::serialize(*step));
         }
@@ -890,20 +1002,27 @@ private:
 
     static Result check_string(const Schema& schema, std::string_view text, const Place& place) {
         if (!schema.has_any({Key::min_length, Key::max_length})) return std::nullopt;
-        const auto length = static_cast<std::size_t>(std::count_if(
-            text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+        const auto length =
+            static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+                return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+            }));
         if (below(length, schema.value(Key::min_length)))
-            return fail(place, "must have at least " + json::serialize(*schema.value(Key::min_length)) + " characters");
+            return fail(place, "must have at least " +
+                                   json::serialize(*schema.value(Key::min_length)) + " characters");
         if (above(length, schema.value(Key::max_length)))
-            return fail(place, "must have at most " + json::serialize(*schema.value(Key::max_length)) + " characters");
+            return fail(place, "must have at most " +
+                                   json::serialize(*schema.value(Key::max_length)) + " characters");
         return std::nullopt;
     }
 
-    Result check_array(const Schema& schema, const json::array& array, const Place& place, Seen* seen, int depth) {
+    Result check_array(const Schema& schema, const json::array& array, const Place& place,
+                       Seen* seen, int depth) {
         if (below(array.size(), schema.value(Key::min_items)))
-            return fail(place, "must have at least " + json::serialize(*schema.value(Key::min_items)) + " items");
+            return fail(place, "must have at least " +
+                                   json::serialize(*schema.value(Key::min_items)) + " items");
         if (above(array.size(), schema.value(Key::max_items)))
-            return fail(place, "must have at most " + json::serialize(*schema.value(Key::max_items)) + " items");
+            return fail(place, "must have at most " +
+                                   json::serialize(*schema.value(Key::max_items)) + " items");
         const auto& prefix = schema.list(Key::prefix_items);
         const auto* items = schema.schema(Key::items);
         const auto* contains = schema.schema(Key::contains);
@@ -921,14 +1040,16 @@ private:
         }
         if (contains) {
             const auto* least = schema.value(Key::min_contains);
-            if (least ? below(matches, least) : matches == 0) return fail(place, "lacks an item that it must contain");
+            if (least ? below(matches, least) : matches == 0)
+                return fail(place, "lacks an item that it must contain");
             if (above(matches, schema.value(Key::max_contains)))
                 return fail(place, "has too many items of one kind");
         }
         if (schema.value(Key::unique_items)) {
             std::set<std::string> known;
             for (const auto& item : array)
-                if (!known.insert(canonical(item, 0)).second) return fail(place, "items must be unique");
+                if (!known.insert(canonical(item, 0)).second)
+                    return fail(place, "items must be unique");
         }
         return std::nullopt;
     }
@@ -936,9 +1057,11 @@ private:
     // Text that is equal for equal values.
     static std::string canonical(const json::value& value, int depth) {
         if (depth > 200) return {};
-        if (value.is_number()) return type_of(value) == json_integer && value.is_double() && std::abs(value.get_double()) < 1e18
-                                          ? std::to_string(static_cast<std::int64_t>(value.get_double()))
-                                          : json::serialize(value);
+        if (value.is_number())
+            return type_of(value) == json_integer && value.is_double() &&
+                           std::abs(value.get_double()) < 1e18
+                       ? std::to_string(static_cast<std::int64_t>(value.get_double()))
+                       : json::serialize(value);
         std::string out;
         if (const auto* array = value.if_array()) {
             for (const auto& item : *array) out += canonical(item, depth + 1) + ',';
@@ -947,7 +1070,8 @@ private:
         if (const auto* object = value.if_object()) {
             std::map<std::string_view, const json::value*> sorted;
             for (const auto& item : *object) sorted[item.key()] = &item.value();
-            for (const auto& [key, item] : sorted) out += json::serialize(json::value(key)) + ':' + canonical(*item, depth + 1) + ',';
+            for (const auto& [key, item] : sorted)
+                out += json::serialize(json::value(key)) + ':' + canonical(*item, depth + 1) + ',';
             return '{' + out + '}';
         }
         return json::serialize(value);
@@ -956,24 +1080,29 @@ private:
     static Place at(const Place& parent, std::size_t index) { return {&parent, {}, index, true}; }
     static Place at(const Place& parent, std::string_view key) { return {&parent, key, 0, false}; }
 
-    Result check_object(const Schema& schema, const json::value& value, const Place& place, Seen* seen, int depth) {
+    Result check_object(const Schema& schema, const json::value& value, const Place& place,
+                        Seen* seen, int depth) {
         const auto& object = value.get_object();
         for (const auto& name : schema.required)
             if (!object.contains(name)) return fail(at(place, name), "is required");
         if (below(object.size(), schema.value(Key::min_properties)))
-            return fail(place, "must have at least " + json::serialize(*schema.value(Key::min_properties)) + " keys");
+            return fail(place, "must have at least " +
+                                   json::serialize(*schema.value(Key::min_properties)) + " keys");
         if (above(object.size(), schema.value(Key::max_properties)))
-            return fail(place, "must have at most " + json::serialize(*schema.value(Key::max_properties)) + " keys");
+            return fail(place, "must have at most " +
+                                   json::serialize(*schema.value(Key::max_properties)) + " keys");
         const auto& properties = schema.names(Key::properties);
         for (const auto& [name, property] : properties)
             if (const auto* item = object.if_contains(name)) {
-                if (auto bad = check(*property, *item, at(place, name), nullptr, depth + 1)) return bad;
+                if (auto bad = check(*property, *item, at(place, name), nullptr, depth + 1))
+                    return bad;
                 if (seen) seen->keys.insert(name);
             }
         const auto* more = schema.schema(Key::additional_properties);
         const auto* names = schema.schema(Key::property_names);
         const bool unchecked_patterns = schema.has(Key::pattern_properties);
-        const auto listed = more && !unchecked_patterns ? names_of(properties) : std::set<std::string_view>{};
+        const auto listed =
+            more && !unchecked_patterns ? names_of(properties) : std::set<std::string_view>{};
         for (const auto& item : object) {
             const std::string_view key = item.key();
             if (names)
@@ -982,20 +1111,23 @@ private:
             if (unchecked_patterns && seen) seen->keys.insert(key);
             if (!more || unchecked_patterns || listed.count(key)) continue;
             if (more->never) return fail(at(place, key), "is not a known key");
-            if (auto bad = check(*more, item.value(), at(place, key), nullptr, depth + 1)) return bad;
+            if (auto bad = check(*more, item.value(), at(place, key), nullptr, depth + 1))
+                return bad;
             if (seen) seen->keys.insert(key);
         }
         for (const auto& [name, needed] : schema.dependent_required)
             if (object.contains(name))
                 for (const auto& other : needed)
-                    if (!object.contains(other)) return fail(at(place, other), "is required beside " + std::string(name));
+                    if (!object.contains(other))
+                        return fail(at(place, other), "is required beside " + std::string(name));
         for (const auto& [name, dependent] : schema.names(Key::dependent_schemas))
             if (object.contains(name))
                 if (auto bad = check(*dependent, value, place, seen, depth + 1)) return bad;
         return std::nullopt;
     }
 
-    Result check_combinations(const Schema& schema, const json::value& value, const Place& place, Seen* seen, int depth) {
+    Result check_combinations(const Schema& schema, const json::value& value, const Place& place,
+                              Seen* seen, int depth) {
         for (const auto key : {Key::any_of, Key::one_of}) {
             const auto& branches = schema.list(key);
             if (branches.empty()) continue;
@@ -1003,13 +1135,20 @@ private:
             Result first;
             for (const auto* branch : branches) {
                 auto bad = check(*branch, value, place, seen, depth + 1);
-                if (!bad) ++matches;
-                else if (!first || bad->at.size() > first->at.size()) first = std::move(bad);
+                if (!bad)
+                    ++matches;
+                else if (!first || bad->at.size() > first->at.size())
+                    first = std::move(bad);
                 if (matches == (key == Key::any_of && !seen ? 1U : 2U) && !seen) break;
             }
             if (matches == 0)
-                return branches.size() == 1 ? first : fail(place, "fits none of the allowed forms (" + (first->at.empty() ? "" : first->at + ' ') + first->what + ')');
-            if (key == Key::one_of && matches > 1) return fail(place, "fits more than one of the allowed forms");
+                return branches.size() == 1
+                           ? first
+                           : fail(place, "fits none of the allowed forms (" +
+                                             (first->at.empty() ? "" : first->at + ' ') +
+                                             first->what + ')');
+            if (key == Key::one_of && matches > 1)
+                return fail(place, "fits more than one of the allowed forms");
         }
         if (const auto* forbidden = schema.schema(Key::negation);
             forbidden && !check(*forbidden, value, place, nullptr, depth + 1))
@@ -1022,19 +1161,22 @@ private:
         return std::nullopt;
     }
 
-    Result check_unevaluated_items(const Schema& schema, const json::array& array, const Place& place, Seen* seen, int depth) {
+    Result check_unevaluated_items(const Schema& schema, const json::array& array,
+                                   const Place& place, Seen* seen, int depth) {
         const auto* rest = schema.schema(Key::unevaluated_items);
         for (std::size_t i = 0; rest && seen && i < array.size(); ++i)
             if (seen->items.insert(i).second)
                 if (auto bad = check(*rest, array[i], at(place, i), nullptr, depth + 1)) return bad;
         return std::nullopt;
     }
-    Result check_unevaluated_keys(const Schema& schema, const json::object& object, const Place& place, Seen* seen, int depth) {
+    Result check_unevaluated_keys(const Schema& schema, const json::object& object,
+                                  const Place& place, Seen* seen, int depth) {
         const auto* rest = schema.schema(Key::unevaluated_properties);
         if (!rest || !seen) return std::nullopt;
         for (const auto& item : object)
             if (seen->keys.insert(item.key()).second)
-                if (auto bad = check(*rest, item.value(), at(place, item.key()), nullptr, depth + 1))
+                if (auto bad =
+                        check(*rest, item.value(), at(place, item.key()), nullptr, depth + 1))
                     return rest->never ? fail(at(place, item.key()), "is not a known key") : bad;
         return std::nullopt;
     }

@@ -24,8 +24,12 @@ inline bool is_word(char32_t c) { return is_ascii_letter(c) || is_ascii_digit(c)
 inline char32_t take_code_point(std::string_view& text) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     const auto first = byte(0);
-    const std::size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2
-                               : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+    const std::size_t length = first < 0x80   ? 1
+                               : first < 0xC2 ? 0
+                               : first < 0xE0 ? 2
+                               : first < 0xF0 ? 3
+                               : first < 0xF5 ? 4
+                                              : 0;
     char32_t code = length < 2 ? first : first & (0x7F >> length);
     bool valid = length != 0 && length <= text.size();
     for (std::size_t i = 1; valid && i < length; ++i) {
@@ -90,7 +94,8 @@ inline std::string python_string(std::string_view text) {
         plain = plain && c != '"' && c != 0xFFFD && !is_invisible(c);
     }
     // (Pyright reads \N even in a raw string.)
-    if (raw && plain && text.back() != '\\' && text.find("\\N") == std::string_view::npos) return "r\"" + std::string(text) + '"';
+    if (raw && plain && text.back() != '\\' && text.find("\\N") == std::string_view::npos)
+        return "r\"" + std::string(text) + '"';
     std::string out = "\"";
     for (auto rest = text; !rest.empty();) {
         const auto c = take_code_point(rest);
@@ -122,12 +127,18 @@ inline std::string python_number(double number) {
 inline std::string python_literal(const boost::json::value& value) {
     using boost::json::kind;
     switch (value.kind()) {
-        case kind::null: return "None";
-        case kind::bool_: return value.get_bool() ? "True" : "False";
-        case kind::int64: return std::to_string(value.get_int64());
-        case kind::uint64: return std::to_string(value.get_uint64());
-        case kind::double_: return python_number(value.get_double());
-        case kind::string: return python_string(value.get_string());
+        case kind::null:
+            return "None";
+        case kind::bool_:
+            return value.get_bool() ? "True" : "False";
+        case kind::int64:
+            return std::to_string(value.get_int64());
+        case kind::uint64:
+            return std::to_string(value.get_uint64());
+        case kind::double_:
+            return python_number(value.get_double());
+        case kind::string:
+            return python_string(value.get_string());
         case kind::array: {
             std::string out = "[";
             for (const auto& item : value.get_array()) {
@@ -136,7 +147,8 @@ inline std::string python_literal(const boost::json::value& value) {
             }
             return out + ']';
         }
-        case kind::object: break;
+        case kind::object:
+            break;
     }
     std::string out = "{";
     for (const auto& [key, item] : value.get_object()) {
@@ -153,8 +165,8 @@ inline std::string visible_text(std::string_view text, std::size_t limit) {
     bool after_return = false;
     while (!text.empty()) {
         const auto c = take_code_point(text);
-        const bool line_break =
-            c == '\n' || c == '\r' || c == 0x0B || c == 0x0C || c == 0x85 || c == 0x2028 || c == 0x2029;
+        const bool line_break = c == '\n' || c == '\r' || c == 0x0B || c == 0x0C || c == 0x85 ||
+                                c == 0x2028 || c == 0x2029;
         if (line_break && !(c == '\n' && after_return)) {
             out.erase(out.find_last_not_of(" \t") + 1);
             if (!out.empty()) out += '\n';
@@ -192,11 +204,10 @@ inline std::string python_docstring(std::string_view text, std::size_t indent, s
 
 inline bool is_python_keyword(std::string_view name) {
     static constexpr std::array<std::string_view, 35> keywords{
-        "False",  "None",   "True",    "and",      "as",       "assert", "async",
-        "await",  "break",  "class",   "continue", "def",      "del",    "elif",
-        "else",   "except", "finally", "for",      "from",     "global", "if",
-        "import", "in",     "is",      "lambda",   "nonlocal", "not",    "or",
-        "pass",   "raise",  "return",  "try",      "while",    "with",   "yield"};
+        "False", "None",     "True",  "and",    "as",   "assert", "async",  "await",    "break",
+        "class", "continue", "def",   "del",    "elif", "else",   "except", "finally",  "for",
+        "from",  "global",   "if",    "import", "in",   "is",     "lambda", "nonlocal", "not",
+        "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield"};
     return std::binary_search(keywords.begin(), keywords.end(), name);
 }
 
@@ -271,7 +282,9 @@ inline std::string python_pattern(std::string_view ecma) {
                 if (escaped == 'p')
                     out += in_class ? set : '[' + set + ']';
                 else
-                    out += in_class ? "\\x00-\\U0010ffff" : letter || number ? "[^A-Za-z0-9]" : "[\\s\\S]";
+                    out += in_class           ? "\\x00-\\U0010ffff"
+                           : letter || number ? "[^A-Za-z0-9]"
+                                              : "[\\s\\S]";
             } else if (escaped == 'k' && next() == '<') {
                 out += "(?P=" + std::string(until('>')) + ')';
             } else if (escaped == 'u' && next() == '{') {
@@ -294,8 +307,8 @@ inline std::string python_pattern(std::string_view ecma) {
                 append_utf8(out, escaped);
             }
         } else if (in_class) {
-            const bool doubled = (c == '-' || c == '&' || c == '~' || c == '|') &&
-                                 next() == static_cast<char>(c);
+            const bool doubled =
+                (c == '-' || c == '&' || c == '~' || c == '|') && next() == static_cast<char>(c);
             if (c == ']') {
                 in_class = false;
                 if (out.size() == class_start + 1) {  // [] matches nothing
