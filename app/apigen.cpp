@@ -68,17 +68,12 @@ json::array tools_from_server(const ApigenFlags& flags) {
 }
 
 json::array tools_from_file(const ApigenFlags& flags) {
-    // A tools file holds what a server may send: nesting far beyond JSON's usual limit included.
-    json::parse_options options;
-    options.max_depth = 20000;
-    boost::system::error_code error;
-    auto value = json::parse(read_text_file(flags.tools_json, 64u << 20), error, {}, options);
-    if (error) throw Error(errc::bad_argument, flags.tools_json + ": not valid JSON: " + error.message());
-    if (auto* object = value.if_object())
-        if (auto* tools = object->if_contains("tools")) value = json::value(std::move(*tools));
-    if (!value.is_array())
-        throw Error(errc::bad_argument, flags.tools_json + ": needs an array of tools, or an object with \"tools\"");
-    return std::move(value.get_array());
+    try {
+        return parse_tools(read_text_file(flags.tools_json, 64u << 20));
+    } catch (const Error& error) {
+        if (error.detail().starts_with(flags.tools_json)) throw;
+        throw Error(errc::bad_argument, flags.tools_json + ": " + error.detail());
+    }
 }
 
 int run_apigen(const ApigenFlags& flags) {

@@ -115,7 +115,6 @@ public:
         for (auto& [name, server] : state->servers) {
             auto client = std::move(server->client);
             server->client = nullptr;
-            server->tools.clear();
             if (client) co_await client->close();
         }
     }
@@ -124,6 +123,18 @@ public:
     std::string hide_secrets(std::string text) const { return state_->secrets.hide(std::move(text)); }
 
 private:
+    static std::string_view text_of(const json::object& object, std::string_view key) {
+        const auto* value = object.if_contains(key);
+        return value && value->is_string() ? std::string_view(value->get_string()) : std::string_view();
+    }
+
+    struct Tool {
+        json::object annotations;
+        json::value schema;
+        // Compiled when the tool is first called; refers to `schema`.
+        std::unique_ptr<detail::SchemaDocument> document;
+    };
+
     struct Server {
         Server(std::string n, json::object p, const asio::any_io_executor& executor)
             : name(std::move(n)), params(std::move(p)), changed(executor) {}
@@ -135,6 +146,21 @@ private:
         bool stale = false;           // the server said that its tools changed
         Event changed;
         json::array tools;
+        std::map<std::string, Tool, std::less<>> by_name;
+
+        void adopt(json::array listed) {
+            by_name.clear();
+            tools = std::move(listed);
+            for (const auto& entry : tools) {
+                const auto& object = entry.as_object();
+                Tool tool;
+                if (const auto* hints = object.if_contains("annotations"); hints && hints->is_object())
+                    tool.annotations = hints->get_object();
+                if (const auto* schema = object.if_contains("inputSchema"); schema && schema->is_object())
+                    tool.schema = *schema;
+                by_name.insert_or_assign(std::string(text_of(object, "name")), std::move(tool));
+            }
+        }
     };
     using ServerPtr = std::shared_ptr<Server>;
 
@@ -230,7 +256,8 @@ private:
         if (server->client && server->client->alive()) {  // its tools changed since they were listed
             server->stale = false;
             auto client = server->client;
-            server->tools = co_await client->list_tools();
+            json::array tools = co_await client->list_tools();
+            server->adopt(std::move(tools));
             co_return;
         }
         server->client = nullptr;
@@ -256,7 +283,8 @@ private:
         co_await client->connect(state->sandbox);
         server->era = client->era();
         server->stale = false;
-        server->tools = co_await client->list_tools();
+        json::array tools = co_await client->list_tools();
+        server->adopt(std::move(tools));
         server->client = std::move(client);
     }
 
@@ -445,18 +473,18 @@ private:
     static awaitable<Reply> run(StatePtr state, ToolCall request) {
         auto server = find(*state, request.server);
         co_await connect(state, server);
-        const json::object* tool = nullptr;
-        for (const auto& entry : server->tools)
-            if (const auto* object = entry.if_object(); object && text_of(*object, "name") == request.tool) tool = object;
-        if (tool == nullptr)
+        const auto found = server->by_name.find(request.tool);
+        if (found == server->by_name.end())
             co_return failure("MCP server " + server->name + " has no tool \"" + request.tool + "\"");
-        if (const auto* schema = tool->if_contains("inputSchema"); schema && schema->is_object()) {
-            if (auto problem = detail::validate(*schema, request.arguments))
+        Tool& tool = found->second;
+        if (tool.schema.is_object()) {
+            if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(tool.schema);
+            detail::SchemaValidator validator(*tool.document);
+            if (const auto problem = validator.problem(tool.document->root(), request.arguments))
                 co_return failure("the arguments of " + request.tool + " do not fit its schema: " + *problem);
-            request.input_schema = schema->get_object();
+            request.input_schema = tool.schema.get_object();
         }
-        if (const auto* hints = tool->if_contains("annotations"); hints && hints->is_object())
-            request.annotations = hints->get_object();
+        request.annotations = tool.annotations;
         request.session = state->options.session;
         const std::string name = request.tool;
         json::object arguments = request.arguments;
@@ -475,11 +503,6 @@ private:
         options.total_timeout = state->options.call_timeout;
         CallResult result = co_await client->call_tool(name, std::move(arguments), std::move(options));
         co_return answer(*state, std::move(result));
-    }
-
-    static std::string_view text_of(const json::object& object, std::string_view key) {
-        const auto* value = object.if_contains(key);
-        return value && value->is_string() ? std::string_view(value->get_string()) : std::string_view();
     }
 
     // Text and structured results go as "result", as in the original; media as "content".

@@ -290,6 +290,10 @@ bool has_wildcard(std::string_view pattern) {
     return pattern.find_first_of("*?[\\") != std::string_view::npos;
 }
 
+bool name_match(const std::string& pattern, const char* name) {
+    return has_wildcard(pattern) && ::fnmatch(pattern.c_str(), name, 0) == 0;
+}
+
 // `*`, `?` and `[]` inside a component, `**` for any number of components.
 bool glob_match(const std::vector<std::string>& pattern, std::size_t p,
                 const std::vector<std::string>& path, std::size_t at) {
@@ -299,8 +303,8 @@ bool glob_match(const std::vector<std::string>& pattern, std::size_t p,
                 if (glob_match(pattern, p + 1, path, skip)) return true;
             return false;
         }
-        if (at == path.size() || ::fnmatch(pattern[p].c_str(), path[at].c_str(), 0) != 0)
-            return false;
+        if (at == path.size()) return false;
+        if (pattern[p] != path[at] && !name_match(pattern[p], path[at].c_str())) return false;
     }
     return at == path.size();
 }
@@ -481,26 +485,28 @@ private:
         if (!listing) throw Error(errc::io_error, lstat_failure(directory));
         std::vector<std::string> directories;
         while (const dirent* entry = ::readdir(listing.get())) {
-            const std::string name = entry->d_name;
-            if (name == "." || name == "..") continue;
+            const char* name = entry->d_name;
+            if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
             if (++searched_ > max_searched)
                 refuse("more than " + std::to_string(max_searched) +
                        " files lie below the readable and writable paths, too many to search for "
                        "hidden ones: name fewer paths, or hide files by their full path");
-            below.push_back(name);
+            // Most names fail at the pattern's last part: tens of thousands of files may lie here.
             const bool matches =
                 std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
-                    return ::fnmatch(pattern.back().c_str(), name.c_str(), 0) == 0 &&
-                           glob_match(pattern, 0, below, 0);
+                    if (pattern.back() != name && !name_match(pattern.back(), name)) return false;
+                    below.emplace_back(name);
+                    const bool all = glob_match(pattern, 0, below, 0);
+                    below.pop_back();
+                    return all;
                 });
-            below.pop_back();
             bool is_directory = entry->d_type == DT_DIR;
             if (entry->d_type == DT_UNKNOWN)
                 is_directory = fs::is_directory(fs::symlink_status(directory / name));
             if (matches)
                 hide_path(directory / name);
             else if (is_directory)
-                directories.push_back(name);
+                directories.emplace_back(name);
         }
         // One directory open at a time: the guest decides how deep they are nested.
         listing.reset();

@@ -5,10 +5,13 @@ Standard library only; `call`, `Model`, `Out` and the other names of
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .client import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError, send, send_async
 from .results import Audio, Blob, Image, Resource, ResourceLink
+
+if TYPE_CHECKING:
+    from .models import Model, Open, Out, asynchronous, call, object_rule, one_of, pattern, rule, unique
 
 __all__ = [
     "ApprovalRejectedError", "ApprovalTimeoutError", "ToolRunnerError",
