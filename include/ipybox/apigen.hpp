@@ -1176,6 +1176,11 @@ public:
         if (made) give_to_owner_of(parent.get(), handle_.get());
     }
 
+    // The folder behind a handle that the caller keeps.
+    explicit PackageRoot(int folder) : name_("its folder"), handle_(::fcntl(folder, F_DUPFD_CLOEXEC, 0)) {
+        if (!handle_) fail("cannot open");
+    }
+
     explicit operator bool() const { return static_cast<bool>(handle_); }
     int get() const { return handle_.get(); }
 
@@ -1316,7 +1321,7 @@ inline std::vector<std::string> package_changes(const std::filesystem::path& roo
 // a failure leaves the old one and nothing else. What stands below own_code_marker in a module that
 // stays is kept. Returns false, and writes nothing, when all files are as they should be. Run as
 // root, the files belong to the owner of root_dir. Throws Error (bad_argument, io_error).
-inline bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
+inline bool write_package(const detail::PackageRoot& root, std::string_view server_name,
                           const GeneratedPackage& package) {
     check_server_name(server_name);
     for (const auto& [name, text] : package.files)
@@ -1324,7 +1329,6 @@ inline bool write_package(const std::filesystem::path& root_dir, std::string_vie
             !detail::is_python_identifier(std::string_view(name).substr(0, name.size() - 3)))
             throw Error(errc::bad_argument, "not a module's file name: " + name);
     const std::string server(server_name);
-    const detail::PackageRoot root(root_dir, true);
     const auto [now, next] = detail::package_files(root, server, package);
     if (now == next) return false;
 
@@ -1343,6 +1347,17 @@ inline bool write_package(const std::filesystem::path& root_dir, std::string_vie
     for (const auto& [name, text] : next) detail::write_new_file(directory.get(), name, text);
     root.swap(fresh, server);
     return true;
+}
+
+inline bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
+                          const GeneratedPackage& package) {
+    check_server_name(server_name);
+    return write_package(detail::PackageRoot(root_dir, true), server_name, package);
+}
+
+// The same into an open directory, which nobody can exchange for another.
+inline bool write_package(int root_dir, std::string_view server_name, const GeneratedPackage& package) {
+    return write_package(detail::PackageRoot(root_dir), server_name, package);
 }
 
 }  // namespace ipybox

@@ -285,7 +285,7 @@ public:
             const auto root = detail::open_directory(session->workspace);
             const auto directory = detail::make_directory_beneath(root.get(), root_dir);
             // By handle: the kernel could put a link in the path's place.
-            write_package("/proc/self/fd/" + std::to_string(directory.get()) + "/.", name, package);
+            write_package(directory.get(), name, package);
         } else {
             write_package(root_dir, name, package);
         }

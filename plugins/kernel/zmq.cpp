@@ -206,6 +206,7 @@ struct Link : std::enable_shared_from_this<Link> {
     Port shell, iopub, control, shell_monitor, iopub_monitor;
     Event changed;
 
+    bool stopping = false;
     bool closed = false;
     bool exited = false;
     bool disconnected = false;
@@ -218,6 +219,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     std::string current;                    // msg_id of the running execution; empty when none
     bool replied = false, idle = false, ok = true, error_shown = false;
+    std::optional<PythonError> unpublished;  // an error that so far only the reply tells of
     Clock::time_point reply_grace = never;
     std::deque<KernelOutput> pending;
 
@@ -256,7 +258,7 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     void require_usable() const {
-        if (closed) throw Error(errc::cancelled, "the kernel was shut down");
+        if (stopping || closed) throw Error(errc::cancelled, "the kernel was shut down");
         if (failure) throw *failure;
     }
 
@@ -330,13 +332,23 @@ struct Link : std::enable_shared_from_this<Link> {
     std::string send(Port& port, std::string_view type, const json::object& content) {
         auto request = session.request(type, content);
         for (std::size_t i = 0; i < request.frames.size(); ++i) {
-            const bool last = i + 1 == request.frames.size();
-            const auto more = last ? zmq::send_flags::none : zmq::send_flags::sndmore;
-            const auto sent = port.socket.send(zmq::buffer(request.frames[i]),
-                                               more | zmq::send_flags::dontwait);
-            if (!sent) fail_protocol("it takes no more requests");
+            const auto& frame = request.frames[i];
+            const int flags = ZMQ_DONTWAIT | (i + 1 < request.frames.size() ? ZMQ_SNDMORE : 0);
+            int sent = 0;
+            do sent = zmq_send(port.socket.handle(), frame.data(), frame.size(), flags);
+            while (sent < 0 && errno == EINTR);
+            if (sent < 0) fail_protocol("it takes no more requests");
         }
         return request.id;
+    }
+
+    // One frame, if there is one now.
+    static bool receive_part(Port& port, zmq::message_t& part) {
+        for (;;) {
+            if (zmq_msg_recv(part.handle(), port.socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
+            if (errno == EAGAIN) return false;
+            if (errno != EINTR) throw zmq::error_t();
+        }
     }
 
     // Takes one message off a socket and hands it to `use`; false when there is none.
@@ -345,8 +357,7 @@ struct Link : std::enable_shared_from_this<Link> {
         std::vector<zmq::message_t> parts;
         for (bool more = true; more;) {
             zmq::message_t part;
-            const auto got = port.socket.recv(part, zmq::recv_flags::dontwait);
-            if (!got) return false;
+            if (!receive_part(port, part)) return false;
             more = part.more();
             if (parts.size() < session.limits().frames + 1) parts.push_back(std::move(part));
         }
@@ -438,8 +449,7 @@ struct Link : std::enable_shared_from_this<Link> {
             const auto status = text_of(content, "status");
             ok = status == "ok";
             replied = true;
-            // Only an error outside the cell's own run is not published as well.
-            if (status == "error" && idle && !error_shown) pending.emplace_back(error_of(content));
+            if (status == "error") unpublished = error_of(content);
         }
     }
 
@@ -452,7 +462,7 @@ struct Link : std::enable_shared_from_this<Link> {
         if (receive(shell, from_shell)) return true;
         zmq::message_t event;
         for (Port* port : {&shell_monitor, &iopub_monitor})
-            while (port->socket.recv(event, zmq::recv_flags::dontwait)) disconnected = true;
+            while (receive_part(*port, event)) disconnected = true;
         return false;
     }
 
@@ -505,6 +515,9 @@ awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_poi
         const bool unanswered = link->idle && Clock::now() >= link->reply_grace;
         if (link->idle && (link->replied || unanswered)) {
             link->current.clear();
+            // An error outside the cell's own run is not published.
+            if (link->unpublished && !link->error_shown)
+                link->pending.emplace_back(std::move(*link->unpublished));
             Done done;
             done.ok = link->replied && link->ok;
             link->pending.emplace_back(done);
@@ -534,6 +547,8 @@ public:
         if (!link.current.empty() || !link.pending.empty())
             throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
         if (link.exited) co_await report_end(link_);
+        if (ipybox::detail::repair_utf8(request.code) != request.code)
+            throw Error(errc::bad_argument, "the code is not valid UTF-8; encode it so");
         json::object content;
         content["code"] = std::move(request.code);
         content["silent"] = request.silent;
@@ -544,6 +559,7 @@ public:
         content["stop_on_error"] = false;
         link.replied = link.idle = link.error_shown = false;
         link.ok = true;
+        link.unpublished.reset();
         link.reply_grace = never;
         link.current = link.send(link.shell, "execute_request", content);
     }
@@ -556,7 +572,11 @@ public:
         const auto link = link_;
         link->require_usable();
         if (link->current.empty() || link->exited) co_return;
-        const auto id = link->send(link->control, "interrupt_request", json::object());
+        // ipybox_kernel interrupts this execution or none, even if it has not begun yet; without it
+        // the kernel ignores the name and interrupts whatever runs.
+        json::object content;
+        content["msg_id"] = link->current;
+        const auto id = link->send(link->control, "interrupt_request", content);
         const auto deadline = Clock::now() + 500ms;
         bool answered = false;
         const auto use = [&](const WireMessage& message) {
@@ -573,7 +593,8 @@ public:
 
     awaitable<void> shutdown() override {
         const auto link = link_;
-        if (link->closed) co_return;
+        if (std::exchange(link->stopping, true)) co_return;
+        link->changed.notify();
         if (link->process && !link->exited && !link->failure) {
             json::object content;
             content["restart"] = false;

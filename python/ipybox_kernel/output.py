@@ -48,6 +48,7 @@ class _Tape:
         # Reentrant: a destructor may print wherever memory is allocated.
         self.lock = threading.RLock()
         self.armed = False
+        self.streams: list[Output] = []
         self._take()
 
     # Consecutive text of one stream with one parent header is a run.
@@ -102,6 +103,11 @@ class _Tape:
         self.publisher._event_pipe.send(b"")
         while done is not None and not done.wait(1) and thread.is_alive():
             pass
+
+    def drain(self) -> None:
+        """Takes what child processes and libraries have written to the file descriptors so far."""
+        for stream in self.streams:
+            stream.drain()
 
     def _send(self, runs: list[tuple[Output, Any, io.StringIO]], done: Any) -> None:
         """Runs on the IOPub thread, which stops here while the reader is behind."""
@@ -194,7 +200,6 @@ class Output(OutStream):
         return len(data)
 
     def drain(self) -> None:
-        """Takes what child processes and libraries have written to the file descriptor so far."""
         if self._watcher is None:
             return
         try:
@@ -216,5 +221,6 @@ def adopt(*streams: Any) -> _Tape | None:
     tape = _Tape(streams[0].pub_thread)
     for stream in streams:
         stream.__class__ = Output
+        tape.streams.append(stream)
         stream._adopt(tape)
     return tape

@@ -4,9 +4,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import json
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import zmq
@@ -16,44 +19,82 @@ from .output import adopt
 
 
 def prepare(shell: Any) -> None:
-    """Makes the shell quiet, lossless and quick."""
+    """Makes the shell quiet, lossless, quick and exactly interruptible."""
     _no_colours(shell)
-    shell.autoawait = True
-    streams = (sys.stdout, sys.stderr)
-    tape = adopt(*streams)
-    kernel = getattr(shell, "kernel", None)
-    if kernel is not None:
-        _publish_losslessly(shell, kernel)
-        _hurry(kernel)
-        _interrupt_awaits(kernel)
-    if tape is not None:
-        # The host keeps what arrives there and shows it when the kernel dies: a crash's stack, and
-        # the traceback of whatever fails in the rest of the start.
-        original = getattr(sys.stderr, "_original_stdstream_copy", None)
-        if original is not None:
-            faulthandler.enable(original)
-        atexit.register(streams[1].drain)
+    _hide_own_frames(shell)
     _honour_semicolon(shell.displayhook)
+    shell.autoawait = True
     # IPython 9 keeps a copy of every cell's output, for ever when cells are not numbered.
     shell._tee = lambda channel: contextlib.nullcontext()
-    kept = getattr(shell.history_manager, "outputs", {})
-    working_dir = os.environ.get("IPYBOX_WORKING_DIR")
+    kernel = getattr(shell, "kernel", None)
+    tape = adopt(sys.stdout, sys.stderr)
+    if kernel is None or tape is None:
+        raise RuntimeError("ipybox_kernel prepares the shells of ipykernel only")
+    # The host keeps what arrives there and shows it when the kernel dies: a crash's stack, and the
+    # traceback of whatever fails in the rest of the start.
+    original = getattr(sys.stderr, "_original_stdstream_copy", None)
+    if original is not None:
+        faulthandler.enable(original)
+    atexit.register(tape.drain)
+    _publish_losslessly(shell, kernel)
+    _hurry(kernel)
+    _Cells(kernel, tape, os.environ.get("IPYBOX_WORKING_DIR"))
 
-    def before() -> None:
-        if tape is not None:
-            tape.in_cell = True
 
-    def after() -> None:
-        if tape is not None:
-            for stream in streams:
-                stream.drain()
-            tape.in_cell = False
-        kept.clear()
-        if working_dir:
-            _restore(working_dir)
+class _Cells:
+    """Surrounds every execution, so that an interrupt hits the cell it was meant for, or none."""
 
-    shell.events.register("pre_execute", before)
-    shell.events.register("post_execute", after)
+    def __init__(self, kernel: Any, tape: Any, working_dir: str | None) -> None:
+        self._kernel, self._tape, self._working_dir = kernel, tape, working_dir
+        self._lock = threading.Lock()
+        self._running: str | None = None  # msg_id of the execution
+        self._unwanted: str | None = None  # msg_id of one that was interrupted before it began
+        self._kept = getattr(kernel.shell.history_manager, "outputs", {})
+        self._run = kernel.do_execute
+        self._interrupt = kernel.control_handlers["interrupt_request"]
+        # The signature tells ipykernel what it may pass.
+        kernel.do_execute = functools.wraps(self._run)(self._do_execute)
+        kernel.control_handlers["interrupt_request"] = self._interrupt_request
+
+    async def _do_execute(self, code: str, *rest: Any, **named: Any) -> dict[str, Any]:
+        with self._lock:
+            self._running = self._kernel.get_parent("shell")["header"]["msg_id"]
+            if self._running == self._unwanted:
+                code = "raise KeyboardInterrupt"
+        self._tape.in_cell = True
+        try:
+            return await self._run(code, *rest, **named)
+        except KeyboardInterrupt:
+            # After the cell, before its reply: without this there would be none.
+            return {
+                "status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": [],
+                "execution_count": 0, "user_expressions": {}, "payload": [],
+            }
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            with self._lock:
+                self._running = None
+            self._tape.drain()
+            self._tape.in_cell = False
+            self._kept.clear()
+            if self._working_dir:
+                _restore(self._working_dir)
+
+    async def _interrupt_request(self, stream: Any, ident: Any, request: dict[str, Any]) -> None:
+        # Ours names the execution it is meant for; others mean what is running.
+        wanted = request["content"].get("msg_id")
+        with self._lock:
+            meant = wanted is None or wanted == self._running
+            if not meant:
+                self._unwanted = wanted
+        if meant:
+            await self._interrupt(stream, ident, request)
+            # A cell that awaits is cancelled by a handler that does not wake its event loop.
+            self._kernel.io_loop.add_callback(lambda: None)
+        else:
+            session = self._kernel.session
+            session.send(stream, "interrupt_reply", {"status": "ok"}, request, ident=ident)
 
 
 def _no_colours(shell: Any) -> None:
@@ -107,15 +148,17 @@ def _hurry(kernel: Any) -> None:
     kernel.session.pack = quick_pack
 
 
-def _interrupt_awaits(kernel: Any) -> None:
-    """A cell that awaits is cancelled from a signal handler that does not wake its event loop."""
-    handle = kernel.control_handlers["interrupt_request"]
+def _hide_own_frames(shell: Any) -> None:
+    """A traceback shows the user's code, not the way a tool call takes from there."""
+    own = os.path.dirname(__file__) + os.sep
+    find = shell.InteractiveTB.get_records
 
-    async def interrupt(*request: Any) -> None:
-        await handle(*request)
-        kernel.io_loop.add_callback(lambda: None)
+    def get_records(*arguments: Any, **named: Any) -> list[Any]:
+        records = find(*arguments, **named)
+        shown = [r for r in records if not str(getattr(r, "filename", "")).startswith(own)]
+        return shown or records
 
-    kernel.control_handlers["interrupt_request"] = interrupt
+    shell.InteractiveTB.get_records = get_records
 
 
 def _honour_semicolon(hook: Any) -> None:
