@@ -485,7 +485,7 @@ int main(int argc, char** argv) {
         std::printf("%s %s, %u cores, load %.2f %.2f %.2f\n", system.sysname, system.release,
                     std::thread::hardware_concurrency(), load[0], load[1], load[2]);
         if (options.only != "tools") kernels(options);
-        if (options.only.empty() || options.only == "tools") measure_tool_calls(options.sandbox, options.tool_calls);
+        if (options.only.empty() || options.only == "tools") measure_tool_calls(options.tool_calls);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "bench: %s\n", error.what());
         return 1;

@@ -1,6 +1,4 @@
 #pragma once
-#include <string>
-
 // Times tool calls from the kernel against their floor, a bare JSON echo over a Unix socket plus a
 // bare echo over a pipe, and prints a table. Throws what a CodeExecutor throws.
-void measure_tool_calls(const std::string& sandbox, int rounds);
+void measure_tool_calls(int rounds);

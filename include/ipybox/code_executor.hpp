@@ -417,8 +417,9 @@ private:
             if (!able.available) throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + ": " + able.problem);
             if (able.filesystem) {
                 env["HOME"] = "/home/user";  // scratch of the sandbox
-                spec.policy.hidden = {".env", "**/.env"};
-                for (const char* name : {".env", ".mcp.json", ".vscode", ".idea", ".claude", ".git/hooks", ".git/config",
+                spec.policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
+                // .venv: find_python() would run, on the host, one that the kernel planted.
+                for (const char* name : {".env", ".venv", ".mcp.json", ".vscode", ".idea", ".claude", ".git/hooks", ".git/config",
                                          ".gitconfig", ".gitmodules"})
                     spec.policy.write_protected.push_back(workspace / name);
                 // An interpreter in the workspace runs on the host at the next start.

@@ -315,7 +315,8 @@ struct OutputTail {
             if (count < 0) return errno == EAGAIN || errno == EINTR;
             if (count == 0) return false;
             text.append(buffer, static_cast<std::size_t>(count));
-            if (text.size() > 2 * tail_size) text.erase(0, text.size() - tail_size);
+            // One byte more than is shown tells whether the first line is whole.
+            if (text.size() > 2 * tail_size) text.erase(0, text.size() - tail_size - 1);
         }
         return pipe.is_open();
     }

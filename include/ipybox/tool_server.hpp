@@ -451,7 +451,12 @@ private:
     }
 
     static awaitable<void> withdrawal(StatePtr state, unsigned long execution) {
-        while (state->execution == execution) co_await state->withdrawn.wait();
+        for (bool over = false; !over;) {
+            co_await state->withdrawn.wait();
+            // Asked, because another co_await would throw: that is dear on the way of every call.
+            const auto cancelled = co_await asio::this_coro::cancellation_state;
+            over = state->execution != execution || cancelled.cancelled() != asio::cancellation_type::none;
+        }
     }
 
     static awaitable<void> call(StatePtr state, std::string body, Reply& reply) {

@@ -47,17 +47,17 @@ def _address() -> str:
     return path
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_HEAD = (
+    "POST /run HTTP/1.1\r\nHost: ipybox\r\nContent-Type: application/json\r\n"
+    f"Authorization: Bearer {os.environ.get('IPYBOX_TOOL_TOKEN', '')}\r\nContent-Length: "
+).encode()
+
+
 def _request(server: str, tool: str, arguments: dict[str, Any]) -> bytes:
-    body = json.dumps(
-        {"server_name": server, "tool_name": tool, "tool_args": arguments},
-        ensure_ascii=False, allow_nan=False, separators=(",", ":"),
-    ).encode("utf-8", "surrogatepass")
-    token = os.environ.get("IPYBOX_TOOL_TOKEN", "")
-    head = (
-        f"POST /run HTTP/1.1\r\nHost: ipybox\r\nAuthorization: Bearer {token}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode("ascii") + body
+    call = {"server_name": server, "tool_name": tool, "tool_args": arguments}
+    body = _encode(call).encode("utf-8", "surrogatepass")
+    return b"%b%d\r\n\r\n%b" % (_HEAD, len(body), body)
 
 
 class _Response:
@@ -108,16 +108,6 @@ class _Response:
         return reply.get("result")
 
 
-def _usable(connection: socket.socket) -> bool:
-    try:
-        connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        return False  # end of stream, or bytes nobody asked for
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-
-
 def _flush() -> None:
     """What was printed before a call is shown before the call is put to a person."""
     for stream in (sys.stdout, sys.stderr):
@@ -130,7 +120,7 @@ def _flush() -> None:
 def _take() -> socket.socket:
     connection, _idle.connection = _idle.connection, None
     if connection is not None:
-        if _idle.owner == os.getpid() and _usable(connection):
+        if _idle.owner == os.getpid():
             return connection
         connection.close()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
