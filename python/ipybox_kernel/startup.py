@@ -53,7 +53,11 @@ class _Cells:
         self._run = kernel.do_execute
         self._interrupt = kernel.control_handlers["interrupt_request"]
         # The signature tells ipykernel what it may pass.
-        kernel.do_execute = functools.wraps(self._run)(self._do_execute)
+        @functools.wraps(self._run)
+        async def do_execute(*arguments: Any, **named: Any) -> dict[str, Any]:
+            return await self._do_execute(*arguments, **named)
+
+        kernel.do_execute = do_execute
         kernel.control_handlers["interrupt_request"] = self._interrupt_request
 
     async def _do_execute(self, code: str, *rest: Any, **named: Any) -> dict[str, Any]:
