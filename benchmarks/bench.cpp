@@ -456,7 +456,11 @@ void kernels(const Options& options) {
         Table table("1,000,000 prints", same);
         std::string expected;
         for (int i = 0; i < 1'000'000; ++i) expected += std::to_string(i) + "\n";
-        in_turns(table, all, options.prints, [&](Contender& contender) {
+        // Plain ipykernel drops what its reader does not take at once, the end of the cell included:
+        // its clients would wait for ever.
+        std::vector<std::pair<std::string, Contender*>> lossless = {{ours, &ipybox}, {same, &same_floor}};
+        if (machine.confined) lossless.push_back(all.back());
+        in_turns(table, lossless, options.prints, [&](Contender& contender) {
             return contender.execute("for i in range(1_000_000): print(i)", expected);
         });
         table.print(ours);
