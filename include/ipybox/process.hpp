@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -73,6 +74,7 @@ struct SpawnRequest {
     std::vector<std::pair<int, int>> fds;
     std::vector<std::pair<int, rlim_t>> rlimits;  // RLIMIT_… and its value, soft and hard
     std::optional<Identity> identity;
+    std::optional<std::uint64_t> wall_seconds;  // then the tree is killed
     bool no_new_privileges = false;
 };
 
@@ -393,6 +395,68 @@ inline awaitable<std::optional<ExitStatus>> await_exit(std::shared_ptr<ProcessSt
     co_return state->status;
 }
 
+// Freezes the tree before killing it, so that nothing forks away from under the walk.
+// Returns handles on the descendants.
+inline std::vector<UniqueFd> kill_descendants(ProcessState& state) noexcept {
+    std::vector<UniqueFd> handles;
+    if (state.reap()) return handles;
+    try {
+        ::kill(-state.pid, SIGSTOP);
+        std::vector<pid_t> tree{state.pid};
+        for (bool grown = true; grown;) {
+            grown = false;
+            for (std::size_t at = 0; at < tree.size() && tree.size() < 100'000; ++at) {
+                for (const pid_t child : children_of(tree[at])) {
+                    if (std::find(tree.begin(), tree.end(), child) != tree.end()) continue;
+                    auto handle = open_child(child, tree[at]);
+                    if (!handle) continue;
+                    send_signal(handle, SIGSTOP);
+                    tree.push_back(child);
+                    handles.push_back(std::move(handle));
+                    grown = true;
+                }
+            }
+        }
+    } catch (const std::exception&) {
+        // Out of memory or descriptors: what was found is killed all the same.
+    }
+    ::kill(-state.pid, SIGKILL);
+    for (const auto& handle : handles) send_signal(handle, SIGKILL);
+    return handles;
+}
+
+// Adds up what can be read of a process and its descendants; what ended before counts through
+// the parent that waited for it.
+inline Statistics measure_tree(pid_t root) {
+    Statistics sum;
+    if (root <= 0) return sum;
+    std::vector<pid_t> tree{root};
+    std::uint64_t ticks = 0, memory = 0;
+    for (std::size_t at = 0; at < tree.size() && tree.size() < 100'000; ++at) {
+        const auto children = children_of(tree[at]);
+        tree.insert(tree.end(), children.begin(), children.end());
+        const auto directory = "/proc/" + std::to_string(tree[at]);
+        const auto stat = read_proc(directory + "/stat");
+        std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+        std::string skipped;
+        for (int field = 3; field < 14; ++field) fields >> skipped;
+        std::uint64_t used = 0;
+        for (int field = 14; field <= 17 && fields >> used; ++field) ticks += used;
+        const auto status = read_proc(directory + "/status");
+        const auto peak = status.find("\nVmHWM:");
+        if (peak != std::string::npos) memory += 1024 * std::strtoull(&status[peak + 7], nullptr, 10);
+    }
+    sum.cpu_time = std::chrono::milliseconds(ticks * 1000 / static_cast<unsigned>(::sysconf(_SC_CLK_TCK)));
+    sum.peak_memory = memory;
+    sum.processes = tree.size();
+    return sum;
+}
+
+inline awaitable<void> end_at(std::shared_ptr<ProcessState> state, Clock::time_point deadline) {
+    const auto status = co_await await_exit(state, deadline);
+    if (!status && state->watch.is_open()) kill_descendants(*state);
+}
+
 }  // namespace detail
 
 // The absolute path of a program: `name` itself when it contains a slash, else the first match in
@@ -465,6 +529,10 @@ public:
             }
             asio::co_spawn(executor, detail::drain(tail_), asio::detached);
             asio::co_spawn(executor, detail::watch_exit(state_), asio::detached);
+            if (request.wall_seconds) {
+                const auto deadline = deadline_after(std::chrono::seconds(*request.wall_seconds));
+                asio::co_spawn(executor, detail::end_at(state_, deadline), asio::detached);
+            }
         } catch (...) {
             ::kill(-pid, SIGKILL);
             while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
@@ -492,13 +560,20 @@ public:
         tail_->take_available();
         return tail_->newest();
     }
+    Statistics statistics() const noexcept override {
+        try {
+            return detail::measure_tree(state_->pid);
+        } catch (const std::exception&) {
+            return {};
+        }
+    }
     void interrupt() noexcept override {
         if (!state_->reap()) ::kill(state_->pid, SIGINT);
     }
     void signal(int number) noexcept override {
         if (!state_->reap()) ::kill(-state_->pid, number);
     }
-    void kill_tree() noexcept override { kill_all(); }
+    void kill_tree() noexcept override { detail::kill_descendants(*state_); }
 
 protected:
     // Waits without running the context; true when the process has ended in time.
@@ -513,7 +588,7 @@ protected:
     void end(std::chrono::milliseconds patience = std::chrono::seconds(5)) noexcept {
         if (!state_->watch.is_open()) return;
         const auto deadline = Clock::now() + patience;
-        for (const auto& dying : kill_all()) wait_readable(dying.get(), deadline);
+        for (const auto& dying : detail::kill_descendants(*state_)) wait_readable(dying.get(), deadline);
         if (!state_->status) wait_readable(state_->watch.native_handle(), deadline);
         state_->reap();
         boost::system::error_code ignored;
@@ -523,36 +598,6 @@ protected:
     }
 
 private:
-    // Freezes the tree before killing it, so that nothing forks away from under the walk.
-    // Returns handles on the descendants.
-    std::vector<UniqueFd> kill_all() noexcept {
-        std::vector<UniqueFd> handles;
-        if (state_->reap()) return handles;
-        try {
-            ::kill(-state_->pid, SIGSTOP);
-            std::vector<pid_t> tree{state_->pid};
-            for (bool grown = true; grown;) {
-                grown = false;
-                for (std::size_t at = 0; at < tree.size() && tree.size() < max_tree; ++at) {
-                    for (const pid_t child : detail::children_of(tree[at])) {
-                        if (std::find(tree.begin(), tree.end(), child) != tree.end()) continue;
-                        auto handle = detail::open_child(child, tree[at]);
-                        if (!handle) continue;
-                        detail::send_signal(handle, SIGSTOP);
-                        tree.push_back(child);
-                        handles.push_back(std::move(handle));
-                        grown = true;
-                    }
-                }
-            }
-        } catch (const std::exception&) {
-            // Out of memory or descriptors: what was found is killed all the same.
-        }
-        ::kill(-state_->pid, SIGKILL);
-        for (const auto& handle : handles) detail::send_signal(handle, SIGKILL);
-        return handles;
-    }
-
     static void wait_readable(int fd, Clock::time_point deadline) noexcept {
         for (;;) {
             const auto left =
@@ -568,8 +613,6 @@ private:
         if (!pipe) throw Error(errc::bad_argument, "the process was not started with pipes");
         return *pipe;
     }
-
-    static constexpr std::size_t max_tree = 100'000;
 
     std::shared_ptr<detail::ProcessState> state_;
     std::shared_ptr<detail::OutputTail> tail_;

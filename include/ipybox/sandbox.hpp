@@ -29,8 +29,11 @@ struct Limits {
     std::optional<std::uint64_t> processes;
     std::optional<std::uint64_t> open_files;
     std::optional<std::uint64_t> file_size;
-    std::optional<std::uint64_t> cpu_seconds;
-    std::optional<std::uint64_t> scratch_size;  // /tmp and the home directory, each
+    std::optional<std::uint64_t> cpu_seconds;     // per process
+    std::optional<std::uint64_t> wall_seconds;    // then the whole tree is killed
+    std::optional<std::uint64_t> scratch_size;    // /tmp, /dev/shm and the home directory, each
+    std::optional<std::uint64_t> scratch_inodes;  // files and directories there, each
+    std::optional<std::uint64_t> workspace_size;  // what the writable paths may grow to, together
 };
 
 // What a process may touch. Paths are absolute host paths; the guest sees them at the same place.
@@ -47,11 +50,17 @@ struct SandboxPolicy {
     std::optional<uid_t> user;
 };
 
-// A directory or Unix socket that the host made for this one process.
+// A way between host and guest that the host made for this one process.
 struct Channel {
+    enum class Kind {
+        directory,  // files of host_path
+        socket,     // the host listens on the Unix socket host_path, the guest connects
+        listener,   // the guest listens, the host connects to the Unix socket host_path
+    };
     std::string name;                 // [a-z_]+; the guest finds it under this name
     std::filesystem::path host_path;
-    bool writable = false;            // a socket needs no write access to be connected to
+    bool writable = false;            // for a directory
+    Kind kind = Kind::directory;
 };
 
 // What a sandbox can enforce on this machine, found by trying. A policy that needs a capability
@@ -62,14 +71,27 @@ struct Capabilities {
     bool network_none = false;
     bool network_allow_list = false;
     bool process_isolation = false;
-    bool limits_per_process = false;
+    bool unix_sockets = false;        // the guest can make its own; else channels are TCP for it
+    bool limits_per_process = false;  // memory_per_process, processes, open files, file size, cpu
     bool memory_total = false;
+    bool wall_time = false;
+    bool scratch_size = false;
+    bool scratch_inodes = false;
+    bool workspace_size = false;
     std::string problem;              // why not, and the remedy; empty when all is well
 };
 
 struct ExitStatus {
     int code = 0;                     // exit code, or 128 + signal
     bool signalled = false;
+};
+
+// What the process and its descendants used so far; absent where it cannot be measured.
+struct Statistics {
+    std::optional<Duration> cpu_time;
+    std::optional<std::uint64_t> peak_memory;  // bytes
+    std::optional<std::uint64_t> processes;    // now
+    std::optional<std::uint64_t> memory_kills;  // processes ended for exceeding memory_total
 };
 
 // A running process. Destruction kills the whole tree and removes what launch() made.
@@ -88,6 +110,7 @@ public:
     virtual asio::readable_pipe& output() = 0;
     // The newest lines (at most 8 KiB) of standard error and, without pipes, standard output.
     virtual std::string output_tail() const = 0;
+    virtual Statistics statistics() const noexcept = 0;
     // SIGINT to the command itself, inside whatever wraps it.
     virtual void interrupt() noexcept = 0;
     // SIGTERM or another signal to the process group.
@@ -104,8 +127,9 @@ public:
 
     // Runs a trivial command the way launch() would, once; later calls return the same answer.
     virtual awaitable<Capabilities> probe() = 0;
-    // Where the guest will see a channel; known before launch so that argv can name it.
-    virtual std::filesystem::path guest_path(const Channel& channel) const = 0;
+    // Where the guest will find a channel, known before launch so that argv can name it: an
+    // absolute path, or 127.0.0.1:PORT for a socket or listener without Capabilities::unix_sockets.
+    virtual std::string guest_address(const Channel& channel) const = 0;
     // The host uid that files meant for the guest must belong to: the caller's own unless
     // it is root and the sandbox drops to another. Throws errc::sandbox_refused.
     virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;

@@ -669,7 +669,7 @@ private:
         channel.name = "kernel";
         channel.host_path = link->directory.path();
         channel.writable = true;
-        const auto guest = sandbox.guest_path(channel);
+        const std::filesystem::path guest = sandbox.guest_address(channel);
         if (guest.string().size() > longest_directory)
             throw Error(errc::bad_config, "the sandbox shows the kernel's sockets at a path over " +
                                               std::to_string(longest_directory) + " bytes: " +

@@ -708,8 +708,8 @@ public:
         co_return *probed_;
     }
 
-    fs::path guest_path(const Channel& channel) const override {
-        return fs::path("/run/ipybox") / channel.name;
+    std::string guest_address(const Channel& channel) const override {
+        return "/run/ipybox/" + channel.name;
     }
 
     uid_t guest_user(const SandboxPolicy& policy) const override {
@@ -739,12 +739,15 @@ private:
             refuse(
                 "sandbox \"bubblewrap\" cannot limit the memory of several processes together: "
                 "limit it per process");
+        if (policy.limits.scratch_inodes || policy.limits.workspace_size)
+            refuse("sandbox \"bubblewrap\" cannot limit files of the scratch space or the workspace");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         SpawnRequest request;
         request.stdio = stdio;
         request.identity = drop_to(policy);
         request.rlimits = {{RLIMIT_CORE, 0}};
+        request.wall_seconds = policy.limits.wall_seconds;
         // Only as far as bwrap: a directory it may not be able to enter comes later, inside.
         request.cwd = "/";
 
@@ -765,7 +768,7 @@ private:
         add_view(options, policy, view);
         for (const auto& channel : channels)
             options.add(channel.writable ? "--bind" : "--ro-bind", absolute_path(channel.host_path),
-                        guest_path(channel));
+                        guest_address(channel));
         options.add("--remount-ro", "/dev");
         if (!view.whole_disk()) options.add("--remount-ro", "/");
         options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
@@ -966,6 +969,7 @@ private:
             co_return found;
         }
         found.filesystem = found.network_none = found.process_isolation = true;
+        found.unix_sockets = found.wall_time = found.scratch_size = true;
         found.limits_per_process = fs::exists(prlimit);
         co_return found;
     }

@@ -14,12 +14,12 @@ public:
 
     awaitable<Capabilities> probe() override {
         Capabilities nothing;
-        nothing.available = true;
+        nothing.available = nothing.unix_sockets = nothing.wall_time = true;
         co_return nothing;
     }
 
-    std::filesystem::path guest_path(const Channel& channel) const override {
-        return channel.host_path;
+    std::string guest_address(const Channel& channel) const override {
+        return channel.host_path.string();
     }
 
     uid_t guest_user(const SandboxPolicy&) const override { return ::geteuid(); }
@@ -34,7 +34,9 @@ public:
         if (!policy.write_protected.empty()) refuse("write-protect paths");
         if (policy.user && *policy.user != ::geteuid()) refuse("change the user");
         if (policy.limits.memory_total) refuse("limit the memory of several processes together");
-        if (policy.limits.scratch_size) refuse("limit the size of /tmp");
+        if (policy.limits.scratch_size || policy.limits.scratch_inodes)
+            refuse("limit the size of /tmp");
+        if (policy.limits.workspace_size) refuse("limit the size of the workspace");
         // The kernel's own limit counts everything the user runs on this machine.
         if (policy.limits.processes) refuse("limit the number of processes");
 
@@ -43,6 +45,7 @@ public:
         request.env = std::move(policy.env);
         request.cwd = std::move(policy.cwd);
         request.stdio = stdio;
+        request.wall_seconds = policy.limits.wall_seconds;
         const auto limit = [&request](int resource, const std::optional<std::uint64_t>& value) {
             if (value) request.rlimits.emplace_back(resource, *value);
         };

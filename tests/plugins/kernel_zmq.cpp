@@ -89,7 +89,7 @@ struct Machine {
         Channel package;
         package.name = "python";
         package.host_path = python_package();
-        spec.policy.env["PYTHONPATH"] = sandbox->guest_path(package);
+        spec.policy.env["PYTHONPATH"] = sandbox->guest_address(package);
         spec.channels.push_back(std::move(package));
         spec.extensions = {"ipybox_kernel"};
         spec.init_timeout = 60s;
@@ -486,6 +486,30 @@ BOOST_AUTO_TEST_CASE(interrupt_stops_a_cell_and_keeps_the_state) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(an_interrupt_hits_the_cell_it_was_meant_for) {
+    Machine machine;
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        for (int i = 0; i < 20; ++i) {
+            // At once, before the kernel can have begun.
+            ExecuteRequest request;
+            request.code = "while True: pass";
+            co_await kernel.execute(std::move(request));
+            co_await kernel.interrupt();
+            auto cell = co_await finish(kernel);
+            BOOST_TEST(cell.error.value().name == "KeyboardInterrupt");
+            // Just as the cell ends: it may still hit, but then this cell and not the next.
+            request.code = "pass";
+            co_await kernel.execute(std::move(request));
+            co_await sleep_for(i * 200us);
+            co_await kernel.interrupt();
+            cell = co_await finish(kernel);
+            BOOST_TEST(cell.ok == !cell.error.has_value());
+            cell = co_await run_cell(kernel, "for i in range(20_000): pass\nprint('whole')");
+            BOOST_TEST(cell.out == "whole\n");
+        }
+    });
+}
+
 BOOST_AUTO_TEST_CASE(a_cell_that_prints_to_nobody_can_be_interrupted) {
     Machine machine;
     machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
@@ -510,6 +534,35 @@ BOOST_AUTO_TEST_CASE(errors_do_not_spill_into_the_next_cell) {
             BOOST_TEST(cell.ok);
             BOOST_TEST(cell.all == "1\n");
         }
+    });
+}
+
+BOOST_AUTO_TEST_CASE(cells_follow_the_habits_of_ipython) {
+    Machine machine;
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        auto cell = co_await run_cell(kernel, "5;");
+        BOOST_TEST(cell.all == "");
+        cell = co_await run_cell(kernel, "5 # no; here");
+        BOOST_TEST(cell.displays.size() == 1U);
+        cell = co_await run_cell(kernel, "get_ipython().run_cell('print(1)'); print(2)");
+        BOOST_TEST(cell.out == "1\n2\n");
+        // The way a tool call takes is not the user's business.
+        cell = co_await run_cell(kernel, "import ipybox_kernel\nipybox_kernel._send('s', 't', {})");
+        BOOST_TEST(cell.error.value().name == "ToolRunnerError");
+        BOOST_TEST(contains(cell.error->traceback, "ipybox_kernel._send("));
+        BOOST_TEST(!contains(cell.error->traceback, "client.py"));
+
+        ExecuteRequest request;
+        request.code = "print('\xFF')";
+        std::optional<Error> refused;
+        try {
+            co_await kernel.execute(std::move(request));
+        } catch (const Error& error) {
+            refused = error;
+        }
+        BOOST_TEST((refused.value().code() == errc::bad_argument));
+        cell = co_await run_cell(kernel, "print('ä😀')");
+        BOOST_TEST(cell.out == "ä😀\n");
     });
 }
 
@@ -552,6 +605,7 @@ BOOST_AUTO_TEST_CASE(the_end_of_the_process_is_reported_at_once) {
         {"import os; os._exit(3)", "exit code 3"},
         {"import ctypes; ctypes.string_at(0)", "Segmentation fault"},
         {"import os; os.abort()", "SIGABRT"},
+        {"import os; os.closerange(3, 1000)", "ended"},
         {"import os\nos.write(2, b'my last words')\nimport time; time.sleep(0.3)\nos._exit(1)",
          "my last words"},
     };

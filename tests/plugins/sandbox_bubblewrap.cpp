@@ -457,7 +457,7 @@ BOOST_AUTO_TEST_CASE(channels_are_found_by_name) {
     asio::local::stream_protocol::acceptor listener(context, socket.string());
     give(socket);
     channels = {{"kernel", box, true}, {"tools", socket, false}, {"package", box, false}};
-    BOOST_TEST(sandbox->guest_path(channels[0]) == "/run/ipybox/kernel");
+    BOOST_TEST(sandbox->guest_address(channels[0]) == "/run/ipybox/kernel");
     BOOST_TEST(contains(sh("echo in > /run/ipybox/kernel/file; cat /run/ipybox/package/file; "
                            "echo x > /run/ipybox/package/y"),
                         "Read-only file system"));

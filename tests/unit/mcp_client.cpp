@@ -106,8 +106,8 @@ private:
 class NoSandbox final : public Sandbox {
 public:
     awaitable<Capabilities> probe() override { co_return Capabilities(); }
-    std::filesystem::path guest_path(const Channel& channel) const override {
-        return channel.host_path;
+    std::string guest_address(const Channel& channel) const override {
+        return channel.host_path.string();
     }
     uid_t guest_user(const SandboxPolicy&) const override { return 0; }
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy, std::vector<std::string>,
