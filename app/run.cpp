@@ -35,6 +35,7 @@ struct RunFlags {
     std::string config;
     std::string images_dir = "images";
     std::vector<std::string> env;
+    std::vector<std::string> limits;
     std::string log_level = "warning";
 };
 
@@ -124,6 +125,11 @@ public:
             if (equals == pair.npos || equals == 0)
                 throw Error(errc::bad_argument, "--env: expected NAME=VALUE, got \"" + pair + "\"");
             options.kernel_env[pair.substr(0, equals)] = pair.substr(equals + 1);
+        }
+        for (const auto& limit : flags.limits) {
+            const auto equals = limit.find('=');
+            if (equals == limit.npos) throw Error(errc::bad_argument, "--limit: expected NAME=VALUE, got \"" + limit + "\"");
+            set_limit(options.limits, limit.substr(0, equals), limit.substr(equals + 1));
         }
         if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
         if (!flags.config.empty())
@@ -307,6 +313,10 @@ void add_run(CLI::App& app, Action& action) {
     command->add_option("--images-dir", flags->images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
     command->add_option("--env", flags->env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
         ->allow_extra_args(false);
+    command->add_option("--limit", flags->limits,
+                        "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, open-files=1000, file-size=1G, "
+                        "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")
+        ->type_name("NAME=VALUE")->allow_extra_args(false);
     add_log_level(*command, flags->log_level);
     command->callback([&action, flags] { action = [flags] { return run_code(*flags); }; });
 }

@@ -54,7 +54,9 @@ struct CodeExecutorOptions {
     bool timeout_excludes_approval = false;
     bool background_calls = false;                           // tool calls between executions
     std::uint64_t max_output = std::uint64_t{1} << 30;       // bytes of one execution's output
-    Limits limits;                                           // for the kernel; see Sandbox
+    // For the kernel. Where the sandbox can: 1024 processes, 4096 open files and 1 GiB of scratch
+    // space unless set here.
+    Limits limits;
     Logger logger;
 };
 
@@ -426,6 +428,12 @@ private:
                 for (const auto& path : environment->readable)
                     if (is_below(path, workspace)) spec.policy.write_protected.push_back(path);
             }
+            auto& limits = spec.policy.limits;
+            if (able.process_isolation && able.limits_per_process) {
+                if (!limits.processes) limits.processes = 1024;
+                if (!limits.open_files) limits.open_files = 4096;
+            }
+            if (able.scratch_size && !limits.scratch_size) limits.scratch_size = std::uint64_t{1} << 30;
             spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
             if (options.sandbox_config) {
                 const char* home = ::getenv("HOME");
@@ -528,8 +536,14 @@ private:
                 ExecuteRequest request;
                 request.code = std::move(code);
                 co_await kernel.execute(std::move(request));
+                auto breath = Clock::now();
                 for (bool done = false; !done;) {
                     while (current->backlog()) co_await current->changed.wait();
+                    // A flood of output leaves no gap for anybody else, not even for the deadline.
+                    if (const auto now = Clock::now(); now > breath) {
+                        co_await asio::post(asio::use_awaitable);
+                        breath = now + std::chrono::milliseconds(5);
+                    }
                     auto item = co_await kernel.next(never);
                     if (item) done = output.take(std::move(*item));
                 }

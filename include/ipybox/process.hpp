@@ -75,6 +75,7 @@ struct SpawnRequest {
     std::vector<std::pair<int, rlim_t>> rlimits;  // RLIMIT_… and its value, soft and hard
     std::optional<Identity> identity;
     std::optional<std::uint64_t> wall_seconds;  // then the tree is killed
+    int cgroup = -1;  // cgroup.procs of the group it joins, open for writing
     bool no_new_privileges = false;
 };
 
@@ -104,6 +105,8 @@ struct PreparedChild {
     // An own session: no terminal, and signals to our group do not reach the child.
     ::setsid();
     for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+
+    if (request.cgroup >= 0 && ::write(request.cgroup, "0", 1) != 1) fail(SpawnStage::limits);
 
     // First out of the way of the numbers wanted, then to those numbers.
     report = ::fcntl(report, F_DUPFD_CLOEXEC, prepared.lowest_free);

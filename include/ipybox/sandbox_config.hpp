@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <filesystem>
@@ -137,6 +140,51 @@ inline void protect_mandatory(std::vector<std::filesystem::path>& protected_path
 }
 
 }  // namespace detail
+
+// Sets one limit from its name and a whole number, which for sizes may end in K, M or G (powers of
+// 1024). Throws errc::bad_argument naming what is accepted.
+inline void set_limit(Limits& limits, std::string_view name, std::string_view value) {
+    struct Known {
+        std::string_view name;
+        std::optional<std::uint64_t> Limits::*limit;
+        bool size;
+    };
+    static constexpr Known known[] = {{"memory", &Limits::memory_per_process, true},
+                                      {"memory-total", &Limits::memory_total, true},
+                                      {"processes", &Limits::processes, false},
+                                      {"open-files", &Limits::open_files, false},
+                                      {"file-size", &Limits::file_size, true},
+                                      {"cpu", &Limits::cpu_seconds, false},
+                                      {"wall", &Limits::wall_seconds, false},
+                                      {"scratch", &Limits::scratch_size, true},
+                                      {"scratch-inodes", &Limits::scratch_inodes, false},
+                                      {"workspace", &Limits::workspace_size, true}};
+    std::string names;
+    for (const auto& candidate : known) {
+        names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+        if (candidate.name != name) continue;
+        const auto* end = value.data() + value.size();
+        std::uint64_t number = 0;
+        auto [rest, error] = std::from_chars(value.data(), end, number);
+        if (error == std::errc{} && candidate.size && rest + 1 == end) {
+            const auto unit = std::string_view("KMG").find(*rest);
+            const auto shift = 10 * (unit + 1);
+            if (unit != std::string_view::npos && number <= UINT64_MAX >> shift) {
+                number <<= shift;
+                ++rest;
+            }
+        }
+        if (error != std::errc{} || rest != end || number == 0)
+            throw Error(errc::bad_argument,
+                        "limit " + std::string(name) + ": accepted is a whole number over 0" +
+                            (candidate.size ? ", of bytes or with K, M or G behind it" : "") +
+                            ", not \"" + std::string(value) + "\"");
+        limits.*candidate.limit = number;
+        return;
+    }
+    throw Error(errc::bad_argument,
+                "there is no limit \"" + std::string(name) + "\"; accepted are " + names);
+}
 
 // Applies srt's settings to `base` (env, cwd, limits and what it protects stay): everything is
 // readable but filesystem.denyRead (allowRead wins inside it), nothing writable but allowWrite

@@ -1,5 +1,6 @@
 // Confinement by bubblewrap: own user, pid, network, ipc, uts, cgroup and mount namespaces, a view
-// made of nothing but what the policy names and the system's own programs, and a seccomp filter.
+// made of nothing but what the policy names and the system's own programs; inside, the launcher adds
+// a system call filter, Landlock and limits, and carries the way to the network proxy.
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <linux/openat2.h>
@@ -12,8 +13,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <ipybox/cgroup.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
+#include <launcher_image.hpp>
 #include <sstream>
 
 namespace {
@@ -27,6 +30,24 @@ constexpr std::size_t max_searched = 500'000;  // files looked at for hidden one
 [[noreturn]] void refuse(const std::string& why) { throw Error(errc::sandbox_refused, why); }
 
 std::string errno_text() { return std::strerror(errno); }
+
+// The tests build this file a second time, with walls that can be taken down one by one: an attack
+// that fails with all of them must get through without the one that is said to stop it.
+#ifdef IPYBOX_TEST_WEAKENED
+bool without(std::string_view layer) {
+    const char* layers = std::getenv("IPYBOX_TEST_WITHOUT");
+    return layers != nullptr && ("," + std::string(layers) + ",").find("," + std::string(layer) +
+                                                                       ",") != std::string::npos;
+}
+#define IPYBOX_BUBBLEWRAP bubblewrap_weakened
+#else
+constexpr bool without(std::string_view) { return false; }
+#define IPYBOX_BUBBLEWRAP bubblewrap
+#endif
+
+// Where the guest finds the way to the proxy, when it may use the network.
+constexpr const char* proxy_url = "http://127.0.0.1:3128";
+constexpr const char* proxy_port = "3128";
 
 // ---- system call filter -------------------------------------------------------------------------
 
@@ -68,7 +89,7 @@ public:
         deny_setuid_bits();
     }
 
-    // The program as bwrap reads it.
+    // The program as the kernel reads it.
     std::string code() const {
         const UniqueFd file(::memfd_create("seccomp", MFD_CLOEXEC));
         if (!file || seccomp_export_bpf(filter_.get(), file.get()) != 0)
@@ -326,9 +347,12 @@ public:
     explicit View(const SandboxPolicy& policy) {
         for (const auto& path : policy.readable) add_root(path, Kind::readable);
         for (const auto& path : policy.writable) add_root(path, Kind::writable);
-        for (const auto& path : policy.write_protected) protect(absolute_path(path));
-        hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
-        hide_host_sockets();
+        if (without("view")) add_root("/", Kind::readable);
+        if (!without("protect"))
+            for (const auto& path : policy.write_protected) protect(absolute_path(path));
+        if (!without("hidden"))
+            hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
+        if (!without("view")) hide_host_sockets();
         add(fs::path("/tmp"), Kind::scratch);
         const auto home = policy.env.find("HOME");
         if (home != policy.env.end() && home->second.starts_with('/') &&
@@ -588,15 +612,19 @@ public:
     // The number under which bwrap finds `text` in a descriptor.
     std::string data(std::string_view text) {
         UniqueFd file(::memfd_create("ipybox", MFD_CLOEXEC));
-        if (!file ||
-            ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-            ::lseek(file.get(), 0, SEEK_SET) != 0)
+        // Large ones do not pass in one go.
+        for (auto rest = text; file && !rest.empty();) {
+            const auto count = ::write(file.get(), rest.data(), rest.size());
+            if (count <= 0) file.reset();
+            rest.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+        }
+        if (!file || ::lseek(file.get(), 0, SEEK_SET) != 0)
             throw Error(errc::io_error, "cannot hand data to bwrap: " + errno_text());
         files_.push_back(std::move(file));
         return std::to_string(first + files_.size() - 1);
     }
-    void file(const char* path, std::string_view text) {
-        add("--perms", "0444", "--ro-bind-data", data(text), path);
+    void file(const char* path, std::string_view text, const char* mode = "0444") {
+        add("--perms", mode, "--ro-bind-data", data(text), path);
     }
     // Completes the request: bwrap with these options and `command` behind them.
     void fill(SpawnRequest& request, const fs::path& bwrap, std::vector<std::string> command) {
@@ -625,15 +653,26 @@ private:
 // bwrap, its init process inside, and the command as that one's first child.
 class Confined final : public ChildProcess {
 public:
-    Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders)
+    Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
+             std::optional<Cgroup> group)
         : ChildProcess(std::move(executor), std::move(request)),
-          placeholders_(std::move(placeholders)) {}
+          placeholders_(std::move(placeholders)),
+          group_(std::move(group)) {}
     // The guest must be gone before the places it is kept out of disappear.
     ~Confined() override {
         if (kill_init()) ended_within(std::chrono::seconds(2));
         end();
     }
 
+    Statistics statistics() const noexcept override {
+        auto known = ChildProcess::statistics();
+        try {
+            if (group_) group_->measure(known);
+        } catch (const std::exception&) {
+            // No memory to read it: what is known so far stands.
+        }
+        return known;
+    }
     void interrupt() noexcept override { signal_command(SIGINT, false); }
     void signal(int number) noexcept override { signal_command(number, true); }
     void kill_tree() noexcept override {
@@ -684,6 +723,7 @@ private:
     }
 
     Placeholders placeholders_;
+    std::optional<Cgroup> group_;
 };
 
 class Bubblewrap final : public Sandbox {
@@ -731,14 +771,10 @@ public:
 private:
     std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
                                     const std::vector<Channel>& channels, Stdio stdio) {
-        if (policy.network.mode == NetworkPolicy::Mode::allow_list)
-            refuse(
-                "sandbox \"bubblewrap\" cannot enforce a list of allowed hosts: allow no network "
-                "or all of it");
-        if (policy.limits.memory_total)
-            refuse(
-                "sandbox \"bubblewrap\" cannot limit the memory of several processes together: "
-                "limit it per process");
+        const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
+        if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
+            throw Error(errc::bad_argument,
+                        "a list of allowed hosts needs the channel \"network\" to their proxy");
         if (policy.limits.scratch_inodes || policy.limits.workspace_size)
             refuse("sandbox \"bubblewrap\" cannot limit files of the scratch space or the workspace");
         if (argv.empty() || !argv[0].starts_with('/'))
@@ -762,6 +798,12 @@ private:
         }
         check_reach(request.identity, wanted);
 
+        std::optional<Cgroup> group;
+        if (policy.limits.memory_total && !without("limits")) {
+            group.emplace(*policy.limits.memory_total);
+            request.cgroup = group->entrance();
+        }
+
         Options options;
         add_namespaces(options, policy);
         add_system(options, policy, view.whole_disk());
@@ -769,21 +811,77 @@ private:
         for (const auto& channel : channels)
             options.add(channel.writable ? "--bind" : "--ro-bind", absolute_path(channel.host_path),
                         guest_address(channel));
+        auto command = launcher(options, policy, view, channels);
         options.add("--remount-ro", "/dev");
         if (!view.whole_disk()) options.add("--remount-ro", "/");
         options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
-        options.add("--seccomp", options.data(filter_));
-        options.fill(request, bwrap_, limited(policy.limits, std::move(argv)));
-        return std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders());
+        std::move(argv.begin(), argv.end(), std::back_inserter(command));
+        options.fill(request, bwrap_, std::move(command));
+        return std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
+                                          std::move(group));
+    }
+
+    static bool is_proxy(const Channel& channel) {
+        return channel.name == "network" && channel.kind == Channel::Kind::socket;
+    }
+
+    // What runs first inside and takes more rights away; see launcher/main.cpp.
+    std::vector<std::string> launcher(Options& options, const SandboxPolicy& policy,
+                                      const View& view,
+                                      const std::vector<Channel>& channels) const {
+        const std::string program = "/run/ipybox/launcher";
+        std::vector<std::string> command = {program};
+        const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
+        options.file(program.c_str(), detail::launcher_image(), "0555");
+        if (!without("seccomp")) add("--seccomp", options.data(filter_));
+        if (!without("landlock")) {
+            add("--landlock");
+            for (const auto& [path, rule] : view.mounts())
+                if (rule == View::Kind::writable || rule == View::Kind::scratch)
+                    add("--writable", path);
+            add("--writable", "/dev/shm");
+            for (const auto& channel : channels)
+                if (channel.writable) add("--writable", guest_address(channel));
+        }
+        if (policy.network.mode == NetworkPolicy::Mode::allow_list)
+            for (const auto& channel : channels)
+                if (is_proxy(channel))
+                    add("--forward", std::string(proxy_port) + "=" + guest_address(channel));
+        if (!without("limits")) {
+            const auto limit = [&add](const char* option, const auto& value) {
+                if (value) add(option, std::to_string(*value));
+            };
+            limit("--rlimit-as", policy.limits.memory_per_process);
+            limit("--rlimit-nproc", policy.limits.processes);
+            limit("--rlimit-nofile", policy.limits.open_files);
+            limit("--rlimit-fsize", policy.limits.file_size);
+            limit("--rlimit-cpu", policy.limits.cpu_seconds);
+        }
+        add("--");
+        return command;
     }
 
     void add_namespaces(Options& options, const SandboxPolicy& policy) const {
-        options.add("--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000",
-                    "--hostname", "sandbox", "--cap-drop", "ALL", "--die-with-parent",
-                    "--new-session", "--clearenv");
-        if (userns_can_be_disabled_) options.add("--disable-userns");
-        if (policy.network.mode == NetworkPolicy::Mode::full) options.add("--share-net");
-        for (const auto& [name, value] : policy.env) options.add("--setenv", name, value);
+        options.add("--unshare-user", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+                    "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL",
+                    "--die-with-parent", "--new-session", "--clearenv");
+        if (!without("pid")) options.add("--unshare-pid");
+        if (userns_can_be_disabled_ && !without("pid")) options.add("--disable-userns");
+        if (policy.network.mode != NetworkPolicy::Mode::full && !without("network"))
+            options.add("--unshare-net");
+        auto env = policy.env;
+        if (policy.network.mode == NetworkPolicy::Mode::allow_list) {
+            for (const char* name : {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}) {
+                env.try_emplace(name, proxy_url);
+                std::string small = name;
+                for (char& c : small) c = static_cast<char>(c | (c == '_' ? 0 : 0x20));
+                env.try_emplace(small, proxy_url);
+            }
+            // Servers inside are not the proxy's business.
+            for (const char* name : {"NO_PROXY", "no_proxy"})
+                env.try_emplace(name, "localhost,127.0.0.1,::1");
+        }
+        for (const auto& [name, value] : env) options.add("--setenv", name, value);
     }
 
     // What every program needs, whatever the policy names.
@@ -869,28 +967,6 @@ private:
         for (const auto& path : frozen) options.add("--remount-ro", path);
     }
 
-    // The limit on processes counts inside the user namespace only when it is set there.
-    static std::vector<std::string> limited(const Limits& limits, std::vector<std::string> argv) {
-        std::vector<std::string> command;
-        const auto limit = [&command](const char* option,
-                                      const std::optional<std::uint64_t>& value) {
-            if (value) command.push_back(option + std::to_string(*value));
-        };
-        limit("--as=", limits.memory_per_process);
-        limit("--nproc=", limits.processes);
-        limit("--nofile=", limits.open_files);
-        limit("--fsize=", limits.file_size);
-        limit("--cpu=", limits.cpu_seconds);
-        if (command.empty()) return argv;
-        if (!fs::exists(prlimit))
-            throw Error(errc::missing_dependency,
-                        std::string(prlimit) + " is missing: apt-get install util-linux");
-        command.insert(command.begin(), prlimit);
-        command.push_back("--");
-        std::move(argv.begin(), argv.end(), std::back_inserter(command));
-        return command;
-    }
-
     // Whom root becomes; nothing for everybody else.
     std::optional<Identity> drop_to(const SandboxPolicy& policy) const {
         const auto chosen = policy.user ? policy.user : user_;
@@ -970,7 +1046,13 @@ private:
         }
         found.filesystem = found.network_none = found.process_isolation = true;
         found.unix_sockets = found.wall_time = found.scratch_size = true;
-        found.limits_per_process = fs::exists(prlimit);
+        found.network_allow_list = found.limits_per_process = true;
+        try {
+            const Cgroup trial(std::uint64_t{1} << 30);
+            found.memory_total = true;
+        } catch (const Error&) {
+            // It is told when a policy asks for it.
+        }
         co_return found;
     }
 
@@ -1004,8 +1086,6 @@ private:
         return text;
     }
 
-    static constexpr const char* prlimit = "/usr/bin/prlimit";
-
     asio::any_io_executor executor_;
     std::string filter_;
     fs::path bwrap_;       // empty: not found
@@ -1016,7 +1096,7 @@ private:
 };
 
 constexpr Plugin self{
-    .name = "bubblewrap",
+    .name = IPYBOX_STRING(IPYBOX_BUBBLEWRAP),
     .summary = "Linux namespaces, a minimal view of the disk and a system call filter, by bwrap",
     .config_schema = R"({
         "type": "object",
@@ -1034,4 +1114,4 @@ constexpr Plugin self{
 };
 }  // namespace
 
-IPYBOX_PLUGIN(bubblewrap, self)
+IPYBOX_PLUGIN(IPYBOX_BUBBLEWRAP, self)

@@ -1,0 +1,197 @@
+#pragma once
+// A control group for one sandbox: the only limit on what several processes use together.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+#include <ipybox/error.hpp>
+#include <ipybox/process.hpp>
+#include <ipybox/sandbox.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+namespace ipybox {
+
+// Version 2 where the group around ours was delegated to us (a systemd user session does), or
+// version 1 as root. Destruction kills what is left in the group and removes it; what a killed
+// host left behind is removed when the next group is made.
+class Cgroup {
+public:
+    // memory: bytes that all processes together may use, swap included. Throws
+    // errc::sandbox_refused saying why no group can be made here and what to do about it.
+    explicit Cgroup(std::uint64_t memory) {
+        const auto [place, version] = find_place();
+        remove_abandoned(place);
+        const auto self = std::to_string(::getpid());
+        for (int attempt = 0; path_.empty(); ++attempt) {
+            const auto path = place / (std::string(name_start) + self + "-" + start_time(self) + "-" +
+                                       std::to_string(++serial()));
+            if (::mkdir(path.c_str(), 0755) == 0)
+                path_ = path;
+            else if (errno != EEXIST || attempt == 100)
+                refuse("cannot create " + path.string() + ": " + std::strerror(errno));
+        }
+        second_version_ = version == 2;
+        try {
+            if (second_version_) {
+                set("memory.max", std::to_string(memory));
+                if (has("memory.swap.max")) set("memory.swap.max", "0");
+                if (has("memory.oom.group")) set("memory.oom.group", "0");
+            } else {
+                set("memory.limit_in_bytes", std::to_string(memory));
+                if (has("memory.memsw.limit_in_bytes"))
+                    set("memory.memsw.limit_in_bytes", std::to_string(memory));
+            }
+            entrance_.reset(::open((path_ / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+            if (!entrance_) refuse("cannot use " + path_.string() + ": " + std::strerror(errno));
+        } catch (...) {
+            ::rmdir(path_.c_str());
+            throw;
+        }
+    }
+    Cgroup(Cgroup&& other) noexcept
+        : path_(std::exchange(other.path_, {})),
+          entrance_(std::move(other.entrance_)),
+          second_version_(other.second_version_) {}
+    Cgroup& operator=(Cgroup&&) = delete;
+    ~Cgroup() {
+        if (!path_.empty()) clear(path_);
+    }
+
+    // A process that writes "0" here becomes a member.
+    int entrance() const noexcept { return entrance_.get(); }
+
+    // Adds what the group knows to `known`.
+    void measure(Statistics& known) const {
+        const auto peak = detail::read_proc(
+            path_ / (second_version_ ? "memory.peak" : "memory.memsw.max_usage_in_bytes"));
+        const auto plain = detail::read_proc(path_ / "memory.max_usage_in_bytes");
+        for (const auto& text : {peak, plain})
+            if (!text.empty()) {
+                known.peak_memory = std::strtoull(text.c_str(), nullptr, 10);
+                break;
+            }
+        std::istringstream events(detail::read_proc(
+            path_ / (second_version_ ? "memory.events" : "memory.oom_control")));
+        std::string name;
+        for (std::uint64_t value = 0; events >> name >> value;)
+            if (name == "oom_kill") known.memory_kills = value;
+    }
+
+private:
+    static constexpr std::string_view name_start = "ipybox-";
+
+    struct Place {
+        std::filesystem::path directory;
+        int version;
+    };
+
+    [[noreturn]] static void refuse(const std::string& why) {
+        throw Error(errc::sandbox_refused,
+                    "memory_total cannot be enforced here: " + why +
+                        "; run in a delegated control group (systemd-run --user --scope "
+                        "--property=Delegate=yes …), as root, or limit memory per process");
+    }
+
+    static unsigned& serial() {
+        static unsigned count = 0;
+        return count;
+    }
+
+    // A directory in which groups with a memory limit can be made.
+    static Place find_place() {
+        std::istringstream lines(detail::read_proc("/proc/self/cgroup"));
+        std::optional<std::filesystem::path> first, second;
+        for (std::string line; std::getline(lines, line);) {
+            const auto name = line.find(':'), path = line.find(':', name + 1);
+            if (path == std::string::npos) continue;
+            const auto controllers = "," + line.substr(name + 1, path - name - 1) + ",";
+            if (controllers == ",,") second = line.substr(path + 1);
+            if (controllers.find(",memory,") != std::string::npos) first = line.substr(path + 1);
+        }
+        if (first) {
+            const std::filesystem::path root = "/sys/fs/cgroup/memory";
+            // In a container the path may be that of the host.
+            auto own = root / first->relative_path();
+            if (!std::filesystem::exists(own)) own = root;
+            if (::access(own.c_str(), W_OK) == 0) return {own, 1};
+            refuse(own.string() + " cannot be written");
+        }
+        if (!second) refuse("there is no cgroup file system");
+        const std::filesystem::path root = "/sys/fs/cgroup";
+        auto own = root / second->relative_path();
+        if (!std::filesystem::exists(own)) own = root;
+        // A group with members cannot limit its children: a sibling of ours, then.
+        const auto place = second->has_relative_path() && own != root ? own.parent_path() : own;
+        if (::access((place / "cgroup.procs").c_str(), W_OK) != 0)
+            refuse(place.string() + " is not delegated to this user");
+        const auto control = detail::read_proc(place / "cgroup.subtree_control");
+        if ((" " + control).find(" memory") == std::string::npos) {
+            const UniqueFd file(
+                ::open((place / "cgroup.subtree_control").c_str(), O_WRONLY | O_CLOEXEC));
+            if (!file || ::write(file.get(), "+memory", 7) != 7)
+                refuse("the memory controller is not available in " + place.string());
+        }
+        return {place, 2};
+    }
+
+    bool has(const char* name) const { return std::filesystem::exists(path_ / name); }
+
+    void set(const char* name, const std::string& value) const {
+        const auto file_path = path_ / name;
+        const UniqueFd file(::open(file_path.c_str(), O_WRONLY | O_CLOEXEC));
+        if (!file || ::write(file.get(), value.data(), value.size()) !=
+                         static_cast<ssize_t>(value.size()))
+            refuse("cannot set " + file_path.string() + ": " + std::strerror(errno));
+    }
+
+    // Field 22 of /proc/PID/stat: with the number it names a process for ever.
+    static std::string start_time(const std::string& pid) {
+        const auto stat = detail::read_proc("/proc/" + pid + "/stat");
+        std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+        std::string field;
+        for (int number = 3; number <= 22; ++number) fields >> field;
+        return field;
+    }
+
+    static void remove_abandoned(const std::filesystem::path& place) {
+        std::error_code error;
+        for (std::filesystem::directory_iterator entry(place, error), end; !error && entry != end;
+             entry.increment(error)) {
+            const auto name = entry->path().filename().string();
+            if (!name.starts_with(name_start)) continue;
+            const auto dash = name.find('-', name_start.size());
+            const auto next = name.find('-', dash + 1);
+            if (next == std::string::npos) continue;
+            const auto pid = name.substr(name_start.size(), dash - name_start.size());
+            if (start_time(pid) != name.substr(dash + 1, next - dash - 1)) clear(entry->path());
+        }
+    }
+
+    static void clear(const std::filesystem::path& group) noexcept {
+        try {
+            // Members may still be ending; a bomb may still be forking.
+            for (int attempt = 0; attempt < 200; ++attempt) {
+                if (::rmdir(group.c_str()) == 0 || errno != EBUSY) return;
+                std::istringstream members(detail::read_proc(group / "cgroup.procs"));
+                for (pid_t pid = 0; members >> pid;)
+                    if (pid > 1) ::kill(pid, SIGKILL);
+                ::usleep(5'000);
+            }
+        } catch (const std::exception&) {
+            // No memory to look: the next start removes it.
+        }
+    }
+
+    std::filesystem::path path_;
+    UniqueFd entrance_;
+    bool second_version_ = false;
+};
+
+}  // namespace ipybox
