@@ -24,7 +24,8 @@ public:
         std::cout << "ipybox " << detail::version << '\n';
         check_plugins();
         co_await check_python(std::move(python));
-        co_await check_bubblewrap();
+        co_await check_sandbox("bubblewrap", true);
+        co_await check_sandbox("srt", false);
         co_await check_node();
         co_return healthy_ ? 0 : 1;
     }
@@ -70,18 +71,38 @@ private:
         }
     }
 
-    awaitable<void> check_bubblewrap() {
+    awaitable<void> check_sandbox(std::string name, bool needed) {
+        Capabilities able;
         try {
-            const auto sandbox = registry_.make<Sandbox>("bubblewrap", host_, json::object{});
-            const Capabilities able = co_await sandbox->probe();
-            if (able.available) {
-                good("bubblewrap", "a sandboxed process runs; user namespaces work");
-            } else {
-                bad("bubblewrap", able.problem);
-            }
+            const auto sandbox = registry_.make<Sandbox>(name, host_, json::object{});
+            able = co_await sandbox->probe();
         } catch (const Error& error) {
-            bad("bubblewrap", error.detail());
+            able.problem = error.detail();
         }
+        if (!able.available) {
+            if (needed) {
+                bad(name, able.problem);
+            } else {
+                line("missing ", name, "not needed unless chosen with --sandbox " + name + ": " + able.problem);
+            }
+            co_return;
+        }
+        std::string can, cannot;
+        const std::pair<const char*, bool> abilities[] = {{"files", able.filesystem},
+                                                          {"no network", able.network_none},
+                                                          {"allowed hosts", able.network_allow_list},
+                                                          {"processes of its own", able.process_isolation},
+                                                          {"limits per process", able.limits_per_process},
+                                                          {"total memory", able.memory_total},
+                                                          {"wall time", able.wall_time},
+                                                          {"scratch size", able.scratch_size},
+                                                          {"scratch inodes", able.scratch_inodes},
+                                                          {"workspace size", able.workspace_size}};
+        for (const auto& [what, enforced] : abilities) {
+            std::string& list = enforced ? can : cannot;
+            list += (list.empty() ? "" : ", ") + std::string(what);
+        }
+        good(name, "a sandboxed process runs; enforced: " + can + (cannot.empty() ? "" : "; not enforceable here: " + cannot));
     }
 
     awaitable<void> check_node() {
@@ -128,7 +149,7 @@ int run_doctor(const std::string& python) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Action& action) {
-    auto* command = app.add_subcommand("doctor", "Check Python, its packages, bubblewrap and Node.js on this machine");
+    auto* command = app.add_subcommand("doctor", "Check Python, its packages, the sandboxes and Node.js on this machine");
     auto python = std::make_shared<std::string>();
     command->add_option("--python", *python, "Interpreter to check")->type_name("PATH");
     command->callback([&action, python] { action = [python] { return run_doctor(*python); }; });

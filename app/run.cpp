@@ -36,6 +36,9 @@ struct RunFlags {
     std::string images_dir = "images";
     std::vector<std::string> env;
     std::vector<std::string> limits;
+    std::vector<std::string> hosts;
+    std::vector<std::string> packages;
+    std::vector<std::string> package_hosts;
     std::string log_level = "warning";
 };
 
@@ -131,6 +134,8 @@ public:
             if (equals == limit.npos) throw Error(errc::bad_argument, "--limit: expected NAME=VALUE, got \"" + limit + "\"");
             set_limit(options.limits, limit.substr(0, equals), limit.substr(equals + 1));
         }
+        options.allowed_hosts = flags.hosts;
+        if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
         if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
         if (!flags.config.empty())
             servers_ = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
@@ -138,6 +143,7 @@ public:
     }
 
     awaitable<int> run(std::string code) {
+        for (const auto& package : flags_.packages) co_await install(package);
         co_await prepare();
         auto execution = co_await executor_->stream(std::move(code), timeout(), true);
         asio::signal_set signals(context_, SIGINT, SIGTERM);
@@ -192,6 +198,13 @@ private:
         }
         progress_.clear();
         if (shared->failure) std::rethrow_exception(shared->failure);
+    }
+
+    // Before the kernel starts, so that a package is there for its first cell.
+    awaitable<void> install(std::string package) {
+        progress_.show("installing " + package + " …");
+        co_await executor_->install_package(std::move(package));
+        progress_.clear();
     }
 
     awaitable<void> register_server(std::string name, json::object params) {
@@ -313,6 +326,14 @@ void add_run(CLI::App& app, Action& action) {
     command->add_option("--images-dir", flags->images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
     command->add_option("--env", flags->env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
         ->allow_extra_args(false);
+    command->add_option("--allow-host", flags->hosts,
+                        "Host the code may connect to, as HOST, *.HOST or with :PORT; none without; repeatable")
+        ->type_name("HOST")->allow_extra_args(false);
+    command->add_option("--package", flags->packages, "Python package to install for this workspace first, by pip; repeatable")
+        ->type_name("PACKAGE")->allow_extra_args(false);
+    command->add_option("--package-host", flags->package_hosts,
+                        "Hosts that --package may connect to instead of pypi.org and files.pythonhosted.org; repeatable")
+        ->type_name("HOST")->allow_extra_args(false);
     command->add_option("--limit", flags->limits,
                         "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, open-files=1000, file-size=1G, "
                         "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")

@@ -18,11 +18,13 @@
 #include <initializer_list>
 
 #include "forward.hpp"
+#include "scratch.hpp"
 
 namespace {
 
 constexpr const char* usage =
     "usage: ipybox-launcher [OPTION]... -- COMMAND [ARGUMENT]...\n"
+    "       ipybox-launcher scratch …\n"
     "Becomes COMMAND with fewer rights.\n"
     "  --rlimit-as N, --rlimit-nproc N, --rlimit-nofile N, --rlimit-fsize N, --rlimit-cpu N\n"
     "                        resource limits, in the units of setrlimit(2)\n"
@@ -154,6 +156,7 @@ void apply_filter(int file) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (argc > 1 && std::strcmp(argv[1], "scratch") == 0) return scratch_main(argc - 1, argv + 1);
     if (argc > 1 && std::strcmp(argv[1], "--help") == 0) return std::fputs(usage, stdout) < 0;
 
     Forwarder forwarder;

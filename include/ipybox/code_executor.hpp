@@ -20,6 +20,7 @@
 #include <ipybox/kernel_backend.hpp>
 #include <ipybox/python_environment.hpp>
 #include <ipybox/sandbox_config.hpp>
+#include <ipybox/server_sandbox.hpp>
 #include <ipybox/tool_server.hpp>
 #include <map>
 #include <memory>
@@ -35,6 +36,8 @@ struct CodeExecutorOptions {
     std::string sandbox = "bubblewrap";
     json::object sandbox_options;                      // fits the sandbox plugin's schema
     std::optional<json::object> sandbox_config;        // settings in sandbox-runtime's schema
+    std::vector<std::string> allowed_hosts;            // the kernel's network, beside those of sandbox_config
+    std::vector<std::string> package_hosts = {"pypi.org", "files.pythonhosted.org"};  // install_package's network
     std::string kernel = "zmq";
     json::object kernel_options;
     json::value approval = "ask";                      // see approval_config.hpp
@@ -54,8 +57,8 @@ struct CodeExecutorOptions {
     bool timeout_excludes_approval = false;
     bool background_calls = false;                           // tool calls between executions
     std::uint64_t max_output = std::uint64_t{1} << 30;       // bytes of one execution's output
-    // For the kernel. Where the sandbox can: 1024 processes, 4096 open files and 1 GiB of scratch
-    // space unless set here.
+    // For the kernel. Where the sandbox can: 1024 processes, 4096 open files, 1 GiB and 262144
+    // files of scratch space unless set here.
     Limits limits;
     Logger logger;
 };
@@ -298,6 +301,16 @@ public:
         co_return names;
     }
 
+    // Installs a Python package for the kernel by pip, in a sandbox that reaches options.package_hosts
+    // and writes .ipybox/site-packages of the workspace, nothing else; what runs at its installation
+    // is as confined. package: a requirement, URL or git+https:// address. timeout: zero means
+    // never. Returns what pip said at its end. Throws Error: bad_argument, code_failed (pip's
+    // message), timed_out, sandbox_refused, missing_dependency.
+    awaitable<std::string> install_package(std::string package, Duration timeout = std::chrono::minutes(5)) {
+        auto session = session_;
+        co_return co_await session->install_package(std::move(package), timeout);
+    }
+
     const std::filesystem::path& workspace() const noexcept { return session_->workspace; }
 
 private:
@@ -373,6 +386,11 @@ private:
             settings.connect_timeout = options.connect_timeout;
             settings.background_calls = options.background_calls;
             settings.owner = doors;
+            settings.make_sandbox = [this](json::object wanted) -> std::unique_ptr<Sandbox> {
+                const auto socket = "network-" + std::to_string(++server_sandboxes);
+                return std::make_unique<ServerSandbox>(registry, host, std::move(wanted), workspace,
+                                                       run_place().path() / socket);
+            };
             tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy, std::move(settings));
             tools->set_variables(options.variables);
         }
@@ -380,21 +398,34 @@ private:
         awaitable<void> start() {
             auto self = shared_from_this();
             if (kernel && kernel->alive()) co_return;
-            if (!run_directory) {
-                run_directory = std::make_unique<detail::RunDirectory>();
-                const auto user = doors->sandbox->guest_user(base_policy());
-                tools->listen(run_directory->path() / "tools", user);
+            if (!listening) {
+                tools->listen(run_place().path() / "tools", doors->sandbox->guest_user(base_policy()));
+                listening = true;
             }
-            if (!environment) {
-                const auto python = find_python(options.python);
-                PythonEnvironment found = co_await inspect_python(host.executor, python, std::chrono::seconds(30));
-                if (const auto problem = package_problem(found); !problem.empty())
-                    throw Error(errc::missing_dependency, problem);
-                environment = std::move(found);
-            }
+            co_await find_environment();
             KernelSpec spec = co_await kernel_spec();
             kernel.reset();
             kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
+        }
+
+        detail::RunDirectory& run_place() {
+            if (!run_directory) run_directory = std::make_unique<detail::RunDirectory>();
+            return *run_directory;
+        }
+
+        awaitable<void> find_environment() {
+            if (environment) co_return;
+            const auto python = find_python(options.python);
+            PythonEnvironment found = co_await inspect_python(host.executor, python, std::chrono::seconds(30));
+            if (const auto problem = package_problem(found); !problem.empty())
+                throw Error(errc::missing_dependency, problem);
+            environment = std::move(found);
+        }
+
+        awaitable<Capabilities> capabilities() {
+            Capabilities able = co_await doors->sandbox->probe();
+            if (!able.available) throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + ": " + able.problem);
+            co_return able;
         }
 
         SandboxPolicy base_policy() const {
@@ -415,8 +446,7 @@ private:
             spec.policy.readable = environment->readable;
             spec.policy.limits = options.limits;
             auto& env = spec.policy.env;
-            const Capabilities able = co_await doors->sandbox->probe();
-            if (!able.available) throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + ": " + able.problem);
+            const Capabilities able = co_await capabilities();
             if (able.filesystem) {
                 env["HOME"] = "/home/user";  // scratch of the sandbox
                 spec.policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
@@ -434,12 +464,24 @@ private:
                 if (!limits.open_files) limits.open_files = 4096;
             }
             if (able.scratch_size && !limits.scratch_size) limits.scratch_size = std::uint64_t{1} << 30;
+            if (able.scratch_inodes && !limits.scratch_inodes) limits.scratch_inodes = 1 << 18;
             spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
             if (options.sandbox_config) {
                 const char* home = ::getenv("HOME");
                 spec.policy = apply_srt_settings(*options.sandbox_config, std::move(spec.policy), workspace,
                                                  home ? std::filesystem::path(home) : std::filesystem::path("/"));
             }
+            auto& network = spec.policy.network;
+            if (!options.allowed_hosts.empty()) {
+                if (!able.network_allow_list)
+                    throw Error(errc::sandbox_refused, "sandbox " + options.sandbox +
+                                                           " cannot restrict the network to allowed hosts: use bubblewrap or srt");
+                network.mode = NetworkPolicy::Mode::allow_list;
+                network.allow.insert(network.allow.end(), options.allowed_hosts.begin(), options.allowed_hosts.end());
+            }
+            if (network.mode == NetworkPolicy::Mode::allow_list)
+                spec.channels.push_back(ServerSandbox::proxy_channel(host, spec.policy, *doors->sandbox,
+                                                                     run_place().path() / "network", proxy));
             Channel socket;
             socket.name = "tools";
             socket.host_path = run_directory->path() / "tools";
@@ -449,15 +491,92 @@ private:
             library.host_path = run_directory->path() / "lib";
             env["PATH"] = (spec.python.parent_path().string() + ":/usr/local/bin:/usr/bin:/bin");
             env["LANG"] = "C.UTF-8";
+            if (network.mode != NetworkPolicy::Mode::none) trust_system_certificates(env);
             for (const auto& [name, value] : options.kernel_env) env[name] = value;
             const std::string library_path = doors->sandbox->guest_address(library);
             const auto own_path = options.kernel_env.find("PYTHONPATH");
-            env["PYTHONPATH"] = own_path == options.kernel_env.end() ? library_path : library_path + ":" + own_path->second;
+            env["PYTHONPATH"] = library_path + ":" + site_directory().string();
+            if (own_path != options.kernel_env.end()) env["PYTHONPATH"] += ":" + own_path->second;
+            // Where `!pip install` puts packages, because it cannot write where the interpreter lives.
+            env.try_emplace("PIP_TARGET", site_directory().string());
+            env.try_emplace("PIP_DISABLE_PIP_VERSION_CHECK", "1");
             env["IPYBOX_TOOL_SOCKET"] = doors->sandbox->guest_address(socket);
             env["IPYBOX_TOOL_TOKEN"] = tools->token();
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
-            spec.channels = {std::move(socket), std::move(library)};
+            spec.channels.push_back(std::move(socket));
+            spec.channels.push_back(std::move(library));
+            try {
+                // Python forgets a directory of its path for good that is not there when it starts.
+                make_site_directory();
+            } catch (const Error& error) {
+                host.logger(LogLevel::warning, "packages cannot be installed: " + error.detail());
+            }
             co_return spec;
+        }
+
+        // Python's packages bring certificates of their own; this machine may trust others as well.
+        static void trust_system_certificates(std::map<std::string, std::string>& env) {
+            for (const char* bundle : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}) {
+                std::error_code error;
+                if (!std::filesystem::exists(bundle, error)) continue;
+                for (const char* name : {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"}) env.try_emplace(name, bundle);
+                return;
+            }
+        }
+
+        // Packages installed for this workspace.
+        std::filesystem::path site_directory() const { return workspace / ".ipybox" / "site-packages"; }
+
+        void make_site_directory() const {
+            const auto root = detail::open_directory(workspace);
+            detail::make_directory_beneath(root.get(), site_directory().lexically_relative(workspace));
+        }
+
+        awaitable<std::string> install_package(std::string package, Duration timeout) {
+            const auto self = shared_from_this();
+            const bool printable = std::all_of(package.begin(), package.end(), [](char c) { return c >= ' ' && c < 127; });
+            if (package.empty() || package.front() == '-' || !printable)
+                throw Error(errc::bad_argument, "\"" + detail::printable(package) +
+                                                    "\" is no package: accepted are a name, a requirement such as "
+                                                    "\"requests>=2\", a URL or a git+https:// address");
+            co_await find_environment();
+            const Capabilities able = co_await capabilities();
+            make_site_directory();
+            SandboxPolicy policy;
+            policy.cwd = site_directory();
+            policy.writable = {site_directory()};
+            policy.readable = environment->readable;
+            policy.env = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"LANG", "C.UTF-8"}, {"HOME", "/home/user"}};
+            if (!able.filesystem) policy.env["HOME"] = "/nonexistent";
+            trust_system_certificates(policy.env);
+            for (const auto& [name, value] : options.kernel_env)
+                if (name.starts_with("PIP_")) policy.env[name] = value;
+            if (able.scratch_size) policy.limits.scratch_size = std::uint64_t{4} << 30;
+            policy.network.mode = NetworkPolicy::Mode::full;
+            std::vector<Channel> channels;
+            std::unique_ptr<NetworkProxy> own_proxy;
+            if (able.network_allow_list) {
+                policy.network.mode = NetworkPolicy::Mode::allow_list;
+                policy.network.allow = options.package_hosts;
+                channels.push_back(ServerSandbox::proxy_channel(host, policy, *doors->sandbox,
+                                                                run_place().path() / "packages", own_proxy));
+            } else if (able.network_none) {
+                throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + " cannot reach a package index");
+            }
+            std::vector<std::string> argv = {environment->executable.string(), "-m", "pip", "install", "--no-input",
+                                             "--disable-pip-version-check", "--no-cache-dir", "--progress-bar=off",
+                                             "--upgrade", "--target", site_directory().string(), "--", package};
+            const auto process = co_await doors->sandbox->launch(std::move(policy), std::move(argv), std::move(channels),
+                                                                 Stdio::tail);
+            const auto deadline = deadline_after(timeout);
+            const auto status = co_await process->wait(deadline);
+            const std::string said = detail::strip(process->output_tail());
+            if (!status) throw Error(errc::timed_out, "pip did not end in time: " + said);
+            if (said.find("No module named pip") != std::string::npos)
+                throw Error(errc::missing_dependency, environment->executable.string() +
+                                                          " has no pip; install it with `python -m ensurepip`");
+            if (status->code != 0) throw Error(errc::code_failed, "pip could not install " + package + ":\n" + said);
+            co_return said;
         }
 
         static bool is_below(const std::filesystem::path& path, const std::filesystem::path& directory) {
@@ -724,6 +843,9 @@ private:
         Event idle;  // an execution ended
         std::filesystem::path workspace;
         std::unique_ptr<detail::RunDirectory> run_directory;
+        bool listening = false;
+        unsigned server_sandboxes = 0;
+        std::unique_ptr<NetworkProxy> proxy;  // the kernel's way out, when it has one
         std::optional<PythonEnvironment> environment;
         std::unique_ptr<ToolServer> tools;
         std::unique_ptr<Kernel> kernel;

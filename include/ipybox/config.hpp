@@ -203,7 +203,7 @@ inline json::object check_server_params(const json::value& value, const std::str
     const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
     const auto* params = value.if_object();
     if (!params) fail("must be an object with \"command\" (stdio) or \"url\" (HTTP)");
-    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "url", "headers", "type"};
+    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "sandbox", "url", "headers", "type"};
     static constexpr std::string_view clients[] = {"disabled", "autoApprove", "alwaysAllow", "timeout",
                                                    "description", "name", "icon", "gallery", "trust"};
     json::object result;
@@ -213,11 +213,13 @@ inline json::object check_server_params(const json::value& value, const std::str
             result[key] = item;
         } else if (std::find(std::begin(clients), std::end(clients), name) == std::end(clients)) {
             fail("unknown field \"" + std::string(name) +
-                 "\"; accepted: command, args, env, cwd (stdio) or url, headers (HTTP), and type");
+                 "\"; accepted: command, args, env, cwd, sandbox (stdio) or url, headers (HTTP), and type");
         }
     }
     if (result.contains("command") == result.contains("url"))
         fail("needs either \"command\" (stdio) or \"url\" (HTTP)");
+    if (result.contains("sandbox") && !result.contains("command"))
+        fail("\"sandbox\" confines a \"command\", and there is none");
     const auto string_field = [&](const char* name) {
         if (const auto* field = result.if_contains(name); field && !field->is_string())
             fail(std::string("\"") + name + "\" must be a string");

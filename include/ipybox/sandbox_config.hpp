@@ -10,6 +10,7 @@
 #include <boost/json/value.hpp>
 #include <filesystem>
 #include <initializer_list>
+#include <ipybox/detail/domain_rule.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
 #include <string>
@@ -87,30 +88,6 @@ private:
     const json::object& object_;
     std::string pointer_;
 };
-
-// A host name or *.name, as srt accepts it: letters, digits and hyphens, no address, no port.
-inline bool is_domain_rule(std::string_view rule) {
-    const bool wildcard = rule.starts_with("*.");
-    if (wildcard) rule.remove_prefix(2);
-    if (rule == "localhost") return !wildcard;
-    std::size_t labels = 0;
-    bool numeric = true;
-    for (std::size_t start = 0; start <= rule.size(); ++labels) {
-        const auto end = std::min(rule.find('.', start), rule.size());
-        const auto label = rule.substr(start, end - start);
-        if (label.empty() || label.size() > 63 || label.front() == '-' || label.back() == '-')
-            return false;
-        numeric = true;
-        for (const char c : label) {
-            const bool digit = c >= '0' && c <= '9';
-            if (!digit && c != '-' && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z'))
-                return false;
-            numeric = numeric && digit;
-        }
-        start = end + 1;
-    }
-    return labels >= 2 && !numeric && rule.size() <= 253;
-}
 
 // What srt keeps from being written in the working directory and in directories below it.
 inline constexpr std::string_view mandatory_protected[] = {
@@ -224,13 +201,17 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
     base.network = {};
     base.network.allow = network.strings("allowedDomains");
     base.network.deny = network.strings("deniedDomains");
-    for (const auto& [key, rules] : {std::pair("allowedDomains", &base.network.allow),
-                                     std::pair("deniedDomains", &base.network.deny)})
-        for (std::size_t i = 0; i < rules->size(); ++i)
-            if (!detail::is_domain_rule((*rules)[i]))
-                network.fail(key + ("/" + std::to_string(i)),
-                             "accepted are a host name such as example.com, or *.example.com for "
-                             "those below it");
+    const auto check_rules = [&](const std::string& key, const std::vector<std::string>& rules,
+                                 detail::RuleList list, const char* others) {
+        for (std::size_t i = 0; i < rules.size(); ++i)
+            if (!detail::parse_domain_rule(rules[i], list))
+                network.fail(key + "/" + std::to_string(i),
+                             std::string("accepted are a host name such as example.com, "
+                                         "*.example.com for those below it") +
+                                 others + ", each also with :port; no addresses");
+    };
+    check_rules("allowedDomains", base.network.allow, detail::RuleList::allow, "");
+    check_rules("deniedDomains", base.network.deny, detail::RuleList::deny, ", or * for all");
     if (!base.network.allow.empty()) base.network.mode = NetworkPolicy::Mode::allow_list;
 
     const auto* filesystem_settings = top.object("filesystem");
@@ -264,6 +245,7 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
 
     const bool git_config = files.boolean("allowGitConfig");
     base.readable.emplace_back("/");
+    base.readable.push_back(workspace);  // wherever it lies: a sandbox has its own /tmp
     for (auto& path : paths("allowRead", true)) base.readable.push_back(std::move(path));
     base.writable = paths("allowWrite", true);
     base.hidden.clear();

@@ -40,6 +40,8 @@ struct ToolServerOptions {
     std::size_t max_buffered = 256u << 20; // bytes of all bodies being received or handled
     std::size_t max_connections = 256;
     std::string session = "default";
+    // Makes the sandbox that "sandbox" in a server's parameters asks for; empty: none can be had.
+    std::function<std::unique_ptr<Sandbox>(json::object settings)> make_sandbox;
     // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
     std::shared_ptr<void> owner;
 };
@@ -49,7 +51,8 @@ struct ToolServerOptions {
 // destruction withdraws.
 class ToolServer {
 public:
-    // policy decides on every call; `servers` is the sandbox in which stdio servers run.
+    // policy decides on every call; `servers` is the sandbox in which stdio servers run that ask
+    // for none of their own.
     ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers, ApprovalPolicy& policy,
                ToolServerOptions options = {})
         : state_(std::make_shared<State>(registry, host, servers, policy, std::move(options))) {}
@@ -140,6 +143,7 @@ private:
             : name(std::move(n)), params(std::move(p)), changed(executor) {}
         std::string name;
         json::object params;
+        std::unique_ptr<Sandbox> sandbox;    // its own; outlives the client
         std::shared_ptr<McpClient> client;
         McpEra era = McpEra::detect;  // known from the second start on
         bool connecting = false;
@@ -266,6 +270,13 @@ private:
         for (const char* field : {"env", "headers"})
             if (const auto* values = params.if_contains(field))
                 for (const auto& entry : values->as_object()) state->secrets.add(std::string(entry.value().as_string()));
+        if (const auto settings = params.find("sandbox"); settings != params.end()) {
+            if (!state->options.make_sandbox) throw Error(errc::bad_config, where + ": \"sandbox\" is not supported here");
+            if (!settings->value().is_object()) throw Error(errc::bad_config, where + ": \"sandbox\" must be an object");
+            if (!server->sandbox) server->sandbox = state->options.make_sandbox(settings->value().get_object());
+            params.erase(settings);
+        }
+        Sandbox& sandbox = server->sandbox ? *server->sandbox : state->sandbox;
         auto transport = state->registry.make<McpTransport>(transport_of(params), state->host, params);
         McpClientOptions options;
         options.name = server->name;
@@ -280,7 +291,7 @@ private:
             if (auto changed = weak.lock()) changed->stale = true;
         };
         auto client = std::make_shared<McpClient>(state->host.executor, std::move(transport), std::move(options));
-        co_await client->connect(state->sandbox);
+        co_await client->connect(sandbox);
         server->era = client->era();
         server->stale = false;
         json::array tools = co_await client->list_tools();

@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 #include <linux/openat2.h>
 #include <pwd.h>
+#include <sched.h>
 #include <seccomp.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -775,8 +776,11 @@ private:
         if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
                         "a list of allowed hosts needs the channel \"network\" to their proxy");
-        if (policy.limits.scratch_inodes || policy.limits.workspace_size)
-            refuse("sandbox \"bubblewrap\" cannot limit files of the scratch space or the workspace");
+        if (policy.limits.workspace_size)
+            refuse("sandbox \"bubblewrap\" cannot limit the size of the workspace");
+        if (policy.limits.scratch_inodes && !can_make_namespaces())
+            refuse("sandbox \"bubblewrap\" cannot limit the number of files in the scratch space "
+                   "here: only bwrap may make user namespaces");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         SpawnRequest request;
@@ -817,6 +821,7 @@ private:
         options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
         std::move(argv.begin(), argv.end(), std::back_inserter(command));
         options.fill(request, bwrap_, std::move(command));
+        if (policy.limits.scratch_inodes && !without("limits")) limit_inodes(request, policy.limits);
         return std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
                                           std::move(group));
     }
@@ -927,22 +932,65 @@ private:
             }
         }
         options.add("--proc", "/proc", "--dev", "/dev");
-        add_scratch(options, policy, "/dev/shm", "1777");
+        add_scratch(options, policy, "/dev/shm", 0);
     }
 
+    // number: 0 is /dev/shm, the others are counted from 1.
     static void add_scratch(Options& options, const SandboxPolicy& policy, const fs::path& path,
-                            const char* mode) {
-        if (policy.limits.scratch_size)
+                            int number) {
+        if (policy.limits.scratch_inodes && !without("limits"))
+            return options.add("--bind", "/sys/" + std::to_string(number), path);
+        if (policy.limits.scratch_size && !without("limits"))
             options.add("--size", std::to_string(*policy.limits.scratch_size));
-        options.add("--perms", mode, "--tmpfs", path);
+        options.add("--perms", path.parent_path() == "/home" ? "0700" : "1777", "--tmpfs", path);
+    }
+
+    // bwrap starts with file systems that it binds, made as launcher/scratch.cpp tells.
+    void limit_inodes(SpawnRequest& request, const Limits& limits) const {
+        constexpr int image = 9;  // below what Options hands over
+        std::string mounts = "mode=1777,nr_inodes=" + std::to_string(*limits.scratch_inodes);
+        if (limits.scratch_size) mounts += ",size=" + std::to_string(*limits.scratch_size);
+        std::vector<std::string> argv = {"/proc/self/fd/" + std::to_string(image), "scratch",
+                                         std::move(mounts), std::to_string(scratch_places), "--"};
+        std::move(request.argv.begin(), request.argv.end(), std::back_inserter(argv));
+        request.argv = std::move(argv);
+        request.fds.emplace_back(launcher_file(), image);
+    }
+
+    // The launcher as a file that can be executed, made when it is first needed.
+    int launcher_file() const {
+        static const UniqueFd file = [] {
+            UniqueFd made(::memfd_create("ipybox-launcher", MFD_CLOEXEC));
+            const auto image = detail::launcher_image();
+            if (!made ||
+                ::write(made.get(), image.data(), image.size()) != static_cast<ssize_t>(image.size()))
+                throw Error(errc::io_error, "cannot keep the launcher in memory: " + errno_text());
+            return made;
+        }();
+        return file.get();
+    }
+
+    // Whether a program that is not bwrap may make user namespaces; AppArmor may know better.
+    static bool can_make_namespaces() {
+        static const bool able = [] {
+            const detail::BlockSignals blocked;
+            const pid_t pid = ::fork();
+            if (pid == 0) ::_exit(::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 ? 0 : 1);
+            int status = 1;
+            while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+            }
+            return pid > 0 && status == 0;
+        }();
+        return able;
     }
 
     static void add_view(Options& options, const SandboxPolicy& policy, const View& view) {
         std::vector<fs::path> frozen;
+        int scratch = 0;
         for (const auto& [path, rule] : view.mounts()) {
             switch (view.kind(path)) {
                 case View::Kind::scratch:
-                    add_scratch(options, policy, path, path == "/tmp" ? "1777" : "0700");
+                    add_scratch(options, policy, path, ++scratch);
                     break;
                 case View::Kind::writable:
                     options.add("--bind", path, path);
@@ -1047,6 +1095,7 @@ private:
         found.filesystem = found.network_none = found.process_isolation = true;
         found.unix_sockets = found.wall_time = found.scratch_size = true;
         found.network_allow_list = found.limits_per_process = true;
+        found.scratch_inodes = can_make_namespaces();
         try {
             const Cgroup trial(std::uint64_t{1} << 30);
             found.memory_total = true;
@@ -1085,6 +1134,8 @@ private:
         while (!text.empty() && text.back() == '\n') text.pop_back();
         return text;
     }
+
+    static constexpr int scratch_places = 3;  // /dev/shm, /tmp and the home directory
 
     asio::any_io_executor executor_;
     std::string filter_;

@@ -110,10 +110,16 @@ BOOST_AUTO_TEST_CASE(domains_make_an_allow_list) {
     BOOST_TEST((apply(R"({"network": {"allowedDomains": []}})").network.mode ==
                 NetworkPolicy::Mode::none));
     for (const char* domain :
-         {"*", "*.com", "http://example.com", "example.com:443", "10.0.0.1", "a..b", "-a.com",
-          "a.com\\u0000.b", "example.com/x", "*.*.com", "ex ample.com", "example.com.", "a.1"})
+         {"*", "*.com", "http://example.com", "example.com:0", "10.0.0.1", "a..b", "-a.com",
+          "a.com\\u0000.b", "example.com/x", "*.*.com", "ex ample.com", "example.com.", "a.1", "a.0x1f", "com",
+          "[2001:db8::1]:443"})
         fails(std::string(R"({"network": {"allowedDomains": ["ok.com", ")") + domain + R"("]}})",
               "/network/allowedDomains/1");
+    // Ports as in srt, and a deny list may name everything.
+    const auto ports = apply(R"({"network": {"allowedDomains": ["example.com:443", "*.a.org:8443"],
+                                             "deniedDomains": ["*:25", "*"]}})");
+    BOOST_TEST((ports.network.allow == std::vector<std::string>{"example.com:443", "*.a.org:8443"}));
+    BOOST_TEST((ports.network.deny == std::vector<std::string>{"*:25", "*"}));
 }
 
 BOOST_AUTO_TEST_CASE(settings_without_meaning_on_linux_are_accepted) {
