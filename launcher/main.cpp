@@ -18,6 +18,8 @@
 #include <initializer_list>
 
 #include "forward.hpp"
+#include "guard.hpp"
+#include "relay.hpp"
 #include "scratch.hpp"
 
 namespace {
@@ -32,7 +34,11 @@ constexpr const char* usage =
     "                        no abstract sockets or signals of processes outside\n"
     "  --writable PATH       a file or directory that may be written; repeatable\n"
     "  --seccomp FD          a system call filter, read from a descriptor\n"
-    "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n";
+    "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
+    "usage: ipybox-launcher relay\n"
+    "Runs what standard input says, and carries its loopback connections over standard input and output.\n"
+    "usage: ipybox-launcher guard COMMAND [ARGUMENT]...\n"
+    "Runs COMMAND and ends everything it started when it ends, or our parent.\n";
 
 [[noreturn]] void fail(const char* what, const char* detail) {
     std::fprintf(stderr, "ipybox-launcher: %s%s%s: %s\n", what, *detail ? " " : "", detail,
@@ -158,6 +164,8 @@ void apply_filter(int file) {
 int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "scratch") == 0) return scratch_main(argc - 1, argv + 1);
     if (argc > 1 && std::strcmp(argv[1], "--help") == 0) return std::fputs(usage, stdout) < 0;
+    if (argc > 1 && std::strcmp(argv[1], "relay") == 0) return relay_main(argc - 1, argv + 1);
+    if (argc > 1 && std::strcmp(argv[1], "guard") == 0) return guard_main(argc - 1, argv + 1);
 
     Forwarder forwarder;
     bool landlock = false;

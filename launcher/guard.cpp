@@ -1,0 +1,73 @@
+#include "guard.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "descendants.hpp"
+
+int guard_main(int argc, char** argv) {
+    if (argc < 2) {
+        fputs("ipybox guard: no command\n", stderr);
+        return 125;
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    // Until here the parent's end kills us, as whoever started us has arranged; from here on it
+    // is a signal that can be handled.
+    const pid_t parent = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    const pid_t guard = getpid();
+    const pid_t command = fork();
+    if (command == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+        if (getppid() != guard) _exit(127);
+        sigprocmask(SIG_SETMASK, &before, nullptr);
+        execv(argv[1], argv + 1);
+        dprintf(2, "ipybox guard: cannot start %s: %s\n", argv[1], strerror(errno));
+        _exit(127);
+    }
+    if (command < 0) {
+        fprintf(stderr, "ipybox guard: fork: %s\n", strerror(errno));
+        return 125;
+    }
+    // The ends of these streams must be seen by those who use them.
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null >= 0) {
+        dup2(null, 0);
+        dup2(null, 1);
+    }
+    for (;;) {
+        const int number = sigwaitinfo(&all, nullptr);
+        if (getppid() != parent) {
+            // Time for the command to remove its files.
+            kill(command, SIGTERM);
+            const timespec patience = {1, 0};
+            sigset_t child;
+            sigemptyset(&child);
+            sigaddset(&child, SIGCHLD);
+            sigtimedwait(&child, nullptr, &patience);
+            kill_all();
+            return 128 + SIGTERM;
+        }
+        if (number == SIGCHLD) {
+            for (int status = 0;;) {
+                const pid_t ended = waitpid(-1, &status, WNOHANG);
+                if (ended <= 0) break;
+                if (ended != command) continue;
+                kill_all();
+                return exit_code(status);
+            }
+        } else if (number == SIGTERM || number == SIGINT || number == SIGHUP) {
+            kill(command, number);
+        }
+    }
+}
