@@ -1,4 +1,5 @@
-// IPython kernels as processes of this machine, spoken to over Unix sockets by ZeroMQ.
+// IPython kernels as processes of this machine, spoken to over Unix sockets by ZeroMQ. Where the
+// guest cannot make any, it listens on loopback ports, to which the sandbox's own sockets lead.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/inotify.h>
@@ -31,6 +32,8 @@ using Descriptor = asio::posix::stream_descriptor;
 // What the connection file calls ports; a socket's path is <ip>-<port>.
 enum Port { shell_port = 1, iopub_port, stdin_port, control_port, heartbeat_port };
 constexpr Port used_ports[] = {shell_port, iopub_port, control_port};
+
+std::string socket_name(Port port) { return "s-" + std::to_string(port); }
 
 // A socket path of 108 bytes must hold the guest's directory, "/s-N" and a NUL.
 constexpr std::size_t longest_directory = 100;
@@ -197,6 +200,8 @@ struct Link : std::enable_shared_from_this<Link> {
     std::string key;
     WireSession session;
     PrivateDirectory directory;
+    // Where the sandbox listens for us, out of the guest's sight; absent when the guest does.
+    std::optional<PrivateDirectory> relayed;
     std::shared_ptr<SandboxedProcess> process;
     std::optional<Descriptor> pidfd;
     std::optional<Descriptor> created;  // inotify, until the sockets exist
@@ -209,7 +214,7 @@ struct Link : std::enable_shared_from_this<Link> {
     bool stopping = false;
     bool closed = false;
     bool exited = false;
-    bool disconnected = false;
+    bool shell_lost = false, iopub_lost = false;
     Clock::time_point end_grace = never;    // when the last words of an ended kernel are over
     std::optional<Error> failure;
 
@@ -234,6 +239,7 @@ struct Link : std::enable_shared_from_this<Link> {
         context.close();
         sockets.clear();
         directory.remove();
+        relayed.reset();
         changed.notify();
     }
 
@@ -305,8 +311,12 @@ struct Link : std::enable_shared_from_this<Link> {
         port.socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(session.limits().bytes));
         // The kernel binds a path shortly before it listens there.
         port.socket.set(zmq::sockopt::reconnect_ivl, 5);
+        // A relayed connection is there before the kernel is.
+        if (relayed) port.socket.set(zmq::sockopt::handshake_ivl, 0);
         if (type == zmq::socket_type::sub) port.socket.set(zmq::sockopt::subscribe, "");
-        const auto handle = directory.open_socket("s-" + std::to_string(number), guest);
+        const auto handle = relayed ? relayed->open_socket(socket_name(number), ::geteuid())
+                                    : directory.open_socket(socket_name(number), guest);
+        if (!handle) fail_io("the sandbox does not listen for the kernel's messages");
         const int fixed = ::fcntl(handle.get(), F_DUPFD_CLOEXEC, 3);
         if (fixed < 0) fail_io("cannot keep a handle on the kernel's socket");
         sockets.emplace_back(fixed);
@@ -325,7 +335,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     bool sockets_exist() const {
         for (const auto port : used_ports)
-            if (!directory.open_socket("s-" + std::to_string(port), guest)) return false;
+            if (!directory.open_socket(socket_name(port), guest)) return false;
         return true;
     }
 
@@ -461,23 +471,27 @@ struct Link : std::enable_shared_from_this<Link> {
         const auto from_shell = [this](const WireMessage& message) { handle_shell(message); };
         if (receive(shell, from_shell)) return true;
         zmq::message_t event;
-        for (Port* port : {&shell_monitor, &iopub_monitor})
-            while (receive_part(*port, event)) disconnected = true;
-        return false;
+        bool lost = false;
+        while (receive_part(shell_monitor, event)) lost = shell_lost = true;
+        while (receive_part(iopub_monitor, event)) lost = iopub_lost = true;
+        return lost;  // what came just before may be there only now
     }
 
     // Nothing is left to read; is there a reason to stop waiting? Sets end_grace when a reason is
     // near: an ended process may still have words on their way, a lost connection usually means
     // that the process is just ending.
     bool is_over() {
-        if (!exited && !disconnected) return false;
-        if (end_grace == never) end_grace = Clock::now() + 500ms;
-        return (exited && disconnected) || Clock::now() >= end_grace;
+        if (!exited && !lost()) return false;
+        if (end_grace == never) end_grace = Clock::now() + patience();
+        return (exited && shell_lost && iopub_lost) || Clock::now() >= end_grace;
     }
+    bool lost() const { return shell_lost || iopub_lost; }
+    // How far the ends of a connection and of the process may lie apart.
+    Duration patience() const { return relayed ? 3s : 500ms; }
 
     awaitable<std::string> ending() {
         const auto held = process;
-        const auto status = co_await held->wait(Clock::now() + 500ms);
+        const auto status = co_await held->wait(Clock::now() + patience());
         if (!status) co_return std::string();
         co_return exit_text(*status);
     }
@@ -606,7 +620,7 @@ public:
             } catch (const Error&) {
                 // It takes no more requests, so it is killed now.
             }
-            const auto deadline = Clock::now() + 1s;
+            const auto deadline = Clock::now() + std::max<Duration>(1s, link->patience());
             while (!link->closed && !link->failure && !link->exited && Clock::now() < deadline)
                 co_await link->changed.wait(deadline);
         }
@@ -648,7 +662,11 @@ public:
         auto link = std::make_shared<Link>(executor_, spec, sandbox.guest_user(spec.policy), limits_);
         // From here on, leaving this function in any way ends the kernel and removes its files.
         std::unique_ptr<Kernel> kernel = std::make_unique<ZmqKernel>(link);
-        watch_directory(link);
+        const auto able = co_await sandbox.probe();
+        if (able.unix_sockets)
+            watch_directory(link);
+        else
+            link->relayed.emplace(::geteuid());
         co_await launch(sandbox, std::move(spec), link);
         co_await connect(link, deadline);
         co_await first_answer(link, deadline);
@@ -675,13 +693,15 @@ private:
                                               std::to_string(longest_directory) + " bytes: " +
                                               guest.string());
         json::object file;
-        file["transport"] = "ipc";
-        file["ip"] = (guest / "s").string();
+        file["transport"] = link->relayed ? "tcp" : "ipc";
+        file["ip"] = link->relayed ? "127.0.0.1" : (guest / "s").string();
         file["shell_port"] = shell_port;
         file["iopub_port"] = iopub_port;
         file["stdin_port"] = stdin_port;
         file["control_port"] = control_port;
         file["hb_port"] = heartbeat_port;
+        auto channels = std::move(spec.channels);
+        if (link->relayed) listen_inside(sandbox, *link->relayed, file, channels);
         file["signature_scheme"] = "hmac-sha256";
         file["key"] = link->key;
         link->directory.write_file("connection.json", json::serialize(file), link->guest);
@@ -701,16 +721,32 @@ private:
         if (!spec.extensions.empty())
             argv.emplace_back("--IPKernelApp.reraise_ipython_extension_failures=True");
         for (const auto& extension : spec.extensions) argv.push_back("--ext=" + extension);
-        auto channels = std::move(spec.channels);
         channels.push_back(std::move(channel));
         link->process = co_await sandbox.launch(std::move(spec.policy), std::move(argv),
                                                 std::move(channels), Stdio::tail);
         link->watch_process();
     }
 
+    // Gives the kernel ports to listen on, and the sandbox the sockets that lead there.
+    static void listen_inside(Sandbox& sandbox, const PrivateDirectory& directory,
+                              json::object& file, std::vector<Channel>& channels) {
+        // Nobody uses the others: the kernel chooses.
+        file["stdin_port"] = file["hb_port"] = 0;
+        for (const auto& [port, name] :
+             {std::pair(shell_port, "shell"), {iopub_port, "iopub"}, {control_port, "control"}}) {
+            Channel channel;
+            channel.name = name;
+            channel.host_path = directory.path() / socket_name(port);
+            channel.kind = Channel::Kind::listener;
+            const auto address = sandbox.guest_address(channel);
+            file[std::string(name) + "_port"] = std::stoi(address.substr(address.rfind(':') + 1));
+            channels.push_back(std::move(channel));
+        }
+    }
+
     // Waits until the kernel has bound its sockets, then connects to them.
     static awaitable<void> connect(LinkPtr link, Clock::time_point deadline) {
-        while (!link->sockets_exist()) {
+        while (!link->relayed && !link->sockets_exist()) {
             co_await require_start(link, deadline);
             std::array<char, 4096> events;
             while (::read(link->created->native_handle(), events.data(), events.size()) > 0) {}
@@ -769,7 +805,7 @@ private:
                        "the kernel ended while it started (" + how +
                            "); `ipybox doctor` checks what it needs" + tail);
         }
-        if (link->disconnected && link->is_over()) link->fail_protocol("it closed its connection");
+        if (link->lost() && link->is_over()) link->fail_protocol("it closed its connection");
         if (Clock::now() >= deadline)
             link->fail(errc::timed_out,
                        "the kernel did not start in time; raise kernel_init_timeout, or see why it "

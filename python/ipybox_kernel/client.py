@@ -1,4 +1,4 @@
-"""The tool client: one HTTP/1.1 request over the Unix socket that the host gave to this kernel.
+"""The tool client: one HTTP/1.1 request over the socket that the host gave to this kernel.
 
 Written on plain sockets because http.client alone costs more than the rest of a call.
 """
@@ -40,11 +40,21 @@ class _Idle(threading.local):
 _idle = _Idle()
 
 
-def _address() -> str:
-    path = os.environ.get("IPYBOX_TOOL_SOCKET")
-    if not path:
+def _open() -> tuple[socket.socket, Any]:
+    """A fresh socket, and what to connect it to: a path, or HOST:PORT where Unix sockets cannot be made."""
+    address = os.environ.get("IPYBOX_TOOL_SOCKET")
+    if not address:
         raise ToolRunnerError("tool calls are not available: this kernel was started without a tool server")
-    return path
+    try:
+        if address.startswith("/"):
+            return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), address
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ToolRunnerError(f"cannot reach the tool server: {error}") from None
+    # The end of a large request must not wait for an acknowledgement of its beginning.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    host, _, port = address.rpartition(":")
+    return connection, (host, int(port))
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -123,9 +133,9 @@ def _take() -> socket.socket:
         if _idle.owner == os.getpid():
             return connection
         connection.close()
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection, address = _open()
     try:
-        connection.connect(_address())
+        connection.connect(address)
     except OSError as error:
         connection.close()
         raise ToolRunnerError(f"cannot reach the tool server: {error}") from None
@@ -163,10 +173,11 @@ async def send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     _flush()
     loop = asyncio.get_running_loop()
     response = _Response()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    connection, address = _open()
+    with connection:
         connection.setblocking(False)
         try:
-            await loop.sock_connect(connection, _address())
+            await loop.sock_connect(connection, address)
             await loop.sock_sendall(connection, request)
             while not response.feed(await loop.sock_recv(connection, 1 << 18)):
                 pass
