@@ -2,19 +2,16 @@
 // made of nothing but what the policy names and the system's own programs; inside, the launcher adds
 // a system call filter, Landlock and limits, and carries the way to the network proxy.
 #include <fcntl.h>
-#include <fnmatch.h>
-#include <linux/openat2.h>
-#include <pwd.h>
 #include <sched.h>
 #include <seccomp.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <deque>
 #include <ipybox/cgroup.hpp>
+#include <ipybox/guest_identity.hpp>
+#include <ipybox/guest_view.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
 #include <launcher_image.hpp>
@@ -23,14 +20,10 @@
 namespace {
 using namespace ipybox;
 namespace fs = std::filesystem;
+using detail::absolute_path, detail::check_reach, detail::errno_text, detail::Placeholders,
+    detail::refuse, detail::View, detail::within;
 
-constexpr uid_t nobody = 65534;
 constexpr std::size_t max_options = 8'000;     // bwrap itself gives up at 9000
-constexpr std::size_t max_searched = 500'000;  // files looked at for hidden ones
-
-[[noreturn]] void refuse(const std::string& why) { throw Error(errc::sandbox_refused, why); }
-
-std::string errno_text() { return std::strerror(errno); }
 
 // The tests build this file a second time, with walls that can be taken down one by one: an attack
 // that fails with all of them must get through without the one that is said to stop it.
@@ -159,445 +152,6 @@ private:
     }
 
     std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter_;
-};
-
-// ---- whose rights the guest has -----------------------------------------------------------------
-
-Identity identity_of(uid_t user) {
-    char buffer[4096];
-    passwd entry{};
-    passwd* found = nullptr;
-    ::getpwuid_r(user, &entry, buffer, sizeof buffer, &found);
-    return {user, found != nullptr ? found->pw_gid : static_cast<gid_t>(user)};
-}
-
-struct Access {
-    fs::path path;
-    int mode;  // R_OK | W_OK | X_OK
-};
-
-// The index of the first access that is not granted; asked as somebody else in a child process,
-// because only the kernel knows what modes, groups and ACLs add up to.
-std::optional<std::size_t> first_refused(const std::optional<Identity>& who,
-                                         const std::vector<Access>& wanted) {
-    const auto check = [&wanted]() noexcept -> int {
-        for (std::size_t i = 0; i < wanted.size(); ++i)
-            if (::access(wanted[i].path.c_str(), wanted[i].mode) != 0) return static_cast<int>(i);
-        return -1;
-    };
-    int answer = -1;
-    if (!who) {
-        answer = check();
-    } else {
-        auto [reader, writer] = detail::make_pipe();
-        pid_t pid = -1;
-        {
-            const detail::BlockSignals blocked;
-            pid = ::fork();
-            if (pid == 0) {
-                answer = 0;
-                if (::setgroups(0, nullptr) == 0 &&
-                    ::setresgid(who->group, who->group, who->group) == 0 &&
-                    ::setresuid(who->user, who->user, who->user) == 0)
-                    answer = check();
-                const auto sent = ::write(writer.get(), &answer, sizeof answer);
-                ::_exit(sent == sizeof answer ? 0 : 1);
-            }
-        }
-        if (pid < 0) throw Error(errc::io_error, "fork failed: " + errno_text());
-        writer.reset();
-        ssize_t count = 0;
-        do count = ::read(reader.get(), &answer, sizeof answer);
-        while (count < 0 && errno == EINTR);
-        if (count != sizeof answer) answer = 0;
-        while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-        }
-    }
-    return answer < 0 ? std::nullopt : std::optional<std::size_t>(answer);
-}
-
-// ---- paths that hold while they are absent ------------------------------------------------------
-
-// Files and directories made on the host so that there is something to mount over. They are empty,
-// read-only and carry a time stamp that tells them from anything else, so that one left behind by
-// a crash is recognised. Several sandboxes may share one; a lock tells whether it is in use.
-class Placeholders {
-public:
-    Placeholders() = default;
-    Placeholders(Placeholders&&) = default;
-    Placeholders& operator=(Placeholders&&) = delete;
-    ~Placeholders() {
-        for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
-            struct stat now {};
-            struct stat ours {};
-            // Removing it would take the mount away from another sandbox that still uses it.
-            if (::flock(held->file.get(), LOCK_EX | LOCK_NB) != 0) continue;
-            if (::fstat(held->file.get(), &ours) == 0 && is_ours(ours) &&
-                ::fstatat(held->parent.get(), held->name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
-                now.st_ino == ours.st_ino && now.st_dev == ours.st_dev)
-                ::unlinkat(held->parent.get(), held->name.c_str(),
-                           S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0);
-        }
-    }
-
-    static bool is_ours(const struct stat& file) {
-        return file.st_mtim.tv_sec == stamp &&
-               (S_ISDIR(file.st_mode) || (S_ISREG(file.st_mode) && file.st_size == 0));
-    }
-
-    // Makes parent/name, or adopts what an earlier run made. False when nobody can create
-    // anything there, so that there is nothing to protect.
-    bool hold(const UniqueFd& parent, const std::string& name, bool directory) {
-        for (int attempt = 0; attempt < 100; ++attempt) {
-            const bool made = create(parent, name, directory);
-            if (!made && (errno == EROFS || errno == EACCES || errno == EPERM)) return false;
-            if (!made && errno != EEXIST)
-                throw Error(errc::io_error, "cannot protect " + name + ": " + errno_text());
-            Held held{UniqueFd(::fcntl(parent.get(), F_DUPFD_CLOEXEC, 3)), name,
-                      UniqueFd(::openat(parent.get(), name.c_str(),
-                                        O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
-            if (!held.file) continue;
-            if (made) {
-                // Whatever the umask is, another user of the workspace can recognise it.
-                ::fchmod(held.file.get(), directory ? 0555 : 0444);
-                const timespec times[2] = {{stamp, 0}, {stamp, 0}};
-                ::futimens(held.file.get(), times);
-            }
-            // Another sandbox may be removing it at this moment: look again once it is locked.
-            struct stat locked {};
-            struct stat now {};
-            if (::flock(held.file.get(), LOCK_SH | LOCK_NB) == 0 &&
-                ::fstat(held.file.get(), &locked) == 0 &&
-                ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
-                now.st_ino == locked.st_ino && now.st_dev == locked.st_dev) {
-                held_.push_back(std::move(held));
-                return true;
-            }
-        }
-        throw Error(errc::io_error, "cannot protect " + name + ": it keeps changing");
-    }
-
-private:
-    struct Held {
-        UniqueFd parent;
-        std::string name;
-        UniqueFd file;
-    };
-    static constexpr long stamp = 424'242;
-
-    static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
-        if (directory) return ::mkdirat(parent.get(), name.c_str(), 0555) == 0;
-        return static_cast<bool>(UniqueFd(
-            ::openat(parent.get(), name.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444)));
-    }
-
-    std::deque<Held> held_;
-};
-
-// ---- what the guest sees ------------------------------------------------------------------------
-
-std::vector<std::string> components(const fs::path& path) {
-    std::vector<std::string> parts;
-    for (const auto& part : path) parts.push_back(part);
-    return parts;
-}
-
-// Is `path` the directory `root` or below it?
-bool within(const fs::path& path, const fs::path& root) {
-    const auto [end, ignored] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-    return end == root.end();
-}
-
-bool has_wildcard(std::string_view pattern) {
-    return pattern.find_first_of("*?[\\") != std::string_view::npos;
-}
-
-bool name_match(const std::string& pattern, const char* name) {
-    return has_wildcard(pattern) && ::fnmatch(pattern.c_str(), name, 0) == 0;
-}
-
-// `*`, `?` and `[]` inside a component, `**` for any number of components.
-bool glob_match(const std::vector<std::string>& pattern, std::size_t p,
-                const std::vector<std::string>& path, std::size_t at) {
-    for (; p < pattern.size(); ++p, ++at) {
-        if (pattern[p] == "**") {
-            for (std::size_t skip = at; skip <= path.size(); ++skip)
-                if (glob_match(pattern, p + 1, path, skip)) return true;
-            return false;
-        }
-        if (at == path.size()) return false;
-        if (pattern[p] != path[at] && !name_match(pattern[p], path[at].c_str())) return false;
-    }
-    return at == path.size();
-}
-
-fs::path absolute_path(const fs::path& path) {
-    if (!path.is_absolute())
-        throw Error(errc::bad_argument, "the sandbox needs absolute paths, not " + path.string());
-    auto normal = path.lexically_normal();
-    return normal.has_filename() || normal == "/" ? normal : normal.parent_path();
-}
-
-// Collects the mounts of one guest. The most specific path wins; at one path the stricter rule;
-// nothing below a protected path is writable.
-class View {
-public:
-    using Patterns = std::vector<std::vector<std::string>>;  // split into components
-    enum class Kind { scratch, readable, writable, write_protected, hidden };
-
-    explicit View(const SandboxPolicy& policy) {
-        for (const auto& path : policy.readable) add_root(path, Kind::readable);
-        for (const auto& path : policy.writable) add_root(path, Kind::writable);
-        if (without("view")) add_root("/", Kind::readable);
-        if (!without("protect"))
-            for (const auto& path : policy.write_protected) protect(absolute_path(path));
-        if (!without("hidden"))
-            hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
-        if (!without("view")) hide_host_sockets();
-        add(fs::path("/tmp"), Kind::scratch);
-        const auto home = policy.env.find("HOME");
-        if (home != policy.env.end() && home->second.starts_with('/') &&
-            !root_of(absolute_path(home->second)))
-            add(absolute_path(home->second), Kind::scratch);
-    }
-
-    // In the order of mounting: a directory comes before what lies in it.
-    const std::map<fs::path, Kind>& mounts() const { return mounts_; }
-    bool whole_disk() const { return mounts_.contains("/"); }
-    bool holds_below(const fs::path& directory) const {
-        const auto next = mounts_.upper_bound(directory);
-        return next != mounts_.end() && within(next->first, directory);
-    }
-    Kind kind(const fs::path& path) const {
-        const auto chosen = mounts_.at(path);
-        if (chosen != Kind::writable) return chosen;
-        for (const auto& [other, rule] : mounts_)
-            if (rule == Kind::write_protected && within(path, other)) return rule;
-        return chosen;
-    }
-    std::vector<Access> accesses() const {
-        std::vector<Access> wanted;
-        for (const auto& [path, rule] : roots_) {
-            const bool enter = fs::is_directory(path);
-            wanted.push_back(
-                {path, R_OK | (enter ? X_OK : 0) | (rule == Kind::writable ? W_OK : 0)});
-        }
-        return wanted;
-    }
-    Placeholders take_placeholders() { return std::move(placeholders_); }
-
-private:
-    void add(const fs::path& path, Kind rule) {
-        const auto [place, fresh] = mounts_.try_emplace(path, rule);
-        if (!fresh) place->second = std::max(place->second, rule);
-    }
-
-    void add_root(const fs::path& given, Kind rule) {
-        const auto path = absolute_path(given);
-        for (const auto* own : {"/proc", "/dev", "/run/ipybox"})
-            if (within(path, own)) refuse("the sandbox has its own " + path.string());
-        if (path == "/" && rule == Kind::writable) refuse("the whole disk cannot be made writable");
-        add(path, rule);
-        const auto [place, fresh] = roots_.try_emplace(path, rule);
-        if (!fresh) place->second = std::max(place->second, rule);
-    }
-
-    // The innermost root around a path.
-    std::optional<std::pair<fs::path, Kind>> root_of(const fs::path& path) const {
-        std::optional<std::pair<fs::path, Kind>> found;
-        for (const auto& root : roots_)
-            if (within(path, root.first)) found = root;
-        return found;
-    }
-
-    static std::string lstat_failure(const fs::path& path) {
-        return "cannot look at " + path.string() + ": " + errno_text();
-    }
-
-    void protect(const fs::path& path) {
-        const auto root = root_of(path);
-        if (!root || root->second != Kind::writable) return;  // not writable anyway
-        if (path == root->first) return add(path, Kind::write_protected);
-        auto at = root->first;
-        UniqueFd directory(::open(at.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-        if (!directory) throw Error(errc::io_error, lstat_failure(at));
-        const auto names = components(path.lexically_relative(at));
-        for (std::size_t i = 0; i < names.size(); ++i) {
-            const bool last = i + 1 == names.size();
-            at /= names[i];
-            struct stat found {};
-            if (::fstatat(directory.get(), names[i].c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
-                if (errno != ENOENT) throw Error(errc::io_error, lstat_failure(at));
-                if (placeholders_.hold(directory, names[i], !last)) add(at, Kind::write_protected);
-                return;
-            }
-            if (S_ISLNK(found.st_mode))
-                refuse(at.string() +
-                       " is a symbolic link and cannot be write-protected: put the "
-                       "file itself there");
-            const bool left_over = Placeholders::is_ours(found);
-            if (left_over) placeholders_.hold(directory, names[i], S_ISDIR(found.st_mode));
-            if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
-            // A mount of its own: the guest cannot rename it and put another in its place.
-            add(at, Kind::writable);
-            directory.reset(::openat(directory.get(), names[i].c_str(),
-                                     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-            if (!directory) throw Error(errc::io_error, lstat_failure(at));
-        }
-    }
-
-    void hide(const std::vector<std::string>& patterns, const fs::path& cwd) {
-        Patterns anywhere, anchored;
-        for (auto pattern : patterns) {
-            if (pattern.ends_with("/**")) pattern.resize(pattern.size() - 3);
-            const fs::path normal = fs::path(pattern).lexically_normal();
-            if (pattern.empty() || normal.string().starts_with(".."))
-                throw Error(errc::bad_argument, "\"" + pattern +
-                                                    "\" hides nothing: patterns are "
-                                                    "relative to the workspace or absolute");
-            const auto parts = components(normal);
-            const bool free = parts[0] == "**" && parts.size() > 1;
-            const fs::path rest = free ? normal.lexically_relative("**") : normal;
-            if (!has_wildcard(rest.string()))
-                hide_absent(normal.is_absolute() ? normal : cwd / rest);
-            if (normal.is_absolute()) {
-                hide_absolute(normal, parts);
-            } else if (!has_wildcard(normal.string())) {
-                for (const auto& [root, rule] : roots_) hide_path(root / normal);
-            } else {
-                (free ? anywhere : anchored).push_back(parts);
-            }
-        }
-        for (const auto& [root, rule] : roots_) {
-            if (within(root, "/usr")) continue;
-            // A search of an outer directory has met what may lie anywhere in this one.
-            const bool inner =
-                std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
-                    return other.first != root && within(root, other.first);
-                });
-            auto wanted = anchored;
-            if (!inner) wanted.insert(wanted.end(), anywhere.begin(), anywhere.end());
-            if (wanted.empty() || !fs::is_directory(fs::symlink_status(root))) continue;
-            std::vector<std::string> below;
-            search(root, below, wanted);
-        }
-    }
-
-    void hide_absolute(const fs::path& pattern, const std::vector<std::string>& parts) {
-        if (!has_wildcard(pattern.string())) return hide_path(pattern);
-        std::size_t fixed = 0;
-        fs::path start;
-        while (!has_wildcard(parts[fixed])) start /= parts[fixed++];
-        for (const auto& [root, rule] : roots_) {
-            const bool inside = within(start, root);
-            if (!inside && !within(root, start)) continue;
-            const fs::path& from = inside ? start : root;
-            if (!fs::is_directory(fs::symlink_status(from))) continue;
-            std::vector<std::string> below = components(from);
-            search(from, below, {parts});
-            if (inside) return;
-        }
-    }
-
-    // `below` is what the patterns are matched against: the components of `directory` itself, or
-    // of the way to it from a root.
-    void search(const fs::path& directory, std::vector<std::string>& below,
-                const Patterns& patterns) {
-        std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
-        // Its owner could open it again: what cannot be searched is hidden as a whole.
-        if (!listing && errno == EACCES) return add(directory, Kind::hidden);
-        if (!listing && errno == ENOENT) return;
-        if (!listing) throw Error(errc::io_error, lstat_failure(directory));
-        std::vector<std::string> directories;
-        while (const dirent* entry = ::readdir(listing.get())) {
-            const char* name = entry->d_name;
-            if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
-            if (++searched_ > max_searched)
-                refuse("more than " + std::to_string(max_searched) +
-                       " files lie below the readable and writable paths, too many to search for "
-                       "hidden ones: name fewer paths, or hide files by their full path");
-            // Most names fail at the pattern's last part: tens of thousands of files may lie here.
-            const bool matches =
-                std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
-                    if (pattern.back() != name && !name_match(pattern.back(), name)) return false;
-                    below.emplace_back(name);
-                    const bool all = glob_match(pattern, 0, below, 0);
-                    below.pop_back();
-                    return all;
-                });
-            bool is_directory = entry->d_type == DT_DIR;
-            if (entry->d_type == DT_UNKNOWN)
-                is_directory = fs::is_directory(fs::symlink_status(directory / name));
-            if (matches)
-                hide_path(directory / name);
-            else if (is_directory)
-                directories.emplace_back(name);
-        }
-        // One directory open at a time: the guest decides how deep they are nested.
-        listing.reset();
-        for (const auto& name : directories) {
-            below.push_back(name);
-            search(directory / name, below, patterns);
-            below.pop_back();
-        }
-    }
-
-    // A read-only mount does not keep anyone from connecting to a socket. Those that are paths of
-    // the policy themselves are meant to be seen.
-    void hide_host_sockets() {
-        const auto listing = detail::read_proc("/proc/net/unix");
-        for (std::size_t start = 0; start < listing.size();) {
-            const auto end = std::min(listing.find('\n', start), listing.size());
-            const auto line = std::string_view(listing).substr(start, end - start);
-            start = end + 1;
-            const auto slash = line.find(" /");
-            if (slash == std::string_view::npos) continue;
-            std::error_code error;
-            const fs::path bound(line.substr(slash + 1));
-            const auto path = fs::canonical(bound.parent_path(), error) / bound.filename();
-            const auto root = root_of(path);
-            if (error || !root || root->first == path) continue;
-            // Covered by scratch directories.
-            if (root->first == "/" && (within(path, "/run") || within(path, "/tmp"))) continue;
-            if (fs::is_socket(fs::symlink_status(path, error))) add(path, Kind::hidden);
-        }
-    }
-
-    void hide_path(const fs::path& path) {
-        std::error_code error;
-        const auto status = fs::symlink_status(path, error);
-        if (!fs::exists(status)) return;
-        if (!fs::is_symlink(status)) return add(path, Kind::hidden);
-        // A link cannot be mounted over; the file it leads to can.
-        const auto target = fs::canonical(path, error);
-        if (!error && root_of(target) && fs::is_regular_file(target)) add(target, Kind::hidden);
-    }
-
-    // Holds a place for a file that the host may make while the guest runs.
-    void hide_absent(const fs::path& path) {
-        const auto root = root_of(path);
-        if (!root || root->second != Kind::writable || path == root->first) return;
-        const UniqueFd outer(::open(root->first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-        const auto inside = path.parent_path().lexically_relative(root->first);
-        open_how how{};
-        how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-        how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-        const UniqueFd parent(static_cast<int>(
-            ::syscall(SYS_openat2, outer.get(), inside.c_str(), &how, sizeof how)));
-        if (!parent) return;
-        struct stat found {};
-        const auto name = path.filename().string();
-        const bool absent =
-            ::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
-            errno == ENOENT;
-        if ((absent || Placeholders::is_ours(found)) && placeholders_.hold(parent, name, false))
-            add(path, Kind::hidden);
-    }
-
-    std::map<fs::path, Kind> mounts_;
-    std::map<fs::path, Kind> roots_;
-    Placeholders placeholders_;
-    std::size_t searched_ = 0;
 };
 
 // ---- the command line ---------------------------------------------------------------------------
@@ -754,7 +308,7 @@ public:
     }
 
     uid_t guest_user(const SandboxPolicy& policy) const override {
-        const auto identity = drop_to(policy);
+        const auto identity = detail::guest_identity(policy, user_);
         return identity ? identity->user : ::geteuid();
     }
 
@@ -785,13 +339,17 @@ private:
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         SpawnRequest request;
         request.stdio = stdio;
-        request.identity = drop_to(policy);
+        request.identity = detail::guest_identity(policy, user_);
         request.rlimits = {{RLIMIT_CORE, 0}};
         request.wall_seconds = policy.limits.wall_seconds;
         // Only as far as bwrap: a directory it may not be able to enter comes later, inside.
         request.cwd = "/";
 
-        View view(policy);
+        auto seen = policy;
+        if (without("view")) seen.readable.emplace_back("/");
+        if (without("protect")) seen.write_protected.clear();
+        if (without("hidden")) seen.hidden.clear();
+        View view(seen, !without("view"));
         auto wanted = view.accesses();
         for (const auto& channel : channels) {
             if (channel.name.empty() ||
@@ -1013,56 +571,6 @@ private:
             }
         }
         for (const auto& path : frozen) options.add("--remount-ro", path);
-    }
-
-    // Whom root becomes; nothing for everybody else.
-    std::optional<Identity> drop_to(const SandboxPolicy& policy) const {
-        const auto chosen = policy.user ? policy.user : user_;
-        if (::geteuid() != 0) {
-            if (chosen && *chosen != ::geteuid())
-                refuse("only root can run a sandbox as uid " + std::to_string(*chosen));
-            return std::nullopt;
-        }
-        const std::string remedy =
-            ": choose an unprivileged user that may write there with --sandbox-user UID "
-            "(configuration: sandbox.user), or chown the directory";
-        if (chosen) {
-            if (*chosen == 0) refuse("the sandbox does not run as root" + remedy);
-            return identity_of(*chosen);
-        }
-        struct stat owner {};
-        if (policy.cwd.empty() || policy.cwd == "/") return identity_of(nobody);
-        if (::stat(policy.cwd.c_str(), &owner) != 0)
-            refuse("cannot look at " + policy.cwd.string() + ": " + errno_text());
-        if (owner.st_uid != 0) return identity_of(owner.st_uid);
-        const auto fallback = identity_of(nobody);
-        if (first_refused(fallback, {{policy.cwd, R_OK | W_OK | X_OK}}))
-            refuse("started as root, and " + policy.cwd.string() +
-                   " belongs to root and cannot be written by uid " + std::to_string(nobody) +
-                   remedy);
-        return fallback;
-    }
-
-    static void check_reach(const std::optional<Identity>& identity,
-                            const std::vector<Access>& wanted) {
-        for (const auto& [path, mode] : wanted)
-            if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT)
-                refuse(path.string() +
-                       " does not exist and cannot be shown to the sandbox: create it, "
-                       "or leave it out");
-        const auto refused = first_refused(identity, wanted);
-        if (!refused) return;
-        const auto& [path, mode] = wanted[*refused];
-        const auto user = std::to_string(identity ? identity->user : ::geteuid());
-        // The first directory on the way that is closed, if it is not the path itself.
-        std::vector<Access> way;
-        fs::path at;
-        for (const auto& part : path.parent_path()) way.push_back({at /= part, X_OK});
-        const auto closed = first_refused(identity, way);
-        refuse("uid " + user + " cannot " + (mode & W_OK ? "write " : "read ") + path.string() +
-               (closed ? ", because " + way[*closed].path.string() + " is closed to it" : "") +
-               ": give it access, choose another user with --sandbox-user UID (configuration: "
-               "sandbox.user), or use something it can reach, such as an interpreter under /usr");
     }
 
     awaitable<Capabilities> try_out() {
