@@ -16,6 +16,7 @@
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/kernel_package.hpp>
+#include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <ipybox/python_environment.hpp>
@@ -136,43 +137,25 @@ inline std::string strip(std::string_view text) {
     return std::string(text.substr(from, text.find_last_not_of(" \t\r\n\f\v") - from + 1));
 }
 
-// The private directory of one executor: the tool socket and the ipybox_kernel package. Hostile
-// code cannot write to it (unless there is no sandbox), the guest user can enter it.
+// The private directory of one executor: the sockets of host services and the ipybox_kernel package.
+// Hostile code cannot write to it (unless there is no sandbox), the guest user can enter it.
 class RunDirectory {
 public:
-    RunDirectory() {
-        const char* base = ::getenv("XDG_RUNTIME_DIR");
-        struct stat status {};
-        // A guest that runs as another user cannot enter root's own runtime directory.
-        const bool usable = base != nullptr && ::geteuid() != 0 && ::stat(base, &status) == 0 &&
-                            S_ISDIR(status.st_mode) && std::string_view(base).size() < 60;
-        std::string name = std::string(usable ? base : "/tmp") + "/ipybox-XXXXXX";
-        if (::mkdtemp(name.data()) == nullptr) throw_io_error(name);
-        path_ = name;
-        make_readable(path_, 0711);
-        const auto package = path_ / "lib" / "ipybox_kernel";
+    explicit RunDirectory(uid_t guest) : directory_(::geteuid(), guest, 0711) {
+        const auto package = path() / "lib" / "ipybox_kernel";
         std::filesystem::create_directories(package);
-        make_readable(path_ / "lib", 0755);
-        make_readable(package, 0755);
-        const FileHandle directory = open_directory(package);
+        for (const auto& made : {path() / "lib", package})
+            if (::chmod(made.c_str(), 0755) != 0) throw_io_error(made.string());
+        const FileHandle handle = open_directory(package);
         for (const auto& file : kernel_package) {
-            write_new_file(directory.get(), std::string(file.name), file.text);
-            make_readable(package / file.name, 0644);
+            write_new_file(handle.get(), std::string(file.name), file.text);
+            if (::chmod((package / file.name).c_str(), 0644) != 0) throw_io_error(std::string(file.name));
         }
     }
-    ~RunDirectory() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    RunDirectory(const RunDirectory&) = delete;
-    RunDirectory& operator=(const RunDirectory&) = delete;
-    const std::filesystem::path& path() const noexcept { return path_; }
+    const std::filesystem::path& path() const noexcept { return directory_.path(); }
 
 private:
-    static void make_readable(const std::filesystem::path& path, mode_t mode) {
-        if (::chmod(path.c_str(), mode) != 0) throw_io_error(path.string());
-    }
-    std::filesystem::path path_;
+    PrivateDirectory directory_;
 };
 }  // namespace detail
 
@@ -409,7 +392,7 @@ private:
         }
 
         detail::RunDirectory& run_place() {
-            if (!run_directory) run_directory = std::make_unique<detail::RunDirectory>();
+            if (!run_directory) run_directory = std::make_unique<detail::RunDirectory>(doors->sandbox->guest_user(base_policy()));
             return *run_directory;
         }
 

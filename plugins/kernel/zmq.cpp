@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 #include <ipybox/detail/jupyter_wire.hpp>
+#include <ipybox/detail/private_directory.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
 #include <optional>
@@ -25,6 +26,7 @@
 namespace {
 using namespace ipybox;
 using namespace std::chrono_literals;
+using detail::PrivateDirectory;
 using detail::WireMessage;
 using detail::WireSession;
 using Descriptor = asio::posix::stream_descriptor;
@@ -44,115 +46,18 @@ constexpr int queued_messages = 8;
     throw Error(errc::io_error, what + ": " + std::strerror(errno));
 }
 
-// A directory of our own that the kernel can write to as well. Whatever it plants there is removed
-// at the end without a link being followed: every step is relative to a directory handle.
-class PrivateDirectory {
-public:
-    explicit PrivateDirectory(uid_t owner) {
-        std::string name = (parent_for(owner) / "ipybox-XXXXXX").string();
-        if (::mkdtemp(name.data()) == nullptr)
-            fail_io("cannot create a directory for the kernel's sockets, " + name);
-        path_ = name;
-        handle_.reset(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-        if (!handle_ || (owner != ::geteuid() && ::fchown(handle_.get(), owner, gid_t(-1)) != 0)) {
-            ::rmdir(name.c_str());
-            fail_io("cannot hand " + name + " to the kernel's user");
-        }
-    }
-    PrivateDirectory(PrivateDirectory&& other) noexcept
-        : path_(std::move(other.path_)), handle_(std::move(other.handle_)) {}
-    PrivateDirectory& operator=(PrivateDirectory&&) = delete;
-    ~PrivateDirectory() { remove(); }
-
-    const std::filesystem::path& path() const noexcept { return path_; }
-
-    void write_file(const char* name, std::string_view text, uid_t owner) const {
-        constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-        const UniqueFd file(::openat(handle_.get(), name, flags, 0600));
-        const auto size = static_cast<ssize_t>(text.size());
-        if (!file || ::write(file.get(), text.data(), text.size()) != size ||
-            (owner != ::geteuid() && ::fchown(file.get(), owner, gid_t(-1)) != 0))
-            fail_io("cannot write " + (path_ / name).string());
-    }
-
-    // A handle on a Unix socket of the guest's user; empty while there is nothing of that name.
-    // Throws errc::kernel_protocol when something else lies there.
-    UniqueFd open_socket(const std::string& name, uid_t owner) const {
-        UniqueFd socket(::openat(handle_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-        struct stat info {};
-        if (!socket && errno == ENOENT) return UniqueFd();
-        if (!socket || ::fstat(socket.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
-            info.st_uid != owner)
-            throw Error(errc::kernel_protocol,
-                        "the kernel put something else in the place of its socket " + name);
-        return socket;
-    }
-
-    void remove() noexcept {
-        if (!handle_) return;
-        // Directories inside directories are moved up before they are emptied, so that no depth
-        // the kernel builds costs more than two handles. The bound is far above what it needs.
-        unsigned serial = 0;
-        for (int budget = 1'000'000; budget > 0;) {
-            const int before = budget;
-            bool empty = true;
-            for_each(handle_.get(), [&](const char* name) {
-                empty = false;
-                --budget;
-                if (::unlinkat(handle_.get(), name, 0) == 0) return;
-                const UniqueFd child = open_directory(handle_.get(), name);
-                if (child) {
-                    for_each(child.get(), [&](const char* inner) {
-                        --budget;
-                        if (::unlinkat(child.get(), inner, 0) == 0) return;
-                        open_directory(child.get(), inner);  // only for the right to move it
-                        const auto fresh = ".ipybox-" + std::to_string(++serial);
-                        ::renameat(child.get(), inner, handle_.get(), fresh.c_str());
-                    });
-                }
-                ::unlinkat(handle_.get(), name, AT_REMOVEDIR);
-            });
-            if (empty || before == budget) break;
-        }
-        handle_.reset();
-        ::rmdir(path_.c_str());
-    }
-
-private:
-    static std::filesystem::path parent_for(uid_t owner) {
-        const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-        struct stat info {};
-        // Another user cannot enter our runtime directory.
-        if (runtime != nullptr && *runtime == '/' && owner == ::geteuid() &&
-            std::strlen(runtime) < 60 && ::stat(runtime, &info) == 0 && S_ISDIR(info.st_mode) &&
-            info.st_uid == owner && ::access(runtime, W_OK) == 0)
-            return runtime;
-        return "/tmp";
-    }
-
-    static UniqueFd open_directory(int parent, const char* name) noexcept {
-        const UniqueFd path(::openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-        if (!path) return UniqueFd();
-        const auto self = "/proc/self/fd/" + std::to_string(path.get());
-        ::chmod(self.c_str(), 0700);  // the kernel may have taken our rights away
-        return UniqueFd(::open(self.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    }
-
-    template <class Function>
-    static void for_each(int directory, Function use) noexcept {
-        const UniqueFd fresh(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        DIR* stream = fresh ? ::fdopendir(::fcntl(fresh.get(), F_DUPFD_CLOEXEC, 3)) : nullptr;
-        if (stream == nullptr) return;
-        while (const dirent* entry = ::readdir(stream)) {
-            const std::string_view name = entry->d_name;
-            if (name != "." && name != "..") use(entry->d_name);
-        }
-        ::closedir(stream);
-    }
-
-    std::filesystem::path path_;
-    UniqueFd handle_;
-};
+// A handle on a Unix socket of the guest's user; empty while there is nothing of that name.
+// Throws errc::kernel_protocol when something else lies there.
+UniqueFd open_socket(const PrivateDirectory& directory, const std::string& name, uid_t owner) {
+    UniqueFd socket(::openat(directory.handle(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info {};
+    if (!socket && errno == ENOENT) return UniqueFd();
+    if (!socket || ::fstat(socket.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
+        info.st_uid != owner)
+        throw Error(errc::kernel_protocol,
+                    "the kernel put something else in the place of its socket " + name);
+    return socket;
+}
 
 std::string exit_text(const ExitStatus& status) {
     const int number = status.code - 128;
@@ -190,7 +95,7 @@ struct Link : std::enable_shared_from_this<Link> {
           guest(owner),
           key(WireSession::random_hex()),
           session(key, limits),
-          directory(owner),
+          directory(owner, owner),
           context(1),
           changed(executor) {}
 
@@ -314,8 +219,8 @@ struct Link : std::enable_shared_from_this<Link> {
         // A relayed connection is there before the kernel is.
         if (relayed) port.socket.set(zmq::sockopt::handshake_ivl, 0);
         if (type == zmq::socket_type::sub) port.socket.set(zmq::sockopt::subscribe, "");
-        const auto handle = relayed ? relayed->open_socket(socket_name(number), ::geteuid())
-                                    : directory.open_socket(socket_name(number), guest);
+        const auto handle = relayed ? open_socket(*relayed, socket_name(number), ::geteuid())
+                                    : open_socket(directory, socket_name(number), guest);
         if (!handle) fail_io("the sandbox does not listen for the kernel's messages");
         const int fixed = ::fcntl(handle.get(), F_DUPFD_CLOEXEC, 3);
         if (fixed < 0) fail_io("cannot keep a handle on the kernel's socket");
@@ -335,7 +240,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     bool sockets_exist() const {
         for (const auto port : used_ports)
-            if (!directory.open_socket(socket_name(port), guest)) return false;
+            if (!open_socket(directory, socket_name(port), guest)) return false;
         return true;
     }
 
@@ -493,7 +398,10 @@ struct Link : std::enable_shared_from_this<Link> {
         const auto held = process;
         const auto status = co_await held->wait(Clock::now() + patience());
         if (!status) co_return std::string();
-        co_return exit_text(*status);
+        std::string how = exit_text(*status);
+        if (held->statistics().memory_kills.value_or(0) > 0)
+            how += ", for using more memory than the limit memory-total allows";
+        co_return how;
     }
 };
 
@@ -666,7 +574,7 @@ public:
         if (able.unix_sockets)
             watch_directory(link);
         else
-            link->relayed.emplace(::geteuid());
+            link->relayed.emplace(::geteuid(), ::geteuid());
         co_await launch(sandbox, std::move(spec), link);
         co_await connect(link, deadline);
         co_await first_answer(link, deadline);

@@ -15,6 +15,7 @@ from pathlib import Path
 PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
+CUSTOM_SANDBOX = Path(PROGRAM).parent / "examples/custom_sandbox/landlock.so"
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "IPYBOX_PYTHON": PYTHON,
@@ -158,6 +159,49 @@ class RunTest(ProgramTest):
             except OSError:
                 pass
         return found
+
+
+class ConfinementTest(ProgramTest):
+    """Options about what the code may use."""
+
+    def test_limits_and_their_mistakes(self):
+        run = self.ipybox("run", "--limit", "open-files=100", "--limit", "scratch=1M", "-c",
+                          "import resource, os\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[1])\n"
+                          "print(os.statvfs('/tmp').f_blocks * os.statvfs('/tmp').f_frsize)")
+        self.assertEqual((run.returncode, run.stdout), (0, "100\n1048576\n"), run.stderr)
+        for mistake in ("memory", "memory=", "memory=lots", "memory=0", "processes=5K", "nonsense=1"):
+            self.assert_refused(self.ipybox("run", "--limit", mistake, "-c", "1"), mistake.partition("=")[0])
+        self.assert_refused(self.ipybox("run", "--limit", "workspace=1G", "-c", "1"), "workspace")
+        self.assert_refused(self.ipybox("run", "--sandbox", "none", "--limit", "processes=5", "-c", "1"), "processes")
+
+    def test_the_network_has_to_be_allowed(self):
+        code = "import urllib.request as u\ntry: print(u.urlopen('https://pypi.org/simple/pip/').status)\nexcept OSError as e: print(e)"
+        self.assertIn("name resolution", self.ipybox("run", "-c", code).stdout)
+        run = self.ipybox("run", "--allow-host", "pypi.org", "-c", code)
+        self.assertEqual(run.stdout, "200\n", run.stderr)
+        run = self.ipybox("run", "--allow-host", "example.org", "-c", code)
+        self.assertIn("403", run.stdout)
+        self.assertIn("pypi.org:443 refused", run.stderr)
+        self.assert_refused(self.ipybox("run", "--allow-host", "http://pypi.org", "-c", "1"), "http://pypi.org")
+        self.assert_refused(self.ipybox("run", "--sandbox", "none", "--allow-host", "pypi.org", "-c", "1"), "none")
+
+    def test_packages(self):
+        run = self.ipybox("run", "--package", "iniconfig==2.0.0", "-c", "import iniconfig; print(iniconfig.__file__)")
+        self.assertEqual(run.stdout, f"{self.directory}/.ipybox/site-packages/iniconfig/__init__.py\n", run.stderr)
+        run = self.ipybox("run", "--package", "no-such-package-of-ipybox", "-c", "1")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("no-such-package-of-ipybox", run.stderr)
+
+    @unittest.skipUnless(CUSTOM_SANDBOX.exists(), f"plugins are linked in: no {CUSTOM_SANDBOX}")
+    def test_a_sandbox_of_your_own(self):
+        env = {"IPYBOX_PLUGIN_PATH": str(CUSTOM_SANDBOX.parent)}
+        code = ("import pathlib\npathlib.Path('mine').write_text('x')\n"
+                "try: pathlib.Path('/var/tmp/ipybox-not-mine').write_text('x')\nexcept OSError as e: print(e.strerror)")
+        run = self.ipybox("run", "--sandbox", "landlock", "-c", code, env=env)
+        self.assertEqual((run.returncode, run.stdout), (0, "Permission denied\n"), run.stderr)
+        self.assertTrue((self.directory / "mine").exists())
+        run = self.ipybox("run", "--sandbox", "landlock", "--allow-host", "pypi.org", "-c", "1", env=env)
+        self.assert_refused(run, "landlock", "bubblewrap")
 
 
 class TerminalTest(ProgramTest):
