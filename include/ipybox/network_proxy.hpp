@@ -85,7 +85,9 @@ public:
         if (!error) system_error(::chmod(path.c_str(), 0600));
         if (!error && user != ::geteuid())
             system_error(::lchown(path.c_str(), user, static_cast<gid_t>(-1)));
-        if (!error) state_->acceptor.listen(64, error);
+        // A full queue turns non-blocking clients away, so it is as long as the system allows.
+        constexpr int queue = asio::socket_base::max_listen_connections;
+        if (!error) state_->acceptor.listen(queue, error);
         if (error)
             throw Error(errc::io_error, "the network proxy cannot listen at " + path.string() +
                                             ": " + error.message());
@@ -411,8 +413,7 @@ private:
         for (const auto& [rule, text] : state.allow)
             if (rule.matches(*name, port)) {
                 why = "allowed by the rule \"" + text + "\"";
-                refusal.status = 0;
-                return refusal;
+                return {};
             }
         refusal.reason = where + " is not in the sandbox's network allow-list";
         refusal.remedy = "To allow it, add \"" + *name +
@@ -449,8 +450,7 @@ private:
                                  : "The sandbox may not reach such addresses.";
             return refusal;
         }
-        refusal.status = 0;
-        return refusal;
+        return {};
     }
 
     // On its own, because a resolver cannot be cancelled; it may end after everybody else.
