@@ -9,6 +9,8 @@
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/mcp_client.hpp>
+#include <ipybox/network_proxy.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/registry.hpp>
+#include <ipybox/server_sandbox.hpp>
 #include <ipybox/tool_server.hpp>
