@@ -1,0 +1,189 @@
+"""Every attack of attacks.py against the real program; and against a weakened one, where it must get through."""
+from __future__ import annotations
+
+import functools
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from attacks import ATTACKS, PROFILES  # noqa: E402
+from harness import Attack, Execution, Place, ability, environment  # noqa: E402
+
+GROUPS: dict[str, list[Attack]] = defaultdict(list)
+for _attack in ATTACKS:
+    GROUPS[_attack.name if _attack.alone else _attack.profile].append(_attack)
+
+
+def require(test: unittest.TestCase, *needs: str) -> None:
+    for need in needs:
+        if missing := ability(need):
+            test.skipTest(missing)
+
+
+def able(attacks: list[Attack]) -> list[Attack]:
+    return [a for a in attacks if not any(ability(need) for need in a.needs)]
+
+
+@functools.cache
+def execution(group: str) -> Execution:
+    """The one run of the attacks that share a kernel."""
+    chosen = able(GROUPS[group])
+    return Execution(chosen, PROFILES[chosen[0].profile])
+
+
+class Attacks(unittest.TestCase):
+    """Each fails, for the reason that is given, and leaves the host as it was."""
+
+
+class Weakened(unittest.TestCase):
+    """Without the layer that stops it, the attack gets through: so the tests above mean something."""
+
+    def execute(self, group: list[Attack], layers: str) -> Execution:
+        return Execution(group, PROFILES[group[0].profile], "bubblewrap_weakened", {"IPYBOX_TEST_WITHOUT": layers})
+
+    def test_every_layer_has_an_attack_that_needs_it(self) -> None:
+        layers = {layer for attack in ATTACKS for layer in attack.escapes_without.split(",")}
+        self.assertEqual({"seccomp", "landlock", "limits", "view", "network", "protect", "hidden", "pid", "proxy-policy"},
+                         layers)
+
+    def test_nothing_gets_through_while_all_layers_are_there(self) -> None:
+        require(self, "bubblewrap_weakened")
+        group = [a for a in GROUPS["default"] if not a.needs]
+        run = self.execute(group, "none")
+        self.assertEqual({name: why for name, why in run.failures.items() if why}, {})
+
+
+def _add_attack(attack: Attack, group: str) -> None:
+    def test(self: unittest.TestCase) -> None:
+        require(self, *attack.needs)
+        run = execution(group)
+        self.assertEqual(run.failures[attack.name], "")
+        if attack.alone:
+            self.assertEqual(run.harm, "")
+    test.__doc__ = f"{attack.name.replace('_', ' ')} (stopped by: {attack.layer})"
+    setattr(Attacks, f"test_{attack.name}", test)
+
+
+def _add_harm(group: str) -> None:
+    def test(self: unittest.TestCase) -> None:
+        if not able(GROUPS[group]):
+            self.skipTest(ability(GROUPS[group][0].needs[0]))
+        run = execution(group)
+        self.assertEqual(run.harm, "")
+        self.assertEqual(run.outcome.status, 0, run.outcome.errors)
+    test.__doc__ = f"the host after the attacks with the options {group!r}"
+    setattr(Attacks, f"test_unharmed_{group.replace('-', '_')}", test)
+
+
+def _add_weakened(layers: str, profile: str, group: list[Attack], escapes: bool) -> None:
+    def test(self: Weakened) -> None:
+        require(self, "bubblewrap_weakened")
+        chosen = able(group)
+        if not chosen:
+            self.skipTest(", ".join(ability(n) for a in group for n in a.needs))
+        run = self.execute(chosen, layers)
+        if escapes:
+            self.assertEqual([a.name for a in chosen if not run.escaped(a)], [], run.printed)
+        else:
+            self.assertEqual({a.name: run.failures[a.name] for a in chosen if run.failures[a.name]}, {})
+    word = "escape" if escapes else "hold"
+    setattr(Weakened, f"test_{word}_without_{layers}_{profile}".replace("-", "_").replace(",", "_and_"), test)
+
+
+for _group, _attacks in GROUPS.items():
+    for _attack in _attacks:
+        _add_attack(_attack, _group)
+    if not _attacks[0].alone:
+        _add_harm(_group)
+for _field in ("escapes_without", "holds_without"):
+    _weak: dict[tuple[str, str, str], list[Attack]] = defaultdict(list)
+    for _attack in ATTACKS:
+        if _layers := getattr(_attack, _field):
+            _weak[_layers, _attack.profile, _attack.name if _attack.alone else ""].append(_attack)
+    for (_layers, _profile, _name), _attacks in _weak.items():
+        _add_weakened(_layers, _name or _profile, _attacks, _field == "escapes_without")
+
+
+class KilledHost(unittest.TestCase):
+    """The program ends without a chance to clean up."""
+
+    def start(self, place: Place, *options: str) -> subprocess.Popen:
+        code = ("import os, subprocess, time\nsubprocess.Popen(['setsid', 'sh', '-c', \"trap '' TERM INT HUP; sleep 1000\"])\n"
+                "print('started', flush=True)\ntime.sleep(1000)")
+        process = subprocess.Popen(place.command(options), cwd=place.workspace, env=environment(), text=True,
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        process.stdin.write(code)
+        process.stdin.close()
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(process.stdout.readline(), "started\n")
+        return process
+
+    def test_leaves_no_process(self) -> None:
+        with Place() as place:
+            process = self.start(place)
+            self.assertGreaterEqual(len(place.processes()), 3)
+            process.kill()
+            process.wait()
+            deadline = time.monotonic() + 20
+            while place.processes() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.assertEqual(place.processes(), [])
+
+    def test_terminated_it_leaves_nothing_at_all(self) -> None:
+        with Place() as place:
+            before = place.leftovers()
+            process = self.start(place)
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            self.assertEqual(place.processes(), [])
+            self.assertEqual(place.leftovers() - before, set())
+
+    def test_the_next_start_removes_what_is_left(self) -> None:
+        with Place() as place:
+            before = place.leftovers()
+            options = [] if ability("limit") or ability("memory-total") else ["--limit", "memory-total=2G"]
+            process = self.start(place, *options)
+            process.kill()
+            process.wait()
+            while place.processes():
+                time.sleep(0.05)
+            outcome = place.run("print('fine')", options)
+            self.assertEqual(outcome.output, "fine\n", outcome.errors)
+            self.assertEqual(place.leftovers() - before, set())
+
+
+class Srt(unittest.TestCase):
+    """sandbox-runtime's own filter stays: no Unix sockets inside, though kernel and tools work."""
+
+    CELLS = {
+        "sockets": "attempt(lambda: socket.socket(socket.AF_UNIX))\nattempt(lambda: socket.socketpair())\n"
+                   "elsewhere('attempt(lambda: socket.socket(socket.AF_UNIX))')",
+        "host": "attempt(lambda: connect(socket.AF_INET, ('127.0.0.1', host['tcp'])))",
+        "secret": "attempt(lambda: read(host['secret']))",
+        "outside": "attempt(lambda: write(host['outside'] + '/planted'))",
+        "tools": "from mcptools.own import echo\nprint(echo.run(text='through the wall'))",
+        "kernel": "import matplotlib.pyplot as plt\nprint(6 * 7)",
+    }
+
+    def test_unix_sockets_fail_inside_and_tools_work(self) -> None:
+        require(self, "srt")
+        with Place(watched=True) as place:
+            settings = place.settings({"filesystem": {"allowWrite": ["."], "denyRead": [str(place.outside)]}})
+            options = [*PROFILES["tools"](place), "--sandbox-config", settings]
+            printed, outcome = place.cells(self.CELLS, options, "srt")
+            self.assertEqual(outcome.status, 0, outcome.errors)
+            self.assertRegex(printed["sockets"], r"^(refused: (EPERM|EACCES)\n){3}$")
+            for name in ("host", "secret", "outside"):
+                self.assertRegex(printed[name], "^refused: ")
+            self.assertEqual((printed["tools"], printed["kernel"]), ("through the wall\n", "42\n"))
+            self.assertEqual(place.harm(), "")
+
+
+if __name__ == "__main__":
+    unittest.main()
