@@ -882,6 +882,7 @@ echo.run(text="before")
 session.send(kernel.shell_stream, "execute_reply", {"status": "ok", "execution_count": 1, "user_expressions": {}, "payload": []},
              parent=parent, ident=kernel._shell_parent_ident.get())
 session.send(kernel.iopub_socket, "status", {"execution_state": "idle"}, parent=parent, ident=kernel._topic("status"))
+time.sleep(0.3)  # until the host has heard it
 end = time.monotonic() + 3
 with open("late.txt", "a", buffering=1) as late:
     while time.monotonic() < end:
