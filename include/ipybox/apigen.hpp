@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/json_schema.hpp>
+#include <ipybox/detail/pattern.hpp>
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/error.hpp>
 #include <map>
@@ -87,13 +88,31 @@ inline std::set<std::string, std::less<>> identifiers_in(std::string_view code) 
     return names;
 }
 
+// Which patterns may be tried in Python, whose engine backtracks; the host has one that does not.
+class PatternJudge {
+public:
+    bool allows(std::string_view pattern) {
+        static constexpr std::size_t max_length = 2'000;
+        const auto [it, fresh] = known_.try_emplace(pattern, false);
+        if (fresh && pattern.size() <= max_length && steps_ > 0)
+            it->second =
+                Pattern::backtracking(pattern, steps_) == Pattern::Backtracking::bounded;
+        return it->second;
+    }
+
+private:
+    std::map<std::string_view, bool> known_;
+    std::size_t steps_ = 3'000'000;  // for all patterns of a schema
+};
+
 // Writes a schema, or some keywords of it, as the Python literal that rule() checks. References go
 // to a table beside it, so that recursion and repetition cost nothing.
 class RuleWriter {
 public:
     static constexpr std::size_t max_size = 8'000;
 
-    explicit RuleWriter(SchemaDocument& document) : document_(document) {}
+    RuleWriter(SchemaDocument& document, PatternJudge& patterns)
+        : document_(document), patterns_(patterns) {}
 
     // Empty when the schema says nothing or is too large for a rule.
     std::string write(const Schema& schema) {
@@ -131,9 +150,8 @@ private:
         if (schema.types) add("type", types(schema.types));
         for (const auto& info : key_table) {
             if (const auto* value = schema.value(info.key))
-                add(info.name, info.key == Key::pattern
-                                   ? python_string(python_pattern(view(value->get_string())))
-                                   : python_literal(*value));
+                add(info.name, info.key == Key::pattern ? pattern(view(value->get_string()))
+                                                        : python_literal(*value));
             if (const auto* child = schema.schema(info.key))
                 add(info.name, node(*child, depth + 1));
             if (schema.lists.count(info.key)) add(info.name, list(schema.list(info.key), depth));
@@ -160,10 +178,12 @@ private:
         std::string out;
         for (const auto& [name, schema] : schemas)
             out += (out.empty() ? "" : ", ") +
-                   python_string(key == Key::pattern_properties ? python_pattern(name)
-                                                                : std::string(name)) +
-                   ": " + node(*schema, depth + 1);
+                   (key == Key::pattern_properties ? pattern(name) : python_string(name)) + ": " + node(*schema, depth + 1);
         return '{' + out + '}';
+    }
+    // None: one that is not for Python to try.
+    std::string pattern(std::string_view text) {
+        return patterns_.allows(text) ? python_string(python_pattern(text)) : "None";
     }
     static std::string strings(const Schema::Names& names) {
         std::string out;
@@ -184,6 +204,7 @@ private:
     }
 
     SchemaDocument& document_;
+    PatternJudge& patterns_;
     std::vector<Schema::Ptr> pending_;
     std::string definitions_;
     std::size_t size_ = 0;
@@ -246,7 +267,7 @@ private:
     // The check for keywords that no type says; none for results, which must not be refused.
     void add_rule(PythonType& type, const Schema& keywords) {
         if (!input_) return;
-        const auto literal = RuleWriter(document_).write(keywords);
+        const auto literal = RuleWriter(document_, patterns_).write(keywords);
         if (!literal.empty())
             type.checks.push_back("rule(" + literal + ')');
         else if (!keywords.trivial())
@@ -570,9 +591,13 @@ private:
         PythonType result{"str", {}};
         if (!input_) return result;
         add_lengths(result, s, Key::min_length, Key::max_length);
-        if (const auto* p = s.value(Key::pattern))
-            result.checks.push_back("pattern(" +
-                                    python_string(python_pattern(view(p->get_string()))) + ')');
+        if (const auto* p = s.value(Key::pattern)) {
+            const auto text = view(p->get_string());
+            if (patterns_.allows(text))
+                result.checks.push_back("pattern(" + python_string(python_pattern(text)) + ')');
+            else
+                note_ = "has a pattern that is not checked here";
+        }
         return result;
     }
 
@@ -784,7 +809,7 @@ private:
             auto rule = object_rule(s);
             if (!branching && !s.has(Key::pattern_properties))
                 rule.erase(Key::unevaluated_properties);
-            if (const auto text = RuleWriter(document_).write(rule); !text.empty())
+            if (const auto text = RuleWriter(document_, patterns_).write(rule); !text.empty())
                 body += "    _rule = object_rule(" + text + ")\n", code += "object_rule";
             else if (!rule.trivial())
                 body += "    # the host checks what is beyond these types\n";
@@ -902,6 +927,7 @@ private:
     }
 
     SchemaDocument document_;
+    PatternJudge patterns_;
     const bool input_;
     std::set<std::string>& used_;
     std::vector<Definition> definitions_;

@@ -103,9 +103,12 @@ def _compile(pattern: str) -> re.Pattern[str] | None:
 _compiled = functools.lru_cache(maxsize=512)(_compile)
 
 
-def _matches(pattern: str, text: str) -> bool | None:
-    """None when nobody can tell."""
-    regex = _compiled(pattern)
+_LONG = 2_000  # of texts that Python's backtracking is not tried on: the host checks them in linear time
+
+
+def _matches(pattern: str | None, text: str) -> bool | None:
+    """None when it is not for us to tell."""
+    regex = _compiled(pattern) if pattern is not None and len(text) <= _LONG else None
     return None if regex is None else regex.search(text) is not None
 
 
@@ -153,6 +156,7 @@ class _Rule:
     def __init__(self, schema: _Schema) -> None:
         self.schema = schema
         self.definitions: dict[str, _Schema] = schema.get("$defs", {}) if isinstance(schema, dict) else {}
+        self.unsure = 0  # how many patterns were left to the host
 
     def problem(self, value: Any) -> str | None:
         try:
@@ -160,13 +164,18 @@ class _Rule:
         except RecursionError:  # a schema that is its own part, or a value without end
             return "is nested too deeply to be checked"
 
-    def _valid(self, schema: _Schema, value: Any, seen: set[Any] | None = None) -> bool:
-        """Whether the schema holds; if so, `seen` gains the keys and indices it has judged."""
+    def _valid(self, schema: _Schema, value: Any, seen: set[Any] | None = None) -> bool | None:
+        """Whether the schema holds; if so, `seen` gains the keys and indices it has judged.
+
+        None when it does but for patterns that are left to the host.
+        """
         marks: set[Any] = set()
-        valid = self._check(schema, value, marks) is None
-        if valid and seen is not None:
+        unsure = self.unsure
+        if self._check(schema, value, marks) is not None:
+            return False
+        if seen is not None:
             seen |= marks
-        return valid
+        return True if unsure == self.unsure else None
 
     def _check(self, schema: _Schema, value: Any, seen: set[Any]) -> str | None:
         if isinstance(schema, bool):
@@ -187,21 +196,27 @@ class _Rule:
             parts.append(self.definitions.get(schema["$ref"], True))
         if isinstance(value, dict):
             parts += [part for key, part in schema.get("dependentSchemas", {}).items() if key in value]
-        if "if" in schema:
-            parts.append(schema.get("then" if self._valid(schema["if"], value, seen) else "else", True))
+        if "if" in schema and (holds := self._valid(schema["if"], value, seen)) is not None:
+            parts.append(schema.get("then" if holds else "else", True))
         for part in parts:
             if error := self._check(part, value, seen):
                 return error
-        if "anyOf" in schema and not any([self._valid(part, value, seen) for part in schema["anyOf"]]):
+        if "anyOf" in schema and all([self._valid(part, value, seen) is False for part in schema["anyOf"]]):
             return "fits none of the allowed forms"
-        if "oneOf" in schema and sum(self._valid(part, value, seen) for part in schema["oneOf"]) != 1:
-            return "does not fit exactly one of the allowed forms"
+        if "oneOf" in schema:
+            fits = [self._valid(part, value, seen) for part in schema["oneOf"]]
+            if all(fit is False for fit in fits) or fits.count(True) > 1:
+                return "does not fit exactly one of the allowed forms"
         if "not" in schema and self._valid(schema["not"], value):
             return "has a forbidden form"
         return None
 
-    @staticmethod
-    def _value(schema: _Schema, value: Any) -> str | None:
+    def _matches(self, pattern: str | None, text: str) -> bool | None:
+        match = _matches(pattern, text)
+        self.unsure += match is None
+        return match
+
+    def _value(self, schema: _Schema, value: Any) -> str | None:
         kinds = schema.get("type", ())
         kinds = [kinds] if isinstance(kinds, str) else kinds
         if kinds and not any(_TYPES[kind](value) for kind in kinds):
@@ -213,7 +228,7 @@ class _Rule:
         if isinstance(value, str):
             if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
                 return "has the wrong length"
-            if "pattern" in schema and _matches(schema["pattern"], value) is False:
+            if "pattern" in schema and self._matches(schema["pattern"], value) is False:
                 return f"must match {schema['pattern']!r}"
         elif _number(value):
             if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
@@ -241,7 +256,7 @@ class _Rule:
             parts = [properties[key]] if key in properties else []
             unsure = False
             for pattern, part in patterns.items():
-                match = _matches(pattern, key)
+                match = self._matches(pattern, key)
                 unsure = unsure or match is None
                 parts += [part] if match else []
             if not parts and not unsure and "additionalProperties" in schema:
@@ -263,9 +278,10 @@ class _Rule:
         if schema.get("uniqueItems") and len({_freeze(item) for item in value}) != len(value):
             return "has items that are not unique"
         if "contains" in schema:
-            hits = {index for index, item in enumerate(value) if self._valid(schema["contains"], item)}
-            seen |= hits
-            if not schema.get("minContains", 1) <= len(hits) <= schema.get("maxContains", len(value)):
+            fits = [self._valid(schema["contains"], item) for item in value]
+            seen |= {index for index, fit in enumerate(fits) if fit is not False}
+            most = schema.get("maxContains", len(value))
+            if len(value) - fits.count(False) < schema.get("minContains", 1) or fits.count(True) > most:
                 return "does not contain what it must"
         prefix = schema.get("prefixItems", ())
         for index, item in enumerate(value):

@@ -146,6 +146,17 @@ class Rules(unittest.TestCase):
         self.check({"dependentRequired": {"a": ["b"]}}, [{"b": 1}], [{"a": 1}])
         self.check({"uniqueItems": True}, [[1, True, "1"]], [[1, 1.0], [{"a": [1]}, {"a": [1]}]])
 
+    def test_patterns_left_to_the_host_refuse_nothing(self) -> None:
+        unknown = {"pattern": None}
+        self.check(unknown, ["a"], [])
+        self.check({"not": unknown}, ["a"], [1])
+        self.check({"oneOf": [unknown, {"type": "string"}]}, ["a"], [])
+        self.check({"anyOf": [unknown, {"type": "integer"}], "minLength": 2}, ["ab"], ["a"])
+        self.check({"if": unknown, "then": False, "else": False}, ["a"], [])
+        self.check({"contains": unknown, "maxContains": 0}, [["a"]], [[], [1]])
+        self.check({"patternProperties": {None: True}, "additionalProperties": False}, [{"a": 1}], [])
+        self.check({"pattern": "^a*b"}, ["a" * 3000], ["a" * 1000])  # too long for backtracking
+
     def test_references_and_unevaluated(self) -> None:
         tree = {"$ref": "0", "$defs": {"0": {"properties": {"kids": {"items": {"$ref": "0"}}}, "required": ["n"]}}}
         self.check(tree, [{"n": 1, "kids": [{"n": 2}]}], [{"n": 1, "kids": [{}]}])

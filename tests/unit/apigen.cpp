@@ -137,6 +137,20 @@ BOOST_AUTO_TEST_CASE(types_of_fields) {
                "    a: int | None = None\n    \"\"\"(default: \"x\")\"\"\"");
 }
 
+BOOST_AUTO_TEST_CASE(patterns_that_could_stall_python_are_left_to_the_host) {
+    BOOST_TEST(fields(R"({"a": {"type": "string", "pattern": "^(a+)+$"}}, "required": ["a"])") ==
+               "    a: str  # has a pattern that is not checked here");
+    BOOST_TEST(has(fields(R"({"a": {"pattern": "^(a+)+$", "minLength": 1}})"),
+                   "    a: Annotated[Any, rule({\"minLength\": 1, \"pattern\": None})]"));
+    BOOST_TEST(fields(R"({"a": {"type": "string", "pattern": "^(a)\\1$"}}, "required": ["a"])") ==
+               "    a: Annotated[str, pattern(r\"^(a)\\1\\Z\")]");
+    std::string many = R"({"type": "object", "properties": {)";
+    for (int i = 0; i < 2000; ++i)
+        many += (i ? ", \"" : "\"") + std::to_string(i) + R"(": {"type": "string", "pattern": ")" +
+                std::to_string(i) + "(a*b*c*d*)*" + std::string(1000, '?').replace(0, 999, 999, 'x') + "\"}";
+    BOOST_TEST(has(module(many + "}}"), "not checked here"));
+}
+
 BOOST_AUTO_TEST_CASE(names_of_fields) {
     const auto text = fields(
         R"({"from": {"type": "string"}, "str": {"type": "string"}, "copy": {"type": "string"},

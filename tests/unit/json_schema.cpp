@@ -22,6 +22,9 @@ json::value parse(std::string_view text) {
 std::string problem(std::string_view schema, std::string_view value) {
     return validate(parse(schema), parse(value)).value_or("");
 }
+bool has_text(const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+}
 bool valid(std::string_view schema, std::string_view value) {
     return problem(schema, value).empty();
 }
@@ -71,6 +74,35 @@ BOOST_AUTO_TEST_CASE(numbers) {
     BOOST_TEST(!valid(R"({"multipleOf": 2})", "7"));
     BOOST_TEST(!valid(R"({"minimum": 3, "exclusiveMinimum": true})", "3"));
     BOOST_TEST(!valid(R"({"maximum": 9007199254740992})", "9007199254740993"));
+}
+
+BOOST_AUTO_TEST_CASE(patterns) {
+    BOOST_TEST(problem(R"({"properties": {"a": {"pattern": "^\\d+$"}}})", R"({"a": "x"})") ==
+               R"(/a: must match "^\\d+$")");
+    BOOST_TEST(valid(R"({"pattern": "^\\d+$"})", R"("12")"));
+    BOOST_TEST(valid(R"({"pattern": "^\\d+$"})", "12"));
+    const auto* named =
+        R"({"patternProperties": {"^x": {"type": "string"}, "y$": {"maxLength": 1}}, "properties": {"p": true},
+        "additionalProperties": false})";
+    BOOST_TEST(valid(named, R"({"x1": "", "y": "a", "p": 1})"));
+    BOOST_TEST(problem(named, R"({"x1": 1})") == "/x1: must be a string");
+    BOOST_TEST(problem(named, R"({"xy": "ab"})") == "/xy: must have at most 1 characters");
+    BOOST_TEST(problem(named, R"({"z": 1})") == "/z: is not a known key");
+    BOOST_TEST(!valid(R"({"patternProperties": {"^x": true}, "unevaluatedProperties": false})",
+                      R"({"y": 1})"));
+    // What cannot be matched within bounds refuses nothing, wherever it stands.
+    for (const auto* schema :
+         {R"({"pattern": "(a)\\1"})", R"({"not": {"pattern": "(a)\\1"}})",
+          R"({"oneOf": [{"pattern": "(a)\\1"}, {"type": "string"}]})",
+          R"({"if": {"pattern": "(a)\\1"}, "then": false})", R"({"pattern": "("})"})
+        BOOST_TEST(valid(schema, R"("b")"), schema);
+    BOOST_TEST(valid(R"({"patternProperties": {"(a)\\1": false}, "additionalProperties": false})",
+                     R"({"b": 1})"));
+    // A text that is too long for its pattern is refused, also where that would help it.
+    const std::string text = '"' + std::string(2'000'000, 'a') + '"';
+    for (const auto* schema : {R"({"pattern": "^(a*b*c*d*e*)*$"})", R"({"not": {"pattern": "(a?){30}b"}})"})
+        BOOST_TEST(has_text(problem(schema, text), "too long to be checked"), schema);
+    BOOST_TEST(valid(R"({"pattern": "^(a+)+$"})", text));
 }
 
 BOOST_AUTO_TEST_CASE(combinations) {
@@ -202,9 +234,8 @@ BOOST_AUTO_TEST_CASE(test_suite) {
         for (const auto& [key, expected] : {std::pair{"valid", true}, {"invalid", false}})
             for (const auto& value : tool.at(key).as_array()) {
                 const auto found = validate(schema, value);
-                const bool by_pattern = json::serialize(schema).find("attern") != std::string::npos;
                 ++all;
-                if (found.has_value() == expected && !(by_pattern && !expected)) {
+                if (found.has_value() == expected) {
                     ++wrong;
                     BOOST_TEST_MESSAGE(json::serialize(tool.at("name"))
                                        << json::serialize(value) << found.value_or(""));

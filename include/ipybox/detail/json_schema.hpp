@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <ipybox/detail/pattern.hpp>
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/error.hpp>
 #include <map>
@@ -411,6 +412,18 @@ public:
         return combined;
     }
 
+    // The pattern compiled; nullptr when it cannot be matched within bounds. `text` must live as
+    // long as the document.
+    const Pattern* pattern(std::string_view text) {
+        static constexpr std::size_t max_states = 200'000;
+        const auto [it, fresh] = patterns_.try_emplace(text, std::nullopt);
+        if (fresh && pattern_states_ < max_states) {
+            it->second = Pattern::compile(text);
+            pattern_states_ += it->second ? it->second->size() : Pattern::max_size / 100;
+        }
+        return it->second ? &*it->second : nullptr;
+    }
+
     // Keeps a schema made by the caller alive as long as the document.
     Schema::Ptr add(Schema schema) {
         if (schemas_.size() >= max_schemas)
@@ -713,6 +726,8 @@ private:
     std::unordered_map<Schema::Ptr, Schema::Ptr> targets_, effective_;
     std::unordered_map<Schema::Ptr, Conjuncts> conjuncts_;
     std::map<std::pair<Key, std::vector<Schema::Ptr>>, Schema::Ptr> combined_;
+    std::map<std::string_view, std::optional<Pattern>> patterns_;
+    std::size_t pattern_states_ = 0;
 };
 
 // Merges schemas that have to hold together, as far as keywords can say it; the rest stays in
@@ -855,13 +870,15 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
 class SchemaValidator {
 public:
     explicit SchemaValidator(SchemaDocument& document, std::size_t budget = 2'000'000)
-        : document_(document), budget_(budget) {}
+        : document_(document), budget_(budget), pattern_steps_(10 * budget) {}
 
     bool valid(const Schema& schema, const json::value& value) { return !problem(schema, value); }
 
     // nullopt when valid, otherwise what is wrong and where ("/limit: must be an integer").
     std::optional<std::string> problem(const Schema& schema, const json::value& value) {
+        exhausted_.reset();
         auto found = check(schema, value, {}, nullptr, 0);
+        if (exhausted_) found = exhausted_;  // what a branch could not check counts
         if (!found) return std::nullopt;
         return found->at.empty() ? found->what : found->at + ": " + found->what;
     }
@@ -897,11 +914,15 @@ private:
     static Result fail(const Place& place, std::string what) {
         return Problem{place.pointer(), std::move(what)};
     }
+    Result exhausted(const Place& place, std::string what) {
+        if (!exhausted_) exhausted_ = fail(place, std::move(what));
+        return exhausted_;
+    }
 
     Result check(const Schema& schema, const json::value& value, const Place& place, Seen* seen,
                  int depth) {
-        if (depth > 300) return fail(place, "is nested too deeply to be checked");
-        if (budget_ == 0) return fail(place, "is too large to be checked");
+        if (depth > 300) return exhausted(place, "is nested too deeply to be checked");
+        if (budget_ == 0) return exhausted(place, "is too large to be checked");
         --budget_;
         if (schema.never)
             return fail(place, place.parent ? "is not allowed" : "nothing is allowed here");
@@ -992,6 +1013,10 @@ private:
         return std::nullopt;
     }
 
+    Result too_long(const Place& place) {
+        return exhausted(place, "is too long to be checked against its pattern");
+    }
+
     // limit >= 0; a count beyond size_t never fails a maximum
     static bool below(std::size_t count, const json::value* limit) {
         return limit && compare_numbers(json::value(count), *limit) < 0;
@@ -1000,7 +1025,24 @@ private:
         return limit && compare_numbers(json::value(count), *limit) > 0;
     }
 
-    static Result check_string(const Schema& schema, std::string_view text, const Place& place) {
+    // Unsure, and counted, when the pattern is one that cannot be matched within bounds.
+    enum class Match { no, yes, unsure, too_long };
+    Match match(std::string_view pattern, std::string_view text) {
+        const auto* compiled = document_.pattern(pattern);
+        if (!compiled) {
+            ++unsure_;
+            return Match::unsure;
+        }
+        const auto found = compiled->search(text, pattern_steps_);
+        return !found ? Match::too_long : *found ? Match::yes : Match::no;
+    }
+
+    Result check_string(const Schema& schema, std::string_view text, const Place& place) {
+        if (const auto* pattern = schema.value(Key::pattern)) {
+            const auto matches = match(view(pattern->get_string()), text);
+            if (matches == Match::too_long) return too_long(place);
+            if (matches == Match::no) return fail(place, "must match " + shortened(*pattern));
+        }
         if (!schema.has_any({Key::min_length, Key::max_length})) return std::nullopt;
         const auto length =
             static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -1027,6 +1069,7 @@ private:
         const auto* items = schema.schema(Key::items);
         const auto* contains = schema.schema(Key::contains);
         std::size_t matches = 0;
+        const auto unsure = unsure_;
         for (std::size_t i = 0; i < array.size(); ++i) {
             const auto* item = i < prefix.size() ? prefix[i] : items;
             if (item) {
@@ -1042,7 +1085,7 @@ private:
             const auto* least = schema.value(Key::min_contains);
             if (least ? below(matches, least) : matches == 0)
                 return fail(place, "lacks an item that it must contain");
-            if (above(matches, schema.value(Key::max_contains)))
+            if (unsure == unsure_ && above(matches, schema.value(Key::max_contains)))
                 return fail(place, "has too many items of one kind");
         }
         if (schema.value(Key::unique_items)) {
@@ -1100,16 +1143,26 @@ private:
             }
         const auto* more = schema.schema(Key::additional_properties);
         const auto* names = schema.schema(Key::property_names);
-        const bool unchecked_patterns = schema.has(Key::pattern_properties);
-        const auto listed =
-            more && !unchecked_patterns ? names_of(properties) : std::set<std::string_view>{};
+        const auto& patterns = schema.names(Key::pattern_properties);
+        const auto listed = more ? names_of(properties) : std::set<std::string_view>{};
         for (const auto& item : object) {
             const std::string_view key = item.key();
             if (names)
                 if (auto bad = check(*names, json::value(key), at(place, key), nullptr, depth + 1))
                     return fail(at(place, key), "the key " + bad->what);
-            if (unchecked_patterns && seen) seen->keys.insert(key);
-            if (!more || unchecked_patterns || listed.count(key)) continue;
+            bool known = listed.count(key) != 0;  // or maybe known
+            for (const auto& [pattern, schema_of_pattern] : patterns) {
+                const auto matches = match(pattern, key);
+                if (matches == Match::too_long) return too_long(at(place, key));
+                if (matches == Match::no) continue;
+                known = true;
+                if (seen) seen->keys.insert(key);
+                if (matches == Match::yes)
+                    if (auto bad = check(*schema_of_pattern, item.value(), at(place, key), nullptr,
+                                         depth + 1))
+                        return bad;
+            }
+            if (!more || known) continue;
             if (more->never) return fail(at(place, key), "is not a known key");
             if (auto bad = check(*more, item.value(), at(place, key), nullptr, depth + 1))
                 return bad;
@@ -1132,6 +1185,7 @@ private:
             const auto& branches = schema.list(key);
             if (branches.empty()) continue;
             std::size_t matches = 0;
+            const auto unsure = unsure_;
             Result first;
             for (const auto* branch : branches) {
                 auto bad = check(*branch, value, place, seen, depth + 1);
@@ -1147,14 +1201,18 @@ private:
                            : fail(place, "fits none of the allowed forms (" +
                                              (first->at.empty() ? "" : first->at + ' ') +
                                              first->what + ')');
-            if (key == Key::one_of && matches > 1)
+            if (key == Key::one_of && matches > 1 && unsure == unsure_)
                 return fail(place, "fits more than one of the allowed forms");
         }
-        if (const auto* forbidden = schema.schema(Key::negation);
-            forbidden && !check(*forbidden, value, place, nullptr, depth + 1))
-            return fail(place, "has a forbidden form");
+        if (const auto* forbidden = schema.schema(Key::negation)) {
+            const auto unsure = unsure_;
+            if (!check(*forbidden, value, place, nullptr, depth + 1) && unsure == unsure_)
+                return fail(place, "has a forbidden form");
+        }
         if (const auto* condition = schema.schema(Key::condition)) {
+            const auto unsure = unsure_;
             const bool holds = !check(*condition, value, place, seen, depth + 1);
+            if (holds && unsure != unsure_) return std::nullopt;
             if (const auto* then = schema.schema(holds ? Key::consequence : Key::alternative))
                 return check(*then, value, place, seen, depth + 1);
         }
@@ -1182,12 +1240,15 @@ private:
     }
 
     SchemaDocument& document_;
-    std::size_t budget_;
+    std::size_t budget_, pattern_steps_;
+    std::size_t unsure_ = 0;  // how often a pattern could not be checked
+    Result exhausted_;        // what was too large, too deep or too long, if anything
 };
 
 // Checks `value` against `schema` without any reference outside it. Returns nullopt when it is
 // valid, otherwise a sentence that starts with the JSON pointer of the culprit. Keywords that are
-// malformed are ignored; `pattern` and `format` are not checked.
+// malformed are ignored, and so are patterns that need back-references, Unicode properties or
+// flags, which cannot be matched within bounds; `format` is not checked.
 inline std::optional<std::string> validate(const json::value& schema, const json::value& value) {
     SchemaDocument document(schema);
     return SchemaValidator(document).problem(document.root(), value);
