@@ -426,7 +426,8 @@ private:
         bool plain = true, booleans = false, integers = false;
         for (const auto* value : fitting) {
             plain =
-                plain && !value->is_structured() && !value->is_double() && !has_surrogate(*value);
+                plain && !value->is_structured() && !value->is_double() &&
+                    !(value->is_string() && has_surrogate(view(value->get_string())));
             booleans = booleans || value->is_bool();
             integers = integers || value->is_int64() || value->is_uint64();
         }
@@ -441,11 +442,10 @@ private:
         return {"Any", {"one_of(" + list + ')'}};
     }
 
-    // Half a surrogate pair: pydantic refuses it in a Literal.
-    static bool has_surrogate(const json::value& value) {
-        if (value.is_string())
-            for (auto rest = view(value.get_string()); !rest.empty();)
-                if (const auto c = take_code_point(rest); c >> 11 == 0x1B) return true;
+    // Half a surrogate pair: pydantic refuses it in a Literal and in an alias.
+    static bool has_surrogate(std::string_view text) {
+        while (!text.empty())
+            if (take_code_point(text) >> 11 == 0x1B) return true;
         return false;
     }
 
@@ -772,10 +772,15 @@ private:
     void write_class(const Schema& s, const std::string& name, bool root) {
         const auto* more = s.schema(Key::additional_properties);
         std::vector<Field> fields;
+        std::string remarks;
         std::set<std::string_view> wire_names;
         const std::set<std::string_view> required(s.required.begin(), s.required.end());
         const auto add = [&](std::string_view wire, Schema::Ptr schema) {
             if (!wire_names.insert(wire).second) return;
+            if (has_surrogate(wire)) {
+                remarks = "    # a key that is not valid Unicode is left out\n";
+                return;
+            }
             Field field{wire, schema, {}, {}, {}, required.count(wire) != 0};
             note_.clear();
             const auto hint = python_class_name(wire, name + "Item");
@@ -812,7 +817,7 @@ private:
             if (const auto text = RuleWriter(document_, patterns_).write(rule); !text.empty())
                 body += "    _rule = object_rule(" + text + ")\n", code += "object_rule";
             else if (!rule.trivial())
-                body += "    # the host checks what is beyond these types\n";
+                remarks += "    # the host checks what is beyond these types\n";
             if (!nullable.empty()) body += "    __nullable__ = (" + nullable + ",)\n";
         }
 
@@ -825,7 +830,7 @@ private:
             head += "    " + python_docstring(s.description, 4, max_field_doc) + '\n';
         else if (body.empty())
             body = "    pass\n";
-        define(name, head + body, code + base);
+        define(name, head + body + remarks, code + base);
     }
 
     static void name_fields(std::vector<Field>& fields,
@@ -861,7 +866,7 @@ private:
         for (const auto& field : fields) taken.emplace(field.wire);
         const auto usable = [&](const std::string& name) {
             return !is_python_keyword(name) && !attributes.count(name) && !types.count(name) &&
-                   name != "Field" && name.compare(0, 14, "model_validate") != 0 &&
+                   name != "Field" && name != "Annotated" && name.compare(0, 14, "model_validate") != 0 &&
                    name.compare(0, 10, "model_dump") != 0;
         };
         for (auto& field : fields) {
