@@ -181,6 +181,11 @@ private:
         if (confined_) {
             spec.policy.cwd = "/";
             spec.policy.readable.push_back(spec.python.parent_path().parent_path());
+            // What CodeExecutor sets.
+            spec.policy.limits.processes = 1024;
+            spec.policy.limits.open_files = 4096;
+            spec.policy.limits.scratch_size = std::uint64_t{1} << 30;
+            spec.policy.limits.scratch_inodes = 1 << 18;
         } else {
             spec.policy.network.mode = NetworkPolicy::Mode::full;
         }

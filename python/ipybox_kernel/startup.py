@@ -49,6 +49,8 @@ class _Cells:
         self._lock = threading.Lock()
         self._running: str | None = None  # msg_id of the execution
         self._unwanted: str | None = None  # msg_id of one that was interrupted before it began
+        self._waiting = False  # the execution has begun, its code has not
+        self._missed = False  # and was interrupted meanwhile
         self._kept = getattr(kernel.shell.history_manager, "outputs", {})
         self._run = kernel.do_execute
         self._interrupt = kernel.control_handlers["interrupt_request"]
@@ -58,6 +60,14 @@ class _Cells:
             return await self._do_execute(*arguments, **named)
 
         kernel.do_execute = do_execute
+        shell = kernel.shell
+        run_code = shell.run_code
+
+        async def begin(*arguments: Any, **named: Any) -> Any:
+            self._begin_code()
+            return await run_code(*arguments, **named)
+
+        shell.run_code = begin
         kernel.control_handlers["interrupt_request"] = self._interrupt_request
 
     async def _do_execute(self, code: str, *rest: Any, **named: Any) -> dict[str, Any]:
@@ -67,6 +77,7 @@ class _Cells:
                 code = "raise KeyboardInterrupt"
         self._tape.in_cell = True
         try:
+            self._await_code()
             return await self._run(code, *rest, **named)
         except KeyboardInterrupt:
             # After the cell, before its reply: without this there would be none.
@@ -84,6 +95,24 @@ class _Cells:
             self._kept.clear()
             if self._working_dir:
                 _restore(self._working_dir)
+
+    def _await_code(self) -> None:
+        # What runs before the cell's code swallows a KeyboardInterrupt, IPython's event callbacks
+        # above all: it is kept until there is code that it can end.
+        if threading.current_thread() is threading.main_thread():
+            self._missed, self._waiting = False, True
+            signal.signal(signal.SIGINT, self._keep_interrupt)
+
+    def _keep_interrupt(self, *_: Any) -> None:
+        self._missed = True
+
+    def _begin_code(self) -> None:
+        if not self._waiting or threading.current_thread() is not threading.main_thread():
+            return
+        self._waiting = False
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._missed:
+            raise KeyboardInterrupt
 
     async def _interrupt_request(self, stream: Any, ident: Any, request: dict[str, Any]) -> None:
         # Ours names the execution it is meant for; others mean what is running.

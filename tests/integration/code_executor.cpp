@@ -8,8 +8,6 @@ using namespace std::chrono_literals;
 using Status = CodeExecutionResult::Status;
 namespace data = boost::unit_test::data;
 
-BOOST_TEST_DONT_PRINT_LOG_VALUE(CodeExecutionResult::Status)
-
 BOOST_FIXTURE_TEST_SUITE(code_executor, test::ExecutorFixture)
 
 BOOST_DATA_TEST_CASE_F(test::ExecutorFixture, output_and_state, data::make(test::sandboxes), sandbox) {

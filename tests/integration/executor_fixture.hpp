@@ -13,6 +13,9 @@
 
 #include "test_support.hpp"
 
+// The values have names only in C++.
+BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::CodeExecutionResult::Status)
+
 namespace ipybox::test {
 
 inline const std::vector<std::string> sandboxes = {"none", "bubblewrap"};

@@ -8,8 +8,6 @@ using namespace std::chrono_literals;
 using Status = CodeExecutionResult::Status;
 namespace data = boost::unit_test::data;
 
-BOOST_TEST_DONT_PRINT_LOG_VALUE(CodeExecutionResult::Status)
-
 namespace {
 struct ToolsFixture : test::ExecutorFixture {
     ToolsFixture() {
