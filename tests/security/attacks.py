@@ -563,13 +563,20 @@ write("evil/config", '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "
 os.makedirs("evil/refs", exist_ok=True)
 os.makedirs("evil/objects", exist_ok=True)
 attempt(lambda: write(".git/commondir", "../evil\\n"))
-""", by="EROFS|EACCES|EBUSY|EPERM", setup=lambda place: place.repository(), harm=git_is_safe, alone=True)
+""", by="EROFS|EACCES|EBUSY|EPERM", setup=lambda place: place.repository(), harm=git_is_safe, alone=True,
+       escapes_without="protect")
+attack("lead_git_astray_in_a_repository_below", "protect", """
+for name in ("config", "commondir", "hooks/post-index-change"):
+    attempt(lambda: write("project/.git/" + name))
+attempt(lambda: os.rename("project/.git", "project/moved"))
+""", by="EROFS|EACCES|EBUSY|EPERM", setup=lambda place: place.repository("workspace/project"), alone=True,
+       escapes_without="protect")
 attack("make_the_workspace_a_bare_repository", "protect", """
 # git takes a directory with HEAD, refs and objects for a repository, and reads `config` there.
 os.makedirs("refs"), os.makedirs("objects")
 write("config", '[core]\\n\\tbare = false\\n\\tworktree = .\\n\\tfsmonitor = "touch $HOME/pwned; false"\\n')
 attempt(lambda: write("HEAD", "ref: refs/heads/main\\n"))
-""", by="EROFS|EACCES|EBUSY|EPERM", harm=git_is_safe, alone=True)
+""", by="EROFS|EACCES|EBUSY|EPERM", harm=git_is_safe, alone=True, escapes_without="protect")
 attack("plant_configuration_of_agents_and_editors", "protect", """
 def plant(path):
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -590,9 +597,10 @@ for path in (".mcp.json", ".claude/settings.json", ".claude/commands/x.md", ".cl
        harm=absent(".mcp.json", ".claude", ".vscode", ".idea", ".gitconfig", ".gitmodules", ".env", ".venv"), alone=True,
        escapes_without="protect,hidden")
 attack("plant_start_files_of_shells", "protect", """
+# Of whoever has chosen the home directory as workspace.
 for path in (".bashrc", ".bash_profile", ".profile", ".zshrc", ".zprofile", ".ripgreprc"):
     attempt(lambda: write(path))
-""", by="EROFS|EACCES|EBUSY|EPERM", profile="settings", harm=absent(".bashrc", ".profile", ".zshrc"))
+""", by="EROFS|EACCES|EBUSY|EPERM", harm=absent(".bashrc", ".profile", ".zshrc"), escapes_without="protect")
 attack("swap_protected_files_while_the_host_looks", "protect", """
 stop = time.monotonic() + 1
 won = []
@@ -626,10 +634,11 @@ for name in ("servers.json", "sandbox.json"):
     attempt(lambda: write(name, '{"mcpServers": {"own": {"command": "/bin/sh", "args": ["-c", "touch ../outside/pwned"]}}}'))
     attempt(lambda: os.rename(name, name + ".old"))
     attempt(lambda: os.unlink(name))
-""", by="EROFS|EBUSY|EACCES|EPERM", profile="inner-files", alone=True)
+""", by="EROFS|EBUSY|EACCES|EPERM", profile="inner-files", alone=True, escapes_without="protect")
 attack("plant_a_hook_in_a_repository_below", "protect", """
 attempt(lambda: write("project/.git/hooks/pre-commit", "x"))
 attempt(lambda: write("project/.git/config", "x"))
+attempt(lambda: write(".bashrc"))
 """, by="EROFS|EACCES|EBUSY|EPERM", profile="settings", setup=lambda place: place.repository("workspace/project"))
 attack("plant_modules_for_the_next_start", "host", """
 # An interpreter that the host starts in the workspace must not import from there.
@@ -1123,7 +1132,8 @@ def ask(data, more=b""):
 def tunnel(host_and_port):
     ask(f"CONNECT {host_and_port} HTTP/1.1\\r\\nHost: {host_and_port}\\r\\n\\r\\n")
 """
-_NO = r"HTTP/1\.[01] (40[0-9]|50[0-9]|41[0-9]|421|431|451).*|closed|socks [1-9].*"
+# Refused by rule: that a name cannot be resolved, or a host not reached, does not count.
+_NO = r"HTTP/1\.1 (400|403|405|413|414|431|501) .*|closed|socks (2|7|8|255)"
 
 
 def proxied(name: str, code: str, **more) -> None:
@@ -1137,8 +1147,6 @@ def direct(family, address):
         print("ESCAPED:", address)
     except OSError as error:
         print("refused: closed")
-for variable in [name for name in os.environ if name.lower().endswith("_proxy")]:
-    del os.environ[variable]
 direct(socket.AF_INET, ("1.1.1.1", 443))
 direct(socket.AF_INET, ("127.0.0.1", host["tcp"]))
 direct(socket.AF_UNIX, host["abstract"])
@@ -1146,13 +1154,12 @@ try:
     print("ESCAPED:", socket.getaddrinfo("allowed.example", 443))
 except socket.gaierror:
     print("refused: closed")
-""")
+""", escapes_without="network")
 proxied("ask_for_a_host_that_is_not_allowed", """
 for name in ("attacker.example", "example.com", "xallowed.example", "allowed.example.attacker.example", "wild.example",
-             "evilwild.example", "denied.wild.example", "DENIED.wild.example", "a.denied.wild.example."):
-    if name != "a.denied.wild.example.":
-        tunnel(name + ":443")
-        ask(f"GET http://{name}/ HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n")
+             "evilwild.example", "denied.wild.example", "DENIED.wild.example", "denied.wild.example.", "example", "x"):
+    tunnel(name + ":443")
+    ask(f"GET http://{name}/ HTTP/1.1\\r\\nHost: {name}\\r\\n\\r\\n")
 """)
 proxied("ask_for_addresses", """
 port = host["tcp"]
@@ -1161,7 +1168,7 @@ for address in ("127.0.0.1", "127.1", "0", "0.0.0.0", "2130706433", "0x7f000001"
                 "1.1.1.1", "[fd00:ec2::254]", "%31%32%37.0.0.1"):
     tunnel(f"{address}:{port}")
     ask(f"GET http://{address}:{port}/ HTTP/1.1\\r\\nHost: allowed.example\\r\\n\\r\\n")
-""", escapes_without="proxy-policy")
+""")
 proxied("rebind_an_allowed_name_to_the_host", """
 # "localhost" is on the list, and leads to the host itself: the address decides, not the name.
 for name in ("localhost", "LOCALHOST", "localhost."):

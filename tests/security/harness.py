@@ -264,7 +264,7 @@ class Place:
             peak = 0
             while process.poll() is None:
                 # Not what wait4() tells: that counts descendants as well.
-                with contextlib.suppress(OSError, AttributeError):
+                with contextlib.suppress(OSError, TypeError):  # it may just have ended
                     status = Path(f"/proc/{process.pid}/status").read_text()
                     peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024
                 if time.monotonic() - started > limit:
@@ -299,7 +299,8 @@ class Place:
     def leftovers(self) -> set[str]:
         """Directories of sessions, placeholders in the workspace, mounts, and control groups."""
         found = {str(p) for place in LEFT_BEHIND for p in Path(place).glob("ipybox-??????")}
-        found |= {str(p) for p in self.workspace.iterdir() if p.name.startswith(".")}
+        # Placeholders for protected files carry this time.
+        found |= {str(p) for p in [*self.workspace.iterdir(), *self.workspace.glob(".*/*")] if p.lstat().st_mtime == 424242}
         found |= {line for line in Path("/proc/self/mounts").read_text().splitlines() if "ipybox" in line}
         found |= {str(p) for p in Path("/sys/fs/cgroup").glob("**/ipybox-*") if p.is_dir()}
         return found

@@ -49,7 +49,7 @@ class Weakened(unittest.TestCase):
 
     def test_every_layer_has_an_attack_that_needs_it(self) -> None:
         layers = {layer for attack in ATTACKS for layer in attack.escapes_without.split(",") if layer}
-        self.assertEqual({"seccomp", "landlock", "limits", "view", "network", "protect", "hidden", "pid", "proxy-policy"},
+        self.assertEqual({"seccomp", "landlock", "limits", "view", "network", "protect", "hidden", "pid"},
                          layers)
 
     def test_nothing_gets_through_while_all_layers_are_there(self) -> None:
@@ -108,6 +108,18 @@ for _field in ("escapes_without", "holds_without"):
             _weak[_layers, _attack.profile, _attack.name if _attack.alone else ""].append(_attack)
     for (_layers, _profile, _name), _attacks in _weak.items():
         _add_weakened(_layers, _name or _profile, _attacks, _field == "escapes_without")
+
+
+class Proxy(unittest.TestCase):
+    def test_it_is_the_list_that_refuses(self) -> None:
+        """With the names on the list, the same attack gets as far as looking them up."""
+        require(self, "proxy")
+        attack = next(a for a in ATTACKS if a.name == "ask_for_a_host_that_is_not_allowed")
+        with Place() as place:
+            settings = place.settings({"network": {"allowedDomains": ["attacker.example"]}})
+            printed, outcome = place.cells({attack.name: attack.code}, ["--sandbox-config", settings])
+            self.assertRegex(printed[attack.name], r"^refused: HTTP/1.1 50[24] .*\nrefused: HTTP/1.1 50[24] ")
+            self.assertRegex(printed[attack.name], r"\nrefused: HTTP/1.1 403 ")
 
 
 class KilledHost(unittest.TestCase):

@@ -264,6 +264,22 @@ class Git(unittest.TestCase):
             options = ["--sandbox-config", place.settings(settings)] if settings else []
             return place.run(self.CODE, options), place.git("config", "--get", "user.name")
 
+    def test_add_takes_what_the_guest_made_and_nothing_else(self) -> None:
+        code = ("import subprocess\nopen('made.txt', 'w').write('x')\n"
+                "for command in ('status --short', 'add .', 'add -A', 'commit -qm second', 'status --short', 'clean -n'):\n"
+                "    done = subprocess.run(['git', *command.split()], capture_output=True, text=True)\n"
+                "    print(command, done.returncode, (done.stdout + done.stderr).strip())")
+        for settings in (None, {"filesystem": {"allowWrite": ["."], "denyRead": [".env"]}}):
+            with self.subTest(settings), Place() as place:
+                place.repository()
+                place.file("workspace/.env", "KEY=value")
+                options = ["--sandbox-config", place.settings(settings)] if settings else []
+                outcome = place.run(code, options)
+                self.assertEqual(outcome.output.replace(" \n", "\n"),
+                                 "status --short 0 ?? made.txt\nadd . 0\nadd -A 0\ncommit -qm second 0\nstatus --short 0\n"
+                                 "clean -n 0\n", outcome.errors)
+                self.assertEqual(place.git("ls-files"), "made.txt\n")
+
     def test_init_and_config_are_refused(self) -> None:
         for settings in (None, {"filesystem": {"allowWrite": ["."]}}):
             with self.subTest(settings):
