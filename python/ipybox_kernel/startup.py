@@ -71,46 +71,53 @@ class _Cells:
         kernel.control_handlers["interrupt_request"] = self._interrupt_request
 
     async def _do_execute(self, code: str, *rest: Any, **named: Any) -> dict[str, Any]:
+        # What runs before the cell's code swallows a KeyboardInterrupt, IPython's event callbacks
+        # above all: it is kept until there is code that it can end.
+        self._set_handler(self._keep_interrupt)
+        self._missed, self._waiting = False, True
         with self._lock:
             self._running = self._kernel.get_parent("shell")["header"]["msg_id"]
             if self._running == self._unwanted:
                 code = "raise KeyboardInterrupt"
         self._tape.in_cell = True
+        # After the cell, before its reply: without this there would be none.
+        reply: dict[str, Any] = {
+            "status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": [],
+            "execution_count": 0, "user_expressions": {}, "payload": [],
+        }
         try:
-            self._await_code()
-            return await self._run(code, *rest, **named)
+            try:
+                reply = await self._run(code, *rest, **named)
+            finally:
+                self._set_handler(self._keep_interrupt)
         except KeyboardInterrupt:
-            # After the cell, before its reply: without this there would be none.
-            return {
-                "status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": [],
-                "execution_count": 0, "user_expressions": {}, "payload": [],
-            }
+            self._set_handler(self._keep_interrupt)
         finally:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
             with self._lock:
                 self._running = None
+            self._waiting = False
             self._tape.drain()
             self._tape.in_cell = False
             self._kept.clear()
             if self._working_dir:
                 _restore(self._working_dir)
+        return reply
 
-    def _await_code(self) -> None:
-        # What runs before the cell's code swallows a KeyboardInterrupt, IPython's event callbacks
-        # above all: it is kept until there is code that it can end.
+    @staticmethod
+    def _set_handler(handler: Any) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._missed, self._waiting = False, True
-            signal.signal(signal.SIGINT, self._keep_interrupt)
+            signal.signal(signal.SIGINT, handler)
 
     def _keep_interrupt(self, *_: Any) -> None:
         self._missed = True
 
     def _begin_code(self) -> None:
-        if not self._waiting or threading.current_thread() is not threading.main_thread():
+        if not self._waiting:
             return
         self._waiting = False
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # A cell that awaits has a handler of ipykernel's, which cancels it.
+        if signal.getsignal(signal.SIGINT) == self._keep_interrupt:
+            self._set_handler(signal.default_int_handler)
         if self._missed:
             raise KeyboardInterrupt
 
@@ -119,10 +126,12 @@ class _Cells:
         wanted = request["content"].get("msg_id")
         with self._lock:
             meant = wanted is None or wanted == self._running
-            if not meant:
+            if meant:
+                # With the lock, so that it cannot end meanwhile and leave the signal to the next.
+                await self._interrupt(stream, ident, request)
+            else:
                 self._unwanted = wanted
         if meant:
-            await self._interrupt(stream, ident, request)
             # A cell that awaits is cancelled by a handler that does not wake its event loop.
             self._kernel.io_loop.add_callback(lambda: None)
         else:
