@@ -248,6 +248,18 @@ private:
         return result;
     }
 
+    // `bytes` are 4 or 16.
+    static std::string address_text(const std::string& bytes) {
+        if (bytes.size() == 4) {
+            asio::ip::address_v4::bytes_type v4;
+            std::copy(bytes.begin(), bytes.end(), v4.begin());
+            return asio::ip::address_v4(v4).to_string();
+        }
+        asio::ip::address_v6::bytes_type v6;
+        std::copy(bytes.begin(), bytes.end(), v6.begin());
+        return asio::ip::address_v6(v6).to_string();
+    }
+
     static awaitable<Addresses> system_resolve(std::string host) {
         Tcp::resolver resolver(co_await asio::this_coro::executor);
         const auto found = co_await resolver.async_resolve(
@@ -457,7 +469,6 @@ private:
     static awaitable<void> look_up(ConnectionPtr connection, std::string name) {
         try {
             Addresses found = co_await connection->state->options.resolve(name);
-            if (found.size() > 8) found.resize(8);
             connection->addresses = std::move(found);
         } catch (const boost::system::system_error& error) {
             connection->lookup_problem = error.code().message();
@@ -720,7 +731,8 @@ private:
         more = co_await fill(connection, used);
         if (!more) co_return;
         const auto port = static_cast<std::uint16_t>(byte(used - 2) << 8 | byte(used - 1));
-        std::string host = type == name ? input.substr(start, size) : "";
+        std::string host = input.substr(start, size);
+        if (type != name) host = address_text(host);
         input.erase(0, used);
         Refusal refusal;
         if (command != 1) refusal = {403, socks_command, "a SOCKS command other than CONNECT", ""};

@@ -799,8 +799,11 @@ BOOST_AUTO_TEST_CASE(socks_refuses_the_rest) {
         BOOST_TEST(exchange(socks("example.com", 443, command)) == socks_reply(7));
         check_untouched("command");
     }
-    for (const auto& where : {"\1\x5d\xb8\xd7\x0e"s, "\4"s + std::string(15, '\0') + "\1"}) {
+    const std::pair<std::string, std::string> addresses[] = {
+        {"\1\x5d\xb8\xd7\x0e"s, "93.184.215.14"}, {"\4"s + std::string(15, '\0') + "\1", "::1"}};
+    for (const auto& [where, text] : addresses) {
         BOOST_TEST(exchange("\5\1\0\5\1\0"s + where + "\1\xbb") == socks_reply(8));
+        BOOST_TEST(decisions.at(0).host == text);
         check_untouched("address");
     }
     for (const auto& request :
