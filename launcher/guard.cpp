@@ -58,6 +58,10 @@ int guard_main(int argc, char** argv) {
             kill_all();
             return 128 + SIGTERM;
         }
+        if (number == SIGQUIT) {
+            kill_all();
+            return 128 + SIGKILL;
+        }
         if (number == SIGCHLD) {
             for (int status = 0;;) {
                 const pid_t ended = waitpid(-1, &status, WNOHANG);

@@ -240,11 +240,23 @@ void Relay::check_confinement() const {
     if (socket >= 0) fail("the sandbox does not confine: Unix sockets can be made in it");
 }
 
+void make_directories(const char* path) {
+    char part[4096];
+    for (std::size_t i = 0; i + 1 < sizeof part; ++i) {
+        if (i > 0 && (path[i] == '/' || path[i] == '\0')) {
+            part[i] = '\0';
+            mkdir(part, 0700);
+        }
+        if (path[i] == '\0') break;
+        part[i] = path[i];
+    }
+}
+
 // Becomes the command; only on failure it returns to whoever forked us.
 void Relay::enter() {
     // A home that is scratch space of the sandbox has to be made in it.
     for (char** variable = env_; *variable != nullptr; ++variable)
-        if (std::strncmp(*variable, "HOME=/", 6) == 0) mkdir(*variable + 5, 0700);
+        if (std::strncmp(*variable, "HOME=/", 6) == 0) make_directories(*variable + 5);
     if (chdir(directory_) != 0) fail_errno("cannot enter ", directory_);
     sigset_t none;
     sigemptyset(&none);
@@ -316,7 +328,8 @@ Connection& Relay::add(std::uint8_t channel, std::uint16_t number) {
 
 void Relay::handle(MuxHeader header, const unsigned char* payload) {
     if (header.kind == MuxFrame::signal) {
-        if (command_ > 0 && !over_) kill(command_, static_cast<int>(header.value));
+        const pid_t whom = header.connection == 1 ? -command_ : command_;
+        if (command_ > 0 && !over_) kill(whom, static_cast<int>(header.value));
         return;
     }
     if (header.channel >= channel_count_) fail("the host names an unknown channel");

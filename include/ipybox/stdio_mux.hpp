@@ -457,10 +457,10 @@ public:
     StdioMux(const StdioMux&) = delete;
     StdioMux& operator=(const StdioMux&) = delete;
 
-    // Sends a signal to the command inside.
-    void signal(int number) {
-        if (!state_->closed)
-            state_->send({detail::MuxFrame::signal, 0, 0, static_cast<std::uint32_t>(number)});
+    // Sends a signal to the command inside, or to its process group.
+    void signal(int number, bool group = false) {
+        const auto value = static_cast<std::uint32_t>(number);
+        if (!state_->closed) state_->send({detail::MuxFrame::signal, 0, group, value});
     }
     // What the guest did wrong; empty so far.
     const std::string& problem() const noexcept { return state_->problem; }

@@ -16,7 +16,7 @@ enum class MuxFrame : std::uint8_t {
     data,       // of a connection
     close,      // no more data from this side; both sides send it once
     credit,     // value: so many bytes were passed on, and the other side may send as many more
-    signal,     // host: value is the signal for the command
+    signal,     // host: value is the signal for the command, with connection 1 for its whole group
 };
 
 // The start frame holds records, each a letter, its text and a NUL:

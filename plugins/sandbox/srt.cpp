@@ -1,0 +1,687 @@
+// Confinement by Anthropic's sandbox-runtime (srt). Its seccomp filter forbids Unix sockets inside,
+// so what connects host and guest is carried over srt's standard streams, from loopback ports.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/write.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <fstream>
+#include <ipybox/cgroup.hpp>
+#include <ipybox/detail/private_directory.hpp>
+#include <ipybox/guest_identity.hpp>
+#include <ipybox/guest_view.hpp>
+#include <ipybox/plugin.hpp>
+#include <ipybox/process.hpp>
+#include <ipybox/python_environment.hpp>
+#include <ipybox/sandbox_config.hpp>
+#include <ipybox/stdio_mux.hpp>
+#include <launcher_image.hpp>
+#include <sstream>
+
+namespace {
+using namespace ipybox;
+namespace fs = std::filesystem;
+using detail::errno_text, detail::refuse, detail::View, detail::within;
+
+// srt puts the guest into a network of its own, whose ports are all free; these are below those
+// that the system chooses for outgoing connections.
+constexpr std::uint16_t first_port = 27'000;
+
+constexpr std::string_view package_name = "@anthropic-ai/sandbox-runtime";
+
+// What srt tells its guest about its proxies.
+constexpr const char* proxy_variables[] = {"HTTP_PROXY",
+                                           "HTTPS_PROXY",
+                                           "http_proxy",
+                                           "https_proxy",
+                                           "ALL_PROXY",
+                                           "all_proxy",
+                                           "NO_PROXY",
+                                           "no_proxy",
+                                           "FTP_PROXY",
+                                           "ftp_proxy",
+                                           "GRPC_PROXY",
+                                           "grpc_proxy",
+                                           "RSYNC_PROXY",
+                                           "DOCKER_HTTP_PROXY",
+                                           "DOCKER_HTTPS_PROXY",
+                                           "CLOUDSDK_PROXY_TYPE",
+                                           "CLOUDSDK_PROXY_ADDRESS",
+                                           "CLOUDSDK_PROXY_PORT",
+                                           "CLOUDSDK_PROXY_USERNAME",
+                                           "CLOUDSDK_PROXY_PASSWORD",
+                                           "GIT_SSH_COMMAND",
+                                           "GIT_CONFIG_PARAMETERS",
+                                           "JAVA_TOOL_OPTIONS"};
+
+// Three numbers of a version; nothing when the text does not begin like one.
+using Version = std::array<int, 3>;
+std::optional<Version> read_version(std::string_view text) {
+    Version version{};
+    std::size_t part = 0;
+    while (part < 3) {
+        const auto [end, error] =
+            std::from_chars(text.data(), text.data() + text.size(), version[part]);
+        if (error != std::errc{}) break;
+        ++part;
+        text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+        if (!text.starts_with('.')) break;
+        text.remove_prefix(1);
+    }
+    return part > 0 ? std::optional(version) : std::nullopt;
+}
+
+// The first version in which what allowRead names stays visible inside what denyRead hides, and the
+// oldest that is known to work at all.
+constexpr Version carving{0, 0, 83}, oldest{0, 0, 21};
+
+// A directory for one guest: the launcher, srt's settings, its own sockets, and an empty directory
+// to mount scratch space over.
+class RunDirectory : public detail::PrivateDirectory {
+public:
+    explicit RunDirectory(const std::optional<Identity>& guest)
+        : PrivateDirectory(::geteuid(), guest ? guest->user : ::geteuid(), 0755) {
+        write_file("launcher", detail::launcher_image(), ::geteuid(), 0755);
+        for (const char* name : {"srt", "scratch"})
+            if (::mkdirat(handle(), name, 0700) != 0 ||
+                (guest && ::fchownat(handle(), name, guest->user, guest->group, 0) != 0))
+                throw Error(errc::io_error,
+                            "cannot create " + (*this / name).string() + ": " + errno_text());
+    }
+    fs::path operator/(const char* name) const { return path() / name; }
+};
+
+// The launcher as guard, srt, and behind it bwrap with the guest.
+class Confined final : public ChildProcess {
+public:
+    struct Belongings {
+        RunDirectory directory;
+        detail::Placeholders placeholders;
+        std::optional<Cgroup> group;
+    };
+
+    Confined(asio::any_io_executor executor, SpawnRequest request, Belongings belongings)
+        : ChildProcess(std::move(executor), std::move(request)),
+          belongings_(std::move(belongings)) {}
+    // The guest must be gone before the places it is kept out of disappear.
+    ~Confined() override {
+        mux_.reset();
+        kill_tree();
+        ended_within(std::chrono::seconds(2));
+        end();
+    }
+
+    // Takes over the standard streams.
+    void relay(asio::any_io_executor executor, std::vector<MuxChannel> channels,
+               std::string start) {
+        mux_.emplace(std::move(executor), std::move(ChildProcess::input()),
+                     std::move(ChildProcess::output()), std::move(channels), std::move(start),
+                     [this] { kill_tree(); });
+    }
+
+    asio::writable_pipe& input() override {
+        require_pipes();
+        return ChildProcess::input();
+    }
+    asio::readable_pipe& output() override {
+        require_pipes();
+        return ChildProcess::output();
+    }
+    std::string output_tail() const override {
+        auto tail = ChildProcess::output_tail();
+        if (mux_ && !mux_->problem().empty()) tail += mux_->problem() + "\n";
+        return tail;
+    }
+    Statistics statistics() const noexcept override {
+        auto known = ChildProcess::statistics();
+        try {
+            if (belongings_.group) belongings_.group->measure(known);
+        } catch (const std::exception&) {
+            // No memory to read it: what is known so far stands.
+        }
+        return known;
+    }
+
+    void interrupt() noexcept override { tell(SIGINT, false); }
+    void signal(int number) noexcept override {
+        if (number == SIGKILL) return kill_tree();
+        tell(number, true);
+    }
+    // The guard outlives what it kills and collects it, so that no orphans are left to whoever is
+    // process 1 here.
+    void kill_tree() noexcept override {
+        if (!exit_status()) ::kill(pid(), SIGQUIT);
+    }
+
+private:
+    void require_pipes() const {
+        if (mux_) throw Error(errc::bad_argument, "the process was not started with pipes");
+    }
+
+    void tell(int number, bool group) noexcept {
+        try {
+            if (mux_)
+                mux_->signal(number, group);
+            else if (const pid_t command = find_command(pid(), 1); command > 0)
+                send(command, number, group);
+        } catch (const std::exception&) {
+            // No memory to look for it: the caller's next step is kill_tree().
+        }
+    }
+
+    static void send(pid_t to, int number, bool with_children) {
+        const auto handle = detail::open_pidfd(to);
+        const auto children = with_children ? detail::children_of(to) : std::vector<pid_t>();
+        if (handle) detail::send_signal(handle, number);
+        for (const pid_t child : children)
+            if (detail::parent_of(child) == to) send(child, number, true);
+    }
+
+    // How many pid namespaces a process is in below ours, and whether it is the first of the last.
+    static std::pair<std::size_t, bool> place_of(pid_t process) {
+        const auto status = detail::read_proc("/proc/" + std::to_string(process) + "/status");
+        const auto at = status.find("\nNSpid:");
+        if (at == std::string::npos) return {0, false};
+        std::istringstream numbers(status.substr(at + 7, status.find('\n', at + 1) - at - 7));
+        std::size_t depth = 0;
+        int number = 0, last = 0;
+        for (; numbers >> number; ++depth) last = number;
+        return {depth, last == 1};
+    }
+
+    // The first child of the innermost init process: srt nests one or two pid namespaces.
+    static pid_t find_command(pid_t from, std::size_t depth) {
+        pid_t found = -1;
+        for (const pid_t child : detail::children_of(from)) {
+            const auto [deep, first] = place_of(child);
+            if (deep < depth) continue;
+            const pid_t below = find_command(child, std::max(deep, depth));
+            if (below > 0) return below;
+            if (!first || deep < 2) continue;
+            const auto children = detail::children_of(child);
+            if (!children.empty()) found = children.front();
+        }
+        return found;
+    }
+
+    Belongings belongings_;
+    std::optional<StdioMux> mux_;
+};
+
+class Srt final : public Sandbox {
+public:
+    Srt(Host& host, const json::object& config) : executor_(host.executor) {
+        const char* path = std::getenv("PATH");
+        path_ = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+        if (const auto* user = config.if_contains("user")) user_ = user->to_number<uid_t>();
+        if (const auto* open = config.if_contains("unix_sockets")) unix_sockets_ = open->get_bool();
+        find(config);
+    }
+
+    awaitable<Capabilities> probe() override {
+        if (!probed_) {
+            auto found = co_await try_out();
+            probed_ = std::move(found);
+        }
+        co_return *probed_;
+    }
+
+    std::string guest_address(const Channel& channel) const override {
+        if (channel.kind == Channel::Kind::directory || unix_sockets_)
+            return channel.host_path.string();
+        return "127.0.0.1:" + std::to_string(port_of(channel.name));
+    }
+
+    uid_t guest_user(const SandboxPolicy& policy) const override {
+        const auto identity = detail::guest_identity(policy, user_);
+        return identity ? identity->user : ::geteuid();
+    }
+
+    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
+                                                        std::vector<std::string> argv,
+                                                        std::vector<Channel> channels,
+                                                        Stdio stdio) override {
+        const auto able = co_await probe();
+        if (!able.available)
+            throw Error(missing_ ? errc::missing_dependency : errc::sandbox_refused, able.problem);
+        refuse_what_it_cannot(policy);
+        if (argv.empty() || !argv[0].starts_with('/'))
+            throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
+        RelayCommand command;
+        command.argv = std::move(argv);
+        command.pipes = stdio == Stdio::pipes;
+        std::vector<MuxChannel> relayed;
+        auto process = start(policy, command, channels, relayed);
+        const auto first = relay_start(command, relayed);
+        if (command.pipes) {
+            const auto buffer = asio::buffer(first);
+            // If it does not take it, it is ending, and tells why itself.
+            co_await asio::async_write(process->input(), buffer, as_result);
+        } else {
+            process->relay(executor_, std::move(relayed), first);
+        }
+        co_return process;
+    }
+
+private:
+    // ---- srt and what it needs --------------------------------------------------------------
+
+    void find(const json::object& config) {
+        const auto option = [&config](const char* name) {
+            const auto* value = config.if_contains(name);
+            return std::string(value != nullptr ? std::string_view(value->get_string()) : "");
+        };
+        const auto wanted = option("srt");
+        auto program = find_program(wanted.empty() ? "srt" : wanted, path_);
+        // Node runs it, so it need not be executable.
+        if (!program && wanted.find('/') != std::string::npos &&
+            ::access(wanted.c_str(), R_OK) == 0)
+            program = wanted;
+        if (!program) {
+            problem_ =
+                (wanted.empty() ? "srt" : wanted) +
+                " is not installed: npm install --global @anthropic-ai/sandbox-runtime, or name "
+                "its place with the sandbox option \"srt\"";
+            return;
+        }
+        // npm makes a link to dist/cli.js of the package.
+        std::error_code error;
+        srt_ = fs::canonical(*program, error);
+        package_ = srt_.parent_path().parent_path();
+        std::ostringstream text;
+        text << std::ifstream(package_ / "package.json").rdbuf();
+        boost::system::error_code bad;
+        const auto manifest = json::parse(text.str(), bad);
+        const auto field = [&](const char* pointer) {
+            boost::system::error_code absent;
+            const auto* value = bad ? nullptr : manifest.find_pointer(pointer, absent);
+            return std::string(value && value->is_string() ? std::string_view(value->get_string())
+                                                           : "");
+        };
+        const auto version = read_version(field("/version"));
+        if (error || field("/name") != package_name || !version || *version < oldest) {
+            problem_ = program->string() + " is not the program of " + std::string(package_name) +
+                       " 0.0.21 or newer";
+            return;
+        }
+        version_ = *version;
+        const auto engine = field("/engines/node");
+        if (engine.starts_with(">=")) engine_ = read_version(engine.substr(2)).value_or(Version{});
+        // A node from npm lies beside srt's package.
+        const auto own = package_.string().rfind("/node_modules/");
+        auto node = option("node");
+        if (node.empty() && own != std::string::npos) {
+            node = package_.string().substr(0, own) + "/node_modules/node/bin/node";
+            if (::access(node.c_str(), X_OK) != 0) node.clear();
+        }
+        const auto found = find_program(node.empty() ? "node" : node, path_);
+        if (found) node_ = fs::canonical(*found, error);
+        if (node_.empty())
+            problem_ =
+                "srt needs Node.js: install it, or name its place with the sandbox option \"node\"";
+        const std::pair<const char*, const char*> tools[] = {
+            {"bwrap", "bubblewrap"}, {"socat", "socat"}, {"rg", "ripgrep"}, {"bash", "bash"}};
+        for (const auto& [name, package] : tools)
+            if (!find_program(name, path_) && problem_.empty())
+                problem_ = std::string("srt needs ") + name + ": apt-get install " + package;
+    }
+
+    // What it needs is there, and user namespaces work. srt itself is not started: that takes as
+    // long again as the start of a guest, and there the relay looks whether it confines.
+    awaitable<Capabilities> try_out() {
+        Capabilities found;
+        found.unix_sockets = unix_sockets_;
+        found.problem = problem_;
+        missing_ = !problem_.empty();
+        if (missing_) co_return found;
+        const auto nobody = detail::guest_identity(SandboxPolicy(), user_);
+        {
+            SpawnRequest request;
+            request.argv = {node_, "--version"};
+            request.env = {{"PATH", path_}};
+            request.identity = nobody;
+            request.stdio = Stdio::pipes;
+            ChildProcess node(executor_, std::move(request));
+            const auto text = co_await detail::output_of(node, std::chrono::seconds(10));
+            const auto version =
+                read_version(text && text->starts_with('v') ? text->substr(1) : "");
+            if (!version || *version < engine_) {
+                missing_ = true;
+                found.problem = "srt " + name(version_) + " needs Node.js " + name(engine_) +
+                                " or newer, and " + node_.string() +
+                                (version ? " is " + name(*version) : " does not run as its user") +
+                                ": npm install --global node@" + std::to_string(engine_[0]);
+                co_return found;
+            }
+        }
+        SpawnRequest request;
+        const auto bwrap = find_program("bwrap", path_);
+        request.argv = {
+            *bwrap,     "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/",
+            "/",        "--dev",          "/dev",          "--proc",        "/proc",     "--",
+            "/bin/true"};
+        request.env = {{"PATH", path_}};
+        request.identity = nobody;
+        ChildProcess trial(executor_, std::move(request));
+        const auto limit = deadline_after(std::chrono::seconds(10));
+        const auto status = co_await trial.wait(limit);
+        found.available = status && status->code == 0;
+        if (!found.available) {
+            auto said = trial.output_tail();
+            while (!said.empty() && said.back() == '\n') said.pop_back();
+            found.problem = "bubblewrap, on which srt builds, does not work here (" + said +
+                            "): user namespaces must be permitted; `ipybox doctor` says how";
+            co_return found;
+        }
+        found.filesystem = found.network_none = found.network_allow_list = true;
+        found.process_isolation = found.limits_per_process = found.wall_time = true;
+        try {
+            const Cgroup group(std::uint64_t{1} << 30);
+            found.memory_total = true;
+        } catch (const Error&) {
+            // It is told when a policy asks for it.
+        }
+        co_return found;
+    }
+
+    static std::string name(const Version& version) {
+        return std::to_string(version[0]) + "." + std::to_string(version[1]) + "." +
+               std::to_string(version[2]);
+    }
+
+    // ---- one guest --------------------------------------------------------------------------
+
+    static void refuse_what_it_cannot(const SandboxPolicy& policy) {
+        const auto no = [](const std::string& what) {
+            refuse("sandbox \"srt\" cannot " + what +
+                   ": use sandbox \"bubblewrap\", or do not ask for it");
+        };
+        if (policy.network.mode == NetworkPolicy::Mode::full)
+            no("give the whole network, only named hosts");
+        const auto& limits = policy.limits;
+        if (limits.scratch_size || limits.scratch_inodes)
+            no("limit its scratch space (limits.scratch)");
+        if (limits.workspace_size) no("limit the size of the workspace (limits.workspace)");
+    }
+
+    std::uint16_t port_of(const std::string& name) const {
+        const auto next = static_cast<std::uint16_t>(first_port + ports_.size());
+        return ports_.try_emplace(name, next).first->second;
+    }
+
+    // Can it show a path inside one that it hides?
+    bool carves() const { return version_ >= carving; }
+
+    std::unique_ptr<Confined> start(const SandboxPolicy& policy, RelayCommand& command,
+                                    const std::vector<Channel>& channels,
+                                    std::vector<MuxChannel>& relayed) {
+        SpawnRequest request;
+        request.identity = detail::guest_identity(policy, user_);
+        // What the guest needs besides what the policy names, at the places of the host.
+        auto seen = policy;
+        std::vector<detail::Access> wanted = {{node_, R_OK | X_OK}, {srt_, R_OK}};
+        for (const auto& channel : channels) {
+            if (channel.name.empty() ||
+                channel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
+                throw Error(errc::bad_argument, "\"" + channel.name + "\" cannot name a channel");
+            // Our proxy: srt has its own.
+            if (channel.name == "network") continue;
+            if (channel.kind != Channel::Kind::directory && !unix_sockets_) {
+                relayed.push_back({channel.kind, channel.host_path, port_of(channel.name)});
+                continue;
+            }
+            if (channel.kind == Channel::Kind::listener)
+                throw Error(errc::bad_argument,
+                            "channel " + channel.name + ": use a directory and a Unix socket");
+            (channel.writable ? seen.writable : seen.readable).push_back(channel.host_path);
+        }
+        if (command.pipes && !relayed.empty())
+            throw Error(errc::bad_argument,
+                        "a process that uses its standard streams itself has no channels");
+        protect_as_srt_does(seen);
+        View view(seen, unix_sockets_);
+        const auto reach = view.accesses();
+        wanted.insert(wanted.end(), reach.begin(), reach.end());
+        detail::check_reach(request.identity, wanted);
+
+        Confined::Belongings belongings{
+            RunDirectory(request.identity), view.take_placeholders(), {}};
+        const auto& directory = belongings.directory;
+        if (policy.limits.memory_total) {
+            belongings.group.emplace(*policy.limits.memory_total);
+            request.cgroup = belongings.group->entrance();
+        }
+        command.env = policy.env;
+        command.cwd = policy.cwd.empty() ? fs::path("/") : policy.cwd;
+        const auto settings = directory / "settings.json";
+        const auto text = json::serialize(settings_for(policy, view, directory, command));
+        directory.write_file("settings.json", text,
+                             request.identity ? request.identity->user : ::geteuid(), 0400);
+        // srt falls back to other settings when it does not like these, and does without its helper
+        // when that is missing.
+        command.unreadable = {settings};
+        command.no_unix_sockets = !unix_sockets_;
+        if (policy.network.mode == NetworkPolicy::Mode::allow_list)
+            command.kept_env.assign(std::begin(proxy_variables), std::end(proxy_variables));
+        const auto launcher = (directory / "launcher").string();
+        limit(command.argv, launcher, policy.limits);
+
+        request.argv = {launcher, "guard",  node_, srt_,
+                        "-s",     settings, "-c",  "exec '" + launcher + "' relay"};
+        // Nothing of the guest's: this is for programs of the host.
+        request.env = {{"PATH", path_},
+                       {"TMPDIR", directory / "srt"},
+                       {"HOME", directory / "srt"},
+                       {"LANG", "C.UTF-8"}};
+        // srt protects its well-known names where it starts.
+        const bool works_there =
+            view.mounts().contains(command.cwd) || is_writable(view, command.cwd);
+        request.cwd = works_there ? command.cwd : directory / "scratch";
+        request.rlimits = {{RLIMIT_CORE, 0}};
+        request.wall_seconds = policy.limits.wall_seconds;
+        request.stdio = Stdio::pipes;
+        return std::make_unique<Confined>(executor_, std::move(request), std::move(belongings));
+    }
+
+    static bool is_writable(const View& view, const fs::path& path) {
+        bool writable = false;
+        for (const auto& [root, rule] : view.mounts())
+            if (within(path, root)) writable = view.kind(root) == View::Kind::writable;
+        return writable;
+    }
+
+    // srt keeps its well-known names from being created by mounting over files that it makes and
+    // removes; where it is killed they stay. So ours are there first.
+    static void protect_as_srt_does(SandboxPolicy& policy) {
+        if (policy.cwd.empty()) return;
+        const bool repository = fs::is_directory(policy.cwd / ".git");
+        for (const auto name : detail::mandatory_protected) {
+            const auto path = policy.cwd / name;
+            const auto first = policy.cwd / *fs::path(name).begin();
+            const bool git = name.starts_with(".git/");
+            if (git && (!repository || name == ".git/config")) continue;
+            // What is there srt protects itself, but for what a killed host left behind.
+            struct stat found {};
+            const bool absent = ::lstat(git ? path.c_str() : first.c_str(), &found) != 0;
+            if (absent || detail::Placeholders::is_ours(found))
+                policy.write_protected.push_back(path);
+        }
+    }
+
+    json::object settings_for(const SandboxPolicy& policy, const View& view,
+                              const RunDirectory& directory, RelayCommand& command) const {
+        json::object network;
+        network["allowedDomains"] = rules(policy.network.allow, policy.network.mode, "allow");
+        network["deniedDomains"] = rules(policy.network.deny, policy.network.mode, "deny");
+        if (unix_sockets_) network["allowAllUnixSockets"] = true;
+        if (carves()) network["strictAllowlist"] = true;
+
+        json::array deny_read, allow_read, allow_write, deny_write;
+        const auto add = [](json::array& list, const fs::path& path) {
+            list.emplace_back(path.string());
+        };
+        const bool whole_disk = view.whole_disk();
+        if (!whole_disk) {
+            for (const char* path : {"/", "/sys"}) add(deny_read, path);
+            for (const char* path :
+                 {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+                  "/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", "/etc/pki/tls/certs",
+                  "/etc/fonts", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf"})
+                if (fs::exists(path)) add(allow_read, path);
+        } else {
+            add(deny_read, directory / "settings.json");
+            if (unix_sockets_) add(deny_read, "/run");
+        }
+        add(allow_read, directory / "launcher");
+        add(allow_read, package_);
+        // The socket of srt's own proxy lies there.
+        if (policy.network.mode == NetworkPolicy::Mode::allow_list)
+            add(allow_read, directory / "srt");
+        for (const auto& [path, rule] : view.mounts()) {
+            switch (view.kind(path)) {
+                case View::Kind::hidden:
+                    add(deny_read, path);
+                    break;
+                case View::Kind::write_protected:
+                    add(deny_write, path);
+                    [[fallthrough]];
+                case View::Kind::readable:
+                    if (path != "/") add(allow_read, path);
+                    break;
+                case View::Kind::writable:
+                    add(allow_write, path);
+                    break;
+                case View::Kind::scratch:
+                    break;
+            }
+        }
+        give_scratch(policy, view, directory, command, deny_read);
+        if (!carves()) refuse_carving(whole_disk, deny_read, allow_read, allow_write);
+
+        json::object files;
+        files["denyRead"] = std::move(deny_read);
+        if (carves()) files["allowRead"] = std::move(allow_read);
+        files["allowWrite"] = std::move(allow_write);
+        files["denyWrite"] = std::move(deny_write);
+        const auto git_config = policy.cwd / ".git/config";
+        files["allowGitConfig"] =
+            std::find(policy.write_protected.begin(), policy.write_protected.end(), git_config) ==
+            policy.write_protected.end();
+        json::object settings;
+        settings["network"] = std::move(network);
+        settings["filesystem"] = std::move(files);
+        return settings;
+    }
+
+    json::array rules(const std::vector<std::string>& hosts, NetworkPolicy::Mode mode,
+                      const char* list) const {
+        json::array result;
+        if (mode != NetworkPolicy::Mode::allow_list) return result;
+        for (const auto& host : hosts) {
+            // An older srt drops all its settings for one that it does not understand.
+            if (host.find(':') != std::string::npos && !carves())
+                refuse("srt " + name(version_) + " knows no ports in its rules (network." + list +
+                       " " + host + ")");
+            result.emplace_back(host);
+        }
+        return result;
+    }
+
+    // What srt hides is an empty, writable directory in memory: that is scratch space.
+    void give_scratch(const SandboxPolicy& policy, const View& view, const RunDirectory& directory,
+                      RelayCommand& command, json::array& deny_read) const {
+        const auto home = policy.env.find("HOME");
+        // Sockets of the host lie in /tmp; otherwise settings that show the disk show it as well.
+        if (!view.whole_disk() || unix_sockets_) {
+            deny_read.emplace_back("/tmp");
+            // A home that is to be scratch space is made inside what was hidden.
+            if (home != policy.env.end() && view.mounts().contains(home->second) &&
+                view.mounts().at(home->second) == View::Kind::scratch &&
+                !fs::is_directory("/" + fs::path(home->second).relative_path().begin()->string()))
+                command.env["HOME"] = "/tmp";
+            return;
+        }
+        const auto scratch = directory / "scratch";
+        deny_read.emplace_back(scratch.string());
+        command.env.try_emplace("TMPDIR", scratch);
+        if (home != policy.env.end() && home->second == "/tmp") command.env["HOME"] = scratch;
+    }
+
+    void refuse_carving(bool whole_disk, const json::array& deny_read,
+                        const json::array& allow_read, const json::array& allow_write) const {
+        const auto old = "srt " + name(version_) + " cannot ";
+        if (!whole_disk)
+            refuse(old + "hide all but what is named: install srt " + name(carving) +
+                   " or newer, or give a sandbox_config");
+        for (const auto& denied : deny_read)
+            for (const auto* allowed : {&allow_read, &allow_write})
+                for (const auto& path : *allowed)
+                    if (within(fs::path(std::string(path.get_string())),
+                               fs::path(std::string(denied.get_string()))))
+                        refuse(old + "show " + std::string(path.get_string()) + " inside " +
+                               std::string(denied.get_string()) + ": install srt " + name(carving) +
+                               " or newer");
+    }
+
+    // Limits are set inside, where those on processes count the guest's alone.
+    static void limit(std::vector<std::string>& argv, const std::string& launcher,
+                      const Limits& limits) {
+        std::vector<std::string> prefix = {launcher};
+        const auto add = [&prefix](const char* option, const std::optional<std::uint64_t>& value) {
+            if (!value) return;
+            prefix.emplace_back(option);
+            prefix.push_back(std::to_string(*value));
+        };
+        add("--rlimit-as", limits.memory_per_process);
+        add("--rlimit-nproc", limits.processes);
+        add("--rlimit-nofile", limits.open_files);
+        add("--rlimit-fsize", limits.file_size);
+        add("--rlimit-cpu", limits.cpu_seconds);
+        prefix.emplace_back("--");
+        if (prefix.size() > 2) argv.insert(argv.begin(), prefix.begin(), prefix.end());
+    }
+
+    asio::any_io_executor executor_;
+    std::string path_;
+    fs::path srt_, package_, node_;
+    Version version_{}, engine_{};
+    std::string problem_;  // what is missing; empty when nothing is
+    bool missing_ = false;
+    bool unix_sockets_ = false;
+    std::optional<uid_t> user_;
+    std::optional<Capabilities> probed_;
+    mutable std::map<std::string, std::uint16_t> ports_;  // by the channel's name
+};
+
+constexpr Plugin self{
+    .name = "srt",
+    .summary =
+        "Anthropic's sandbox-runtime, with the kernel's connections over its standard streams",
+    .config_schema = R"({
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "srt": {"type": "string", "minLength": 1,
+                    "description": "srt's program; default: srt in PATH"},
+            "node": {"type": "string", "minLength": 1,
+                     "description": "Node.js; default: one installed by npm beside srt, or node in PATH"},
+            "user": {"type": "integer", "minimum": 0, "maximum": 4294967294,
+                     "description": "the uid that a process started by root drops to"},
+            "unix_sockets": {"type": "boolean", "default": false,
+                "description": "let the guest make Unix sockets (srt's allowAllUnixSockets): faster, and without srt's seccomp filter"}
+        }
+    })",
+    .make =
+        Factory<Sandbox>(+[](Host& host, const json::object& config) -> std::unique_ptr<Sandbox> {
+            return std::make_unique<Srt>(host, config);
+        }),
+};
+}  // namespace
+
+IPYBOX_PLUGIN(srt, self)
