@@ -18,7 +18,7 @@ BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::CodeExecutionResult::Status)
 
 namespace ipybox::test {
 
-inline const std::vector<std::string> sandboxes = {"none", "bubblewrap"};
+inline const std::vector<std::string> sandboxes = {"none", "bubblewrap", "srt"};
 
 // The plugins linked into this program or, in a build with shared ones, those of the build tree.
 inline PluginRegistry registry() {
@@ -46,6 +46,7 @@ public:
 
     CodeExecutor& start(const std::string& sandbox) {
         options.sandbox = sandbox;
+        if (sandbox == "srt") options.sandbox_options = sandbox_options(sandbox);
         executor = std::make_unique<CodeExecutor>(context.get_executor(), plugins, options);
         run(context, executor->start());
         return *executor;

@@ -17,7 +17,7 @@ using namespace ipybox::test;
 using namespace std::chrono_literals;
 
 namespace {
-constexpr const char* sandboxes[] = {"none", "bubblewrap"};
+constexpr const char* sandboxes[] = {"none", "bubblewrap", "srt"};
 
 // All that one cell gave.
 struct Cell {
@@ -64,7 +64,7 @@ struct Machine {
         ::setenv("XDG_RUNTIME_DIR", runtime.path().c_str(), 1);
         host.executor = context.get_executor();
         registry.add_directory(plugin_directory());
-        sandbox = registry.make<Sandbox>(name, host, {});
+        sandbox = registry.make<Sandbox>(name, host, sandbox_options(name));
         backend = registry.make<KernelBackend>("zmq", host, config);
         if (::geteuid() == 0 && ::chown(workspace.path().c_str(), 65534, gid_t(-1)) != 0)
             throw std::runtime_error("chown failed");

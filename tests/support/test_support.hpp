@@ -4,6 +4,7 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/json/object.hpp>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -86,5 +87,13 @@ inline std::filesystem::path plugin_directory() { return required_environment("I
 inline std::filesystem::path kernel_python() { return required_environment("IPYBOX_TEST_PYTHON"); }
 inline std::filesystem::path node_servers() { return required_environment("IPYBOX_TEST_NODE_MODULES"); }
 inline std::filesystem::path python_package() { return required_environment("IPYBOX_TEST_PYTHON_PACKAGE"); }
+
+// What the tests configure a sandbox plugin with: where srt was installed.
+inline json::object sandbox_options(std::string_view sandbox) {
+    json::object options;
+    if (sandbox == "srt")
+        options["srt"] = (node_servers() / "@anthropic-ai/sandbox-runtime/dist/cli.js").string();
+    return options;
+}
 
 }  // namespace ipybox::test
