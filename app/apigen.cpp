@@ -76,25 +76,38 @@ json::array tools_from_file(const ApigenFlags& flags) {
     }
 }
 
+std::string quoted(std::string_view text) { return '"' + detail::printable(text) + '"'; }
+
+int print_module(const GeneratedPackage& package, const std::string& name) {
+    std::string known;
+    for (const auto& [tool, module] : package.tools) {
+        if (tool == name) {
+            std::cout << package.files.at(module + ".py");
+            return 0;
+        }
+        if (known.size() < 500) known += (known.empty() ? "" : ", ") + detail::printable(tool);
+    }
+    for (const auto& [tool, reason] : package.skipped)
+        if (tool == name) throw Error(errc::bad_argument, "--stdout: no API for " + quoted(name) + ": " + reason);
+    throw Error(errc::bad_argument, "--stdout: no tool is named " + quoted(name) + "; there are: " + (known.empty() ? "none" : known));
+}
+
 int run_apigen(const ApigenFlags& flags) {
     check_server_name(flags.name);
     const auto package = generate_package(flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags));
-    for (const auto& skipped : package.skipped)
-        std::cerr << "ipybox: no API for " << detail::printable(skipped.tool) << ": " << detail::printable(skipped.reason) << '\n';
-    if (!flags.one_tool.empty()) {
-        for (const auto& tool : package.tools)
-            if (tool.tool == flags.one_tool) {
-                std::cout << package.files.at(tool.module + ".py");
-                return 0;
-            }
-        throw Error(errc::bad_argument, "--stdout: no tool is named \"" + flags.one_tool + "\"");
-    }
+    if (!flags.one_tool.empty()) return print_module(package, flags.one_tool);
+    for (const auto& [tool, reason] : package.untyped)
+        std::cerr << "ipybox: the API of " << quoted(tool) << " is not typed: " << detail::printable(reason) << '\n';
+    for (const auto& [tool, reason] : package.skipped)
+        std::cerr << "ipybox: no API for " << quoted(tool) << ": " << detail::printable(reason) << '\n';
+    const auto changes = package_changes(flags.out, flags.name, package);
     if (flags.check) {
-        const auto changes = package_changes(flags.out, flags.name, package);
         for (const auto& change : changes) std::cout << change << '\n';
         return changes.empty() ? 0 : 1;
     }
-    std::filesystem::create_directories(flags.out);
+    for (const auto& change : changes)
+        if (change.ends_with(" with own code"))
+            std::cerr << "ipybox: the server has no such tool any more: " << change.substr(2) << " is removed\n";
     const bool written = write_package(flags.out, flags.name, package);
     std::cout << flags.name << ": " << package.tools.size() << " tools, "
               << (written ? "written to " : "unchanged in ") << (std::filesystem::path(flags.out) / flags.name).string() << '\n';
@@ -114,9 +127,10 @@ void add_apigen(CLI::App& app, Action& action) {
     source->require_option(1);
     auto* target = command->add_option_group("target", "What to do with the API");
     target->add_option("--out", flags->out, "Directory in which the package NAME is written")->type_name("DIR");
-    target->add_option("--stdout", flags->one_tool, "Print the module of one tool instead")->type_name("TOOL");
+    auto* one_tool = target->add_option("--stdout", flags->one_tool, "Print the module of one tool instead")->type_name("TOOL");
     target->require_option(1);
-    command->add_flag("--check", flags->check, "Write nothing; print what would change, exit 1 if anything would");
+    command->add_flag("--check", flags->check, "With --out: write nothing, print what would change, exit 1 if anything would")
+        ->excludes(one_tool);
     add_log_level(*command, flags->log_level);
     command->callback([&action, flags] { action = [flags] { return run_apigen(*flags); }; });
 }

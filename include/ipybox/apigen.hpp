@@ -45,7 +45,8 @@ struct SkippedTool {
 struct GeneratedPackage {
     std::map<std::string, std::string> files;  // file name -> UTF-8 text
     std::vector<GeneratedTool> tools;          // sorted by tool name
-    std::vector<SkippedTool> skipped;
+    std::vector<SkippedTool> untyped;          // have a module, but one that takes or returns anything
+    std::vector<SkippedTool> skipped;          // have none
 };
 
 // Ends the generated part of a module. What stands below belongs to the user or the agent and is
@@ -67,6 +68,24 @@ struct PythonType {
         return out + ']';
     }
     bool any() const { return base == "Any"; }
+};
+
+// Names that are not taken yet: the wanted one, or the first free of wanted2, wanted3, …, in time
+// that does not grow with how many there are already.
+class FreshNames {
+public:
+    template <class IsFree>
+    std::string make(const std::string& wanted, std::string_view before_number,
+                     const IsFree& is_free) {
+        if (is_free(wanted)) return wanted;
+        for (auto& number = numbers_.try_emplace(wanted, 2).first->second;; ++number)
+            if (auto name = wanted + std::string(before_number) + std::to_string(number);
+                is_free(name))
+                return name;
+    }
+
+private:
+    std::map<std::string, std::size_t> numbers_;
 };
 
 // The identifiers in Python code, without what string literals hold.
@@ -257,9 +276,9 @@ private:
             "Annotated", "Any", "False",  "Field",  "Literal",   "Model", "None",
             "Open",      "Out", "Params", "Result", "RootModel", "True",  "TypeAliasType"};
         const auto stem = !input_ && used_.count(wanted) ? "Result" + wanted : wanted;
-        auto name = stem;
-        for (int i = 2; taken.count(name) || used_.count(name); ++i)
-            name = stem + std::to_string(i);
+        auto name = fresh_names_.make(stem, "", [&](const std::string& candidate) {
+            return !taken.count(candidate) && !used_.count(candidate);
+        });
         used_.insert(name);
         return name;
     }
@@ -864,6 +883,7 @@ private:
                                                                    "model_rebuild"};
         std::set<std::string, std::less<>> taken;
         for (const auto& field : fields) taken.emplace(field.wire);
+        FreshNames fresh;
         const auto usable = [&](const std::string& name) {
             return !is_python_keyword(name) && !attributes.count(name) && !types.count(name) &&
                    name != "Field" && name != "Annotated" && name.compare(0, 14, "model_validate") != 0 &&
@@ -877,11 +897,11 @@ private:
             }
             auto stem = python_field_name(wire);
             if (stem.compare(0, 6, "model_") == 0 && !usable(stem)) stem = "p_" + stem;
-            auto name = stem;
-            if (!usable(name)) name = stem += '_';
-            for (int i = 2; !taken.insert(name).second || !usable(name); ++i)
-                name = stem + (stem.back() == '_' ? "" : "_") + std::to_string(i);
-            field.name = name;
+            if (!usable(stem)) stem += '_';
+            field.name = fresh.make(stem, stem.back() == '_' ? "" : "_", [&](const auto& name) {
+                return !taken.count(name) && usable(name);
+            });
+            taken.insert(field.name);
         }
     }
 
@@ -935,6 +955,7 @@ private:
     PatternJudge patterns_;
     const bool input_;
     std::set<std::string>& used_;
+    FreshNames fresh_names_;
     std::vector<Definition> definitions_;
     // A type being written, and how many containers deep.
     struct Open {
@@ -953,7 +974,8 @@ inline std::string_view text_member(const json::object& object, const char* key)
     return value && value->is_string() ? view(value->get_string()) : std::string_view{};
 }
 
-// The module of one tool. Throws Error (bad_argument) when its schemas cannot be typed.
+// The module of one tool; a schema that is nullptr says nothing. Throws Error (bad_argument) when
+// the schemas cannot be typed.
 inline std::string tool_module(std::string_view server, const json::object& tool,
                                const json::value* input, const json::value* output) {
     static constexpr std::size_t max_tool_doc = 20'000, max_module = 400'000;
@@ -962,6 +984,9 @@ inline std::string tool_module(std::string_view server, const json::object& tool
     std::set<std::string> used{"Params", "Result"};
     auto definitions =
         ModelWriter(input ? *input : anything, ModelWriter::Side::input, used).write("Params");
+    const auto* schema = tool.if_contains("inputSchema");
+    if (!input && schema && schema->is_object())
+        definitions.back().text += "    # too large to be typed; the host checks the arguments\n";
     if (output)
         for (auto& definition :
              ModelWriter(*output, ModelWriter::Side::output, used).write("Result"))
@@ -969,11 +994,14 @@ inline std::string tool_module(std::string_view server, const json::object& tool
 
     std::set<std::string, std::less<>> words{"Any", "asynchronous", "call"};
     std::string body, rebuild;
+    std::map<std::string_view, std::size_t> order;
+    for (const auto& definition : definitions) order.try_emplace(definition.name, order.size());
     for (auto it = definitions.begin(); it != definitions.end(); ++it) {
         body += "\n\n" + it->text;
         words.insert(it->uses.begin(), it->uses.end());
-        const bool forward = std::any_of(it + 1, definitions.end(), [&](const auto& later) {
-            return it->uses.count(later.name);
+        const bool forward = std::any_of(it->uses.begin(), it->uses.end(), [&](const auto& name) {
+            const auto found = order.find(name);
+            return found != order.end() && found->second > order.at(it->name);
         });
         if (forward && it->text.compare(0, 6, "class ") == 0)
             rebuild += it->name + ".model_rebuild()\n";
@@ -1021,6 +1049,7 @@ inline std::string tool_module(std::string_view server, const json::object& tool
 inline std::map<std::string, std::string> module_names(const std::set<std::string>& tools) {
     std::map<std::string, std::string> names;
     std::set<std::string> taken{"__init__", "__main__", "__pycache__"};
+    FreshNames fresh;
     const auto plain = [](const std::string& tool) {
         std::string name;
         for (std::string_view rest = tool; !rest.empty() && name.size() < 80;) {
@@ -1037,9 +1066,8 @@ inline std::map<std::string, std::string> module_names(const std::set<std::strin
     for (const auto& tool : tools) {
         if (names.count(tool)) continue;
         const auto stem = plain(tool);
-        auto name = stem;
-        for (int i = 2; !taken.insert(name).second; ++i) name = stem + '_' + std::to_string(i);
-        names[tool] = name;
+        names[tool] = fresh.make(
+            stem, "_", [&](const std::string& name) { return taken.insert(name).second; });
     }
     return names;
 }
@@ -1078,7 +1106,7 @@ inline void check_server_name(std::string_view name) {
                         " must be a Python identifier of at most 64 ASCII characters");
 }
 
-// Parses a tools/list result, or its `tools` array alone, however deep it nests. Half a surrogate
+// Parses a tools/list result, or its `tools` array alone, nested up to 25,000 levels. Half a surrogate
 // pair, which JSON allows and Boost.JSON refuses, becomes the three bytes that UTF-8 would give it.
 // Throws Error (bad_argument) when the text is something else.
 inline boost::json::array parse_tools(std::string_view text) {
@@ -1104,7 +1132,7 @@ inline boost::json::array parse_tools(std::string_view text) {
         i += length;
     }
     boost::json::parse_options options;
-    options.max_depth = 100'000;
+    options.max_depth = 25'000;  // the parser is recursive
     options.allow_invalid_utf8 = true;
     boost::system::error_code failure;
     auto value = boost::json::parse(repaired, failure, {}, options);
@@ -1151,14 +1179,14 @@ inline GeneratedPackage generate_package(std::string_view server_name,
         };
         const auto& module = modules.at(name);
         const auto *input = schema("inputSchema"), *output = schema("outputSchema");
-        std::string text;
+        std::string text, reason;
         for (const auto& [in, out] :
              {std::pair{input, output}, {input, nullptr}, {nullptr, output}, {nullptr, nullptr}}) {
             try {
                 text = detail::tool_module(server_name, *tool, in, out);
                 break;
-            } catch (const Error&) {
-                continue;  // the next attempt types less
+            } catch (const Error& error) {
+                if (reason.empty()) reason = error.detail();  // the next attempt types less
             }
         }
         if (text.empty()) {
@@ -1167,6 +1195,7 @@ inline GeneratedPackage generate_package(std::string_view server_name,
         }
         package.files[module + ".py"] = std::move(text);
         package.tools.push_back({name, module});
+        if (!reason.empty()) package.untyped.push_back({name, reason});
         const auto line = detail::summary(detail::text_member(*tool, "description"));
         index += '\n' + module + (line.empty() ? "" : ": " + line);
     }
@@ -1330,7 +1359,8 @@ inline PackageFiles package_files(const PackageRoot& root, const std::string& se
 
 }  // namespace detail
 
-// What write_package() would do, one line a file: "+ new.py", "~ changed.py", "- gone.py".
+// What write_package() would do, one line a file: "+ new.py", "~ changed.py", "- gone.py", the last
+// followed by " with own code" when a tool that is gone takes such code along.
 inline std::vector<std::string> package_changes(const std::filesystem::path& root_dir,
                                                 std::string_view server_name,
                                                 const GeneratedPackage& package) {
@@ -1344,7 +1374,9 @@ inline std::vector<std::string> package_changes(const std::filesystem::path& roo
         else if (it->second != text)
             changes.push_back("~ " + name);
     for (const auto& [name, text] : now)
-        if (!next.count(name)) changes.push_back("- " + name);
+        if (!next.count(name))
+            changes.push_back("- " + name +
+                              (detail::own_code(text).empty() ? "" : " with own code"));
     return changes;
 }
 

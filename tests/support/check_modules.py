@@ -35,6 +35,7 @@ COMMENTS = {
     "# also checked by the host",
     "# has a pattern that is not checked here",
     "# the host checks what is beyond these types",
+    "# too large to be typed; the host checks the arguments",
     "# too deeply nested to be typed; checked by the host",
     "# too many values to list; checked by the host",
 }

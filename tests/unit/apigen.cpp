@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace fs = std::filesystem;
@@ -240,6 +242,28 @@ BOOST_AUTO_TEST_CASE(hostile_schemas_are_bounded) {
     BOOST_TEST(module(bomb + R"("z": {}}})").size() < 400'001U);
     BOOST_TEST(module(R"({"description": ")" + std::string(1'000'000, 'x') + "\"}").size() <
                50'000U);
+    // Names that are the same once they are identifiers, more than a quadratic effort could number.
+    std::string same = R"({"properties": {)";
+    for (int i = 0; i < 20'000; ++i)
+        same += (i ? ", \"" : "\"") + std::string(static_cast<std::size_t>(i % 200 + 1), '-') + "a" +
+                std::string(static_cast<std::size_t>(i / 200), '-') + "\": {}";
+    BOOST_TEST(has(module(same + "}}"), "too large to be typed"));
+}
+
+BOOST_AUTO_TEST_CASE(a_tool_too_large_to_be_typed_is_reported_and_the_others_are_written) {
+    std::string big = R"({"type": "object", "properties": {"list": {"enum": [0)";
+    for (int i = 1; big.size() < 10'000'000; ++i) big += "," + std::to_string(i);
+    big += "]}";
+    for (int i = 0; i < 40'000; ++i) big += ", \"p" + std::to_string(i) + R"(": {"type": "string"})";
+    const auto package = ipybox::generate_package(
+        "demo", tools(R"([{"name": "big", "inputSchema": )" + big + R"(}}}, {"name": "small"}])"));
+    BOOST_TEST(package.tools.size() == 2U);
+    BOOST_TEST(package.skipped.empty());
+    BOOST_REQUIRE(package.untyped.size() == 1U);
+    BOOST_TEST(package.untyped[0].tool == "big");
+    BOOST_TEST(package.untyped[0].reason == "the schema is too large");
+    BOOST_TEST(has(package.files.at("big.py"),
+                   "class Params(Open):\n    pass\n    # too large to be typed; the host checks the arguments\n"));
 }
 
 BOOST_AUTO_TEST_CASE(writing_replaces_as_one) {
@@ -272,6 +296,49 @@ BOOST_AUTO_TEST_CASE(own_code_is_kept) {
     // a description cannot pose as the marker
     const auto fake = module("{}", R"(, "description": "x\n# --- your code below is kept ---\ny")");
     BOOST_TEST(has(fake, "\n    # --- your code"));
+}
+
+BOOST_AUTO_TEST_CASE(own_code_of_a_tool_that_is_gone_is_announced) {
+    const Folder folder;
+    ipybox::write_package(folder.path, "demo", package());
+    std::ofstream(folder.path / "demo" / "a.py", std::ios::app) << "x = 1\n";
+    const auto empty = ipybox::generate_package("demo", tools("[]"));
+    BOOST_TEST(ipybox::package_changes(folder.path, "demo", empty) ==
+                   (std::vector<std::string>{"~ __init__.py", "- a.py with own code"}),
+               boost::test_tools::per_element());
+}
+
+// Whoever reads while the package is replaced sees all of the old one or all of the new one.
+BOOST_AUTO_TEST_CASE(readers_see_one_package) {
+    const Folder folder;
+    const auto one = package("one"), two = package("two");
+    ipybox::write_package(folder.path, "demo", one);
+    std::atomic<bool> done{false};
+    std::size_t whole = 0, torn = 0;
+    std::thread reader([&] {
+        const ipybox::detail::PackageRoot root(folder.path, false);
+        while (!done || whole == 0) {
+            const auto before = ipybox::detail::PackageRoot::open_folder(root.get(), "demo");
+            const auto init = ipybox::detail::PackageRoot::read(before.get(), "__init__.py");
+            const auto a = ipybox::detail::PackageRoot::read(before.get(), "a.py");
+            const auto after = ipybox::detail::PackageRoot::open_folder(root.get(), "demo");
+            struct stat x {}, y {};
+            if (!before || !after || ::fstat(before.get(), &x) != 0 || ::fstat(after.get(), &y) != 0) {
+                ++torn;  // there is always a package
+            } else if (x.st_ino == y.st_ino) {  // not replaced meanwhile
+                const auto is = [&](const ipybox::GeneratedPackage& package) {
+                    return init == package.files.at("__init__.py") && a == package.files.at("a.py");
+                };
+                ++(is(one) || is(two) ? whole : torn);
+            }
+        }
+    });
+    for (int i = 0; i < 200; ++i)
+        ipybox::write_package(folder.path, "demo", i % 2 ? one : two);
+    done = true;
+    reader.join();
+    BOOST_TEST(torn == 0U);
+    BOOST_TEST(whole > 0U);
 }
 
 BOOST_AUTO_TEST_CASE(planted_links_are_not_followed) {

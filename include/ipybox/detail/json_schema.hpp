@@ -320,6 +320,7 @@ class SchemaDocument {
 public:
     static constexpr int max_depth = 100;
     static constexpr std::size_t max_schemas = 30'000;
+    static constexpr std::size_t max_merging = 1'000'000;  // properties looked at by merges
 
     // Throws Error (bad_argument) when the document holds more than max_schemas schemas. What is
     // nested deeper than max_depth counts as `true`.
@@ -722,6 +723,7 @@ private:
     const Schema any_{};
     Schema::Ptr root_ = nullptr;
     int following_ = 0;  // nested references
+    std::size_t merging_ = 0;
     std::unordered_map<const json::value*, Schema::Ptr> compiled_;
     std::unordered_map<Schema::Ptr, Schema::Ptr> targets_, effective_;
     std::unordered_map<Schema::Ptr, Conjuncts> conjuncts_;
@@ -763,6 +765,8 @@ inline Schema SchemaDocument::merge(std::vector<Schema::Ptr> parts, const Schema
     std::set<std::string_view> required;
     parts.push_back(&own);
     for (const auto* part : parts) {
+        merging_ += out.names(Key::properties).size() + part->names(Key::properties).size();
+        if (merging_ > max_merging) throw Error(errc::bad_argument, "the schema is too large");
         const unsigned types = common_types(out.types, part->types);
         if (part->never || (types == 0 && out.types != 0)) {
             Schema never;
