@@ -76,7 +76,7 @@ json::array tools_from_file(const ApigenFlags& flags) {
     }
 }
 
-std::string quoted(std::string_view text) { return '"' + detail::printable(text) + '"'; }
+std::string in_quotes(std::string_view text) { return '"' + detail::printable(text) + '"'; }
 
 int print_module(const GeneratedPackage& package, const std::string& name) {
     std::string known;
@@ -88,18 +88,20 @@ int print_module(const GeneratedPackage& package, const std::string& name) {
         if (known.size() < 500) known += (known.empty() ? "" : ", ") + detail::printable(tool);
     }
     for (const auto& [tool, reason] : package.skipped)
-        if (tool == name) throw Error(errc::bad_argument, "--stdout: no API for " + quoted(name) + ": " + reason);
-    throw Error(errc::bad_argument, "--stdout: no tool is named " + quoted(name) + "; there are: " + (known.empty() ? "none" : known));
+        if (tool == name) throw Error(errc::bad_argument, "--stdout: no API for " + in_quotes(name) + ": " + reason);
+    throw Error(errc::bad_argument, "--stdout: no tool is named " + in_quotes(name) + "; there are: " + (known.empty() ? "none" : known));
 }
 
 int run_apigen(const ApigenFlags& flags) {
     check_server_name(flags.name);
+    if (flags.out.empty() && flags.one_tool.empty())
+        throw Error(errc::bad_argument, "--out needs a directory, --stdout a tool");
     const auto package = generate_package(flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags));
     if (!flags.one_tool.empty()) return print_module(package, flags.one_tool);
     for (const auto& [tool, reason] : package.untyped)
-        std::cerr << "ipybox: the API of " << quoted(tool) << " is not typed: " << detail::printable(reason) << '\n';
+        std::cerr << "ipybox: the API of " << in_quotes(tool) << " is not typed: " << detail::printable(reason) << '\n';
     for (const auto& [tool, reason] : package.skipped)
-        std::cerr << "ipybox: no API for " << quoted(tool) << ": " << detail::printable(reason) << '\n';
+        std::cerr << "ipybox: no API for " << in_quotes(tool) << ": " << detail::printable(reason) << '\n';
     const auto changes = package_changes(flags.out, flags.name, package);
     if (flags.check) {
         for (const auto& change : changes) std::cout << change << '\n';

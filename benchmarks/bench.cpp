@@ -24,6 +24,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "apigen.hpp"
 #include "tool_calls.hpp"
 
 namespace {
@@ -35,6 +36,7 @@ struct Options {
     int round_trips = 500;
     int prints = 5;
     int tool_calls = 2000;
+    int apigen_rounds = 5;
     std::string sandbox = "none";
     std::string only;
 };
@@ -481,9 +483,10 @@ int main(int argc, char** argv) {
     app.add_option("--round-trips", options.round_trips, "executions of `pass`")->capture_default_str();
     app.add_option("--prints", options.prints, "rounds of 1,000,000 prints")->capture_default_str();
     app.add_option("--tool-calls", options.tool_calls, "tool calls")->capture_default_str();
+    app.add_option("--apigen-rounds", options.apigen_rounds, "rounds of generated APIs")->capture_default_str();
     app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")->capture_default_str();
     app.add_option("--only", options.only, "one measurement")
-        ->check(CLI::IsMember({"start", "execute", "prints", "tools"}));
+        ->check(CLI::IsMember({"start", "execute", "prints", "tools", "apigen"}));
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
@@ -493,8 +496,9 @@ int main(int argc, char** argv) {
         ::getloadavg(load, 3);
         std::printf("%s %s, %u cores, load %.2f %.2f %.2f\n", system.sysname, system.release,
                     std::thread::hardware_concurrency(), load[0], load[1], load[2]);
-        if (options.only != "tools") kernels(options);
+        if (options.only != "tools" && options.only != "apigen") kernels(options);
         if (options.only.empty() || options.only == "tools") measure_tool_calls(options.tool_calls);
+        if (options.only.empty() || options.only == "apigen") measure_apigen(options.apigen_rounds);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "bench: %s\n", error.what());
         return 1;

@@ -1,0 +1,179 @@
+"""Generated APIs as their readers meet them: Python without warnings, Pyright in strict mode, and
+docs/apigen.md. The tools are those of two real servers and, if the corpora lie beside the checkout,
+a sample of them (all, with IPYBOX_TEST_ALL_APIS)."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
+PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
+SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
+MODULES = Path(os.environ["IPYBOX_TEST_NODE_MODULES"])
+CORPUS = SUPPORT.parents[2] / "shared" / "corpus"
+MARKER = "# --- your code below is kept ---\n"
+SERVERS = {"files": ("server-filesystem", "/tmp"), "everything": ("server-everything", "stdio")}
+
+
+class ApigenTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="ipybox-apigen-"))
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def apigen(self, *arguments: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([PROGRAM, "apigen", *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                              cwd=self.directory)
+
+    def from_server(self, name: str, *arguments: Any) -> str:
+        package, argument = SERVERS[name]
+        script = MODULES / "@modelcontextprotocol" / package / "dist" / "index.js"
+        params = {"command": "node", "args": [str(script), argument]}
+        run = self.apigen(name, "--server-params", json.dumps(params), *arguments)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
+    def from_tools(self, name: str, tools: list[Any], *arguments: Any) -> str:
+        file = self.directory / "tools.json"
+        file.write_text(json.dumps(tools))
+        run = self.apigen(name, "--tools-json", file, *arguments)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
+
+class Modules(ApigenTest):
+    def generate(self, out: Path) -> int:
+        for name in SERVERS:
+            self.from_server(name, "--out", out)
+        if not CORPUS.is_dir():
+            print(f"test_apigen: no corpora in {CORPUS}; only the servers' own tools are checked", file=sys.stderr)
+        step = 1 if "IPYBOX_TEST_ALL_APIS" in os.environ else 40
+        for file in sorted(CORPUS.glob("*.json")):
+            servers: dict[str, list[Any]] = {}
+            for tool in json.loads(file.read_text())[::step]:
+                servers.setdefault(tool["server"], []).append(tool)
+            for number, tools in enumerate(servers.values()):
+                self.from_tools(f"{file.stem}_{number}", tools, "--out", out)
+        return sum(1 for _ in out.rglob("*.py"))
+
+    def test_python_and_pyright_accept_them(self) -> None:
+        out = self.directory / "out"
+        count = self.generate(out)
+        self.assertGreater(count, 25)
+
+        check = subprocess.run([PYTHON, "-W", "error", SUPPORT / "check_modules.py", "--import", out],
+                               capture_output=True, text=True)
+        self.assertEqual((check.returncode, check.stdout), (0, f"{count} modules, 0 findings\n"), check.stderr)
+
+        # A user's mistake has to be found, or the types are worth nothing.
+        (self.directory / "user.py").write_text(
+            "from out.files.read_text_file import Params, run\n"
+            "print(run(Params(path='notes.txt', tail=3)).content.upper())\n"
+            "run(Params(path=5))\nrun(Params(path='x')).contents\n")
+        config = self.directory / "pyrightconfig.json"
+        config.write_text(json.dumps({
+            "include": ["out", "user.py"], "typeCheckingMode": "strict", "pythonVersion": "3.11",
+            "extraPaths": [os.environ["IPYBOX_TEST_PYTHON_PACKAGE"]]}))
+        pyright = subprocess.run(
+            ["node", MODULES / "pyright" / "index.js", "--project", config, "--pythonpath", PYTHON, "--outputjson"],
+            capture_output=True, text=True)
+        report = json.loads(pyright.stdout)
+        findings = [f"{item['file']}:{item['range']['start']['line'] + 1} {item.get('rule')}: {item['message']}"
+                    for item in report["generalDiagnostics"]]
+        self.assertEqual([line for line in findings if "/out/" in line], [])
+        self.assertEqual(len(findings), 3, findings)  # the third: `contents` has no type
+        self.assertEqual(report["summary"]["filesAnalyzed"], count + 1)
+
+
+class Documentation(ApigenTest):
+    """docs/apigen.md shows what the generator makes."""
+
+    TEXT = (ROOT / "docs" / "apigen.md").read_text()
+
+    def blocks(self) -> list[tuple[str, str]]:
+        return re.findall(r"^```(\w*)\n(.*?)^```$", self.TEXT, re.DOTALL | re.MULTILINE)
+
+    def test_packages_and_modules(self) -> None:
+        out = self.directory / "out"
+        previous = ("", "")
+        compared = 0
+        for language, text in self.blocks():
+            package = re.match(r'"""Tools of the MCP server (\w+),', text)
+            call = re.search(r'return call\("(\w+)", "([^"]+)"', text)
+            if package:
+                self.from_server(package[1], "--out", out)
+                self.assertEqual(text, (out / package[1] / "__init__.py").read_text())
+            elif call and previous[0] == "json":
+                self.assertEqual(text, self.from_tools(call[1], [json.loads(previous[1])], "--stdout", call[2]))
+            elif call:
+                self.assertEqual(text, self.from_server(call[1], "--stdout", call[2]))
+            compared += bool(package or call)
+            previous = (language, text)
+        self.assertEqual(compared, 4)
+
+    def test_table_of_fields(self) -> None:
+        rows = re.findall(r"^\| `(\{.*?\})` \| `(.*)` \|$", self.TEXT, re.MULTILINE)
+        self.assertGreater(len(rows), 10)
+        tools = [{"name": f"t{number}", "inputSchema": {
+            "type": "object", "required": ["a"], "properties": {"a": json.loads(schema)}}} for number, (schema, _) in enumerate(rows)]
+        self.from_tools("table", tools, "--out", self.directory / "out")
+        for number, (schema, field) in enumerate(rows):
+            module = (self.directory / "out" / "table" / f"t{number}.py").read_text()
+            self.assertIn(f"    {field.replace(chr(92) + '|', '|')}\n", module, schema)
+
+
+class Command(ApigenTest):
+    TOOLS = [{"name": "one", "description": "One."}, {"name": "two words"}]
+
+    def test_own_code_survives(self) -> None:
+        self.from_tools("it", self.TOOLS, "--out", "out")
+        module = self.directory / "out" / "it" / "one.py"
+        own = "\nimport re\n\n\ndef run_parsed() -> int:\n    return 1\n"
+        module.write_text(module.read_text() + own)
+        self.assertEqual(self.from_tools("it", self.TOOLS, "--out", "out", "--check"), "")
+        changed = [{**self.TOOLS[0], "description": "Uno."}, self.TOOLS[1]]
+        self.assertIn("written", self.from_tools("it", changed, "--out", "out"))
+        self.assertIn("Uno.", module.read_text())
+        self.assertTrue(module.read_text().endswith(MARKER + own))
+        (self.directory / "tools.json").write_text("[]")
+        check = self.apigen("it", "--tools-json", "tools.json", "--out", "out", "--check")
+        self.assertEqual((check.returncode, check.stdout), (1, "~ __init__.py\n- one.py with own code\n- two_words.py\n"))
+        removed = self.apigen("it", "--tools-json", "tools.json", "--out", "out")
+        self.assertEqual((removed.returncode, removed.stdout), (0, "it: 0 tools, written to out/it\n"))
+        self.assertIn("one.py with own code is removed", removed.stderr)
+
+    def test_one_module(self) -> None:
+        self.assertIn('call("it", "two words"', self.from_tools("it", self.TOOLS, "--stdout", "two words"))
+        wrong = self.apigen("it", "--tools-json", "tools.json", "--stdout", "three")
+        self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
+        self.assertEqual(wrong.stderr, 'ipybox: --stdout: no tool is named "three"; there are: one, two words\n')
+        both = self.apigen("it", "--tools-json", "tools.json", "--stdout", "one", "--check")
+        self.assertEqual((both.returncode, len(both.stderr.splitlines())), (2, 1))
+
+    def test_a_tool_without_a_module_is_named_and_the_others_are_written(self) -> None:
+        (self.directory / "tools.json").write_text(json.dumps([*self.TOOLS, {"name": "one"}, {"name": ""}]))
+        run = self.apigen("it", "--tools-json", "tools.json", "--out", "out")
+        self.assertEqual((run.returncode, run.stdout), (1, "it: 2 tools, written to out/it\n"))
+        self.assertIn('no API for "": it has no name\n', run.stderr)
+        self.assertIn('no API for "one": another tool has the same name\n', run.stderr)
+
+    def test_what_cannot_be_written(self) -> None:
+        self.from_tools("it", self.TOOLS, "--out", "out")
+        (self.directory / "file").write_text("")
+        for out, named in {"file": "file", "file/below": "file", "/proc/nowhere": "/proc/nowhere", "": "--out"}.items():
+            run = self.apigen("it", "--tools-json", "tools.json", "--out", out)
+            self.assertEqual((run.returncode, len(run.stderr.splitlines())), (2, 1), run.stderr)
+            self.assertIn(named, run.stderr)
+            self.assertNotIn("filesystem error", run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
