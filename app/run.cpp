@@ -112,6 +112,9 @@ public:
         : context_(context), flags_(flags), registry_(PluginRegistry::standard()) {
         CodeExecutorOptions options;
         options.sandbox = flags.sandbox;
+        // The next start reads them: what they name runs on the host.
+        for (const auto& file : {flags.config, flags.sandbox_config})
+            if (!file.empty()) protect(options.write_protected, file);
         if (!flags.sandbox_config.empty()) {
             const auto settings = parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
             if (!settings.is_object()) throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
@@ -167,6 +170,14 @@ public:
     }
 
 private:
+    // The file, and the place under which it is found again.
+    static void protect(std::vector<std::filesystem::path>& list, const std::filesystem::path& file) {
+        namespace fs = std::filesystem;
+        const auto absolute = fs::absolute(file);
+        list.push_back(fs::canonical(absolute.parent_path()) / absolute.filename());
+        list.push_back(fs::canonical(absolute));
+    }
+
     Duration timeout() const {
         return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags_.timeout));
     }

@@ -18,6 +18,7 @@
 #include <ipybox/detail/kernel_package.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/guest_view.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <ipybox/python_environment.hpp>
 #include <ipybox/sandbox_config.hpp>
@@ -57,6 +58,7 @@ struct CodeExecutorOptions {
     Duration interrupt_grace = std::chrono::seconds(5);      // for a cell to end once interrupted
     bool timeout_excludes_approval = false;
     bool background_calls = false;                           // tool calls between executions
+    std::vector<std::filesystem::path> write_protected;  // files of the host that the kernel must not change
     std::uint64_t max_output = std::uint64_t{1} << 30;       // bytes of one execution's output
     // For the kernel. Where the sandbox can: 1024 processes, 4096 open files, 1 GiB and 262144
     // files of scratch space unless set here.
@@ -153,6 +155,14 @@ public:
         }
     }
     const std::filesystem::path& path() const noexcept { return directory_.path(); }
+
+    // Makes lib/NAME anew, for the guest to read.
+    void write_library_file(const std::string& name, std::string_view text) {
+        const FileHandle handle = open_directory(path() / "lib");
+        ::unlinkat(handle.get(), name.c_str(), 0);
+        write_new_file(handle.get(), name, text);
+        if (::fchmodat(handle.get(), name.c_str(), 0644, 0) != 0) throw_io_error(name);
+    }
 
 private:
     PrivateDirectory directory_;
@@ -434,9 +444,10 @@ private:
                 env["HOME"] = "/home/user";  // scratch of the sandbox
                 spec.policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
                 // .venv: find_python() would run, on the host, one that the kernel planted.
-                for (const char* name : {".env", ".venv", ".mcp.json", ".vscode", ".idea", ".claude", ".git/hooks", ".git/config",
-                                         ".gitconfig", ".gitmodules"})
-                    spec.policy.write_protected.push_back(workspace / name);
+                auto& kept = spec.policy.write_protected;
+                for (const char* name : {".env", ".venv", ".claude"}) kept.push_back(workspace / name);
+                detail::protect_mandatory(kept, workspace, 3, true, false);
+                kept.insert(kept.end(), options.write_protected.begin(), options.write_protected.end());
                 // An interpreter in the workspace runs on the host at the next start.
                 for (const auto& path : environment->readable)
                     if (is_below(path, workspace)) spec.policy.write_protected.push_back(path);
@@ -483,6 +494,12 @@ private:
             // Where `!pip install` puts packages, because it cannot write where the interpreter lives.
             env.try_emplace("PIP_TARGET", site_directory().string());
             env.try_emplace("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+            if (able.filesystem) {
+                run_directory->write_library_file("gitignore", git_ignored(spec.policy));
+                env.try_emplace("GIT_CONFIG_COUNT", "1");
+                env.try_emplace("GIT_CONFIG_KEY_0", "core.excludesFile");
+                env.try_emplace("GIT_CONFIG_VALUE_0", library_path + "/gitignore");
+            }
             env["IPYBOX_TOOL_SOCKET"] = doors->sandbox->guest_address(socket);
             env["IPYBOX_TOOL_TOKEN"] = tools->token();
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
@@ -495,6 +512,29 @@ private:
                 host.logger(LogLevel::warning, "packages cannot be installed: " + error.detail());
             }
             co_return spec;
+        }
+
+        // Inside, git would stumble over hidden files, and take in what holds the place of absent ones.
+        std::string git_ignored(const SandboxPolicy& policy) const {
+            std::string patterns = "/.ipybox\n";
+            for (std::filesystem::path path : policy.hidden) {
+                while (path.filename() == "**") path = path.parent_path();
+                if (is_below(path, workspace)) patterns += path.filename().string() + "\n";
+            }
+            const auto present = [](const std::filesystem::path& path) {
+                struct stat found {};
+                return ::lstat(path.c_str(), &found) == 0 && !detail::Placeholders::is_ours(found);
+            };
+            for (auto path : policy.write_protected) {
+                if (!is_below(path, workspace) || present(path)) continue;
+                while (path.parent_path() != workspace && !present(path.parent_path())) path = path.parent_path();
+                for (const char c : path.filename().string()) {
+                    if (std::string_view("*?[\\!# ").find(c) != std::string_view::npos) patterns += '\\';
+                    patterns += c;
+                }
+                patterns += '\n';
+            }
+            return patterns;
         }
 
         // Python's packages bring certificates of their own; this machine may trust others as well.

@@ -27,8 +27,8 @@ namespace ipybox::detail {
 
 inline constexpr std::size_t max_searched = 500'000;  // files looked at for hidden ones
 
-// Files and directories made on the host so that there is something to mount over. They are empty,
-// read-only and carry a time stamp that tells them from anything else, so that one left behind by
+// Files and directories made on the host so that there is something to mount over. They are empty
+// (but for commondir), read-only and carry a time stamp that tells them from anything else, so that one left behind by
 // a crash is recognised. Several sandboxes may share one; a lock tells whether it is in use.
 class Placeholders {
 public:
@@ -51,7 +51,7 @@ public:
 
     static bool is_ours(const struct stat& file) {
         return file.st_mtim.tv_sec == stamp &&
-               (S_ISDIR(file.st_mode) || (S_ISREG(file.st_mode) && file.st_size == 0));
+               (S_ISDIR(file.st_mode) || (S_ISREG(file.st_mode) && file.st_size <= 1));
     }
 
     // Makes parent/name, or adopts what an earlier run made. False when nobody can create
@@ -96,8 +96,10 @@ private:
 
     static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
         if (directory) return ::mkdirat(parent.get(), name.c_str(), 0555) == 0;
-        return static_cast<bool>(UniqueFd(
-            ::openat(parent.get(), name.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444)));
+        const UniqueFd file(::openat(parent.get(), name.c_str(),
+                                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444));
+        // git gives up on an empty one; this says what is so without it.
+        return file && (name != "commondir" || ::write(file.get(), ".", 1) == 1);
     }
 
     std::deque<Held> held_;

@@ -89,11 +89,13 @@ private:
     std::string pointer_;
 };
 
-// What srt keeps from being written in the working directory and in directories below it.
+// What srt keeps from being written in the working directory and in directories below it, and
+// .git/commondir, which leads git to another directory's hooks and configuration.
 inline constexpr std::string_view mandatory_protected[] = {
     ".gitconfig", ".gitmodules",      ".bashrc",        ".bash_profile", ".zshrc",
     ".zprofile",  ".profile",         ".ripgreprc",     ".mcp.json",     ".vscode",
-    ".idea",      ".claude/commands", ".claude/agents", ".git/hooks",    ".git/config"};
+    ".idea",      ".claude/commands", ".claude/agents", ".git/hooks",    ".git/config",
+    ".git/commondir"};
 
 inline void protect_mandatory(std::vector<std::filesystem::path>& protected_paths,
                               const std::filesystem::path& directory, int depth, bool top,
@@ -101,11 +103,14 @@ inline void protect_mandatory(std::vector<std::filesystem::path>& protected_path
     namespace fs = std::filesystem;
     std::error_code error;
     for (const auto name : mandatory_protected) {
-        if (git_config && name == ".git/config") continue;
+        if (git_config && (name == ".git/config" || name == ".git/commondir")) continue;
         const auto path = directory / name;
         const auto first = directory / *fs::path(name).begin();
         if (top || fs::exists(fs::symlink_status(first, error))) protected_paths.push_back(path);
     }
+    // With HEAD, objects and refs a directory that has no repository is one itself to git.
+    if (top && !git_config && !fs::exists(directory / ".git/HEAD", error))
+        protected_paths.push_back(directory / "HEAD");
     if (depth <= 0) return;
     for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
          entry.increment(error)) {
@@ -251,7 +256,11 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
     base.hidden.clear();
     for (const auto& text : files.strings("denyRead"))
         base.hidden.push_back(absolute(text).string());
-    if (git_config) std::erase(base.write_protected, workspace / ".git/config");
+    if (git_config)
+        std::erase_if(base.write_protected, [&](const fs::path& path) {
+            const bool config = path.filename() == "config" || path.filename() == "commondir";
+            return path == workspace / "HEAD" || (config && path.parent_path().filename() == ".git");
+        });
     for (auto& path : paths("denyWrite", false)) base.write_protected.push_back(std::move(path));
     detail::protect_mandatory(base.write_protected, workspace, depth, true, git_config);
     base.env["HOME"] = ::geteuid() == 0 ? "/tmp" : home.string();

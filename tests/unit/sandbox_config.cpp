@@ -48,7 +48,7 @@ BOOST_FIXTURE_TEST_SUITE(sandbox_config, Fixture)
 BOOST_AUTO_TEST_CASE(empty_settings_read_everything_and_write_nothing) {
     const auto policy = apply("{}");
     BOOST_TEST((policy.network.mode == NetworkPolicy::Mode::none));
-    BOOST_TEST((policy.readable == std::vector<fs::path>{"/opt/python", "/"}));
+    BOOST_TEST((policy.readable == std::vector<fs::path>{"/opt/python", "/", workspace.path()}));
     BOOST_TEST(policy.writable.empty());
     BOOST_TEST(policy.hidden.empty());
     BOOST_TEST(policy.cwd == workspace.path());
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(paths_are_resolved_and_absent_write_paths_ignored) {
                 std::vector<std::string>{(ws / ".env").string(), (home.path() / ".ssh").string(),
                                          "/etc/secrets", (ws / "keys/*.pem").string()}));
     BOOST_TEST(
-        (policy.readable == std::vector<fs::path>{"/opt/python", "/", ws, home.path() / "cache"}));
+        (policy.readable == std::vector<fs::path>{"/opt/python", "/", ws, ws, home.path() / "cache"}));
     BOOST_TEST((policy.writable == std::vector<fs::path>{ws, ws / "out", home.path() / "cache"}));
     BOOST_TEST(is_protected(policy, "out/fixed"));
     BOOST_TEST(is_protected(policy, "/etc"));
@@ -85,7 +85,8 @@ BOOST_AUTO_TEST_CASE(names_srt_protects_are_protected_also_below) {
     for (const auto* name :
          {".gitconfig", ".gitmodules", ".bashrc", ".bash_profile", ".zshrc", ".zprofile",
           ".profile", ".ripgreprc", ".mcp.json", ".vscode", ".idea", ".claude/commands",
-          ".claude/agents", ".git/hooks", ".git/config", "a/b/.git/hooks", "a/.bashrc"})
+          ".claude/agents", ".git/hooks", ".git/config", ".git/commondir", "HEAD",
+          "a/b/.git/hooks", "a/.bashrc"})
         BOOST_TEST(is_protected(policy, name), name);
     for (const auto* name :
          {"a/.profile", "a/b/c/d/.git/hooks", "a/node_modules/.git/hooks", "link/.bashrc"})
@@ -95,6 +96,10 @@ BOOST_AUTO_TEST_CASE(names_srt_protects_are_protected_also_below) {
     BOOST_TEST(is_protected(policy, ".git/hooks"));
     BOOST_TEST(!is_protected(policy, ".git/config"));
     BOOST_TEST(!is_protected(policy, "a/b/.git/config"));
+    BOOST_TEST(!is_protected(policy, "HEAD"));
+    fs::create_directory(workspace.path() / ".git");
+    test::write_file(workspace.path() / ".git/HEAD", "ref: refs/heads/main\n");
+    BOOST_TEST(!is_protected(apply("{}"), "HEAD"));
 }
 
 BOOST_AUTO_TEST_CASE(domains_make_an_allow_list) {
