@@ -73,7 +73,9 @@ def _text(*arguments: str) -> str:
 
 def environment(**more: str) -> dict[str, str]:
     """What the program gets; the plugins of the tests' build are found beside those of the program."""
-    return {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "SUPPORT": str(SUPPORT), "IPYBOX_PYTHON": PYTHON,
+    # srt is found where npm put it.
+    path = os.environ.get("IPYBOX_TEST_NODE_MODULES", "/nonexistent") + "/.bin:" + os.environ["PATH"]
+    return {"PATH": path, "HOME": "/nonexistent", "SUPPORT": str(SUPPORT), "IPYBOX_PYTHON": PYTHON,
             "IPYBOX_PLUGIN_PATH": str(BUILD / "tests/security"), "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 

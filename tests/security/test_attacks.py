@@ -178,11 +178,11 @@ class Srt(unittest.TestCase):
     """sandbox-runtime's own filter stays: no Unix sockets inside, though kernel and tools work."""
 
     CELLS = {
-        "sockets": "attempt(lambda: socket.socket(socket.AF_UNIX))\nattempt(lambda: socket.socketpair())\n"
+        "sockets": "attempt(lambda: socket.socket(socket.AF_UNIX))\nattempt(lambda: connect(socket.AF_UNIX, host['socket']))\n"
                    "elsewhere('attempt(lambda: socket.socket(socket.AF_UNIX))')",
         "host": "attempt(lambda: connect(socket.AF_INET, ('127.0.0.1', host['tcp'])))",
         "secret": "attempt(lambda: read(host['secret']))",
-        "outside": "attempt(lambda: write(host['outside'] + '/planted'))",
+        "outside": "attempt(lambda: write(os.path.dirname(host['workspace']) + '/planted'))",
         "tools": "from mcptools.own import echo\nprint(echo.run(text='through the wall'))",
         "kernel": "import matplotlib.pyplot as plt\nprint(6 * 7)",
     }
