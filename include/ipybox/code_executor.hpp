@@ -445,7 +445,7 @@ private:
                 spec.policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
                 // .venv: find_python() would run, on the host, one that the kernel planted.
                 auto& kept = spec.policy.write_protected;
-                for (const char* name : {".env", ".venv", ".claude"}) kept.push_back(workspace / name);
+                for (const char* name : {".env", ".venv", ".claude", "sandbox-config.json"}) kept.push_back(workspace / name);
                 detail::protect_mandatory(kept, workspace, 3, true, false);
                 kept.insert(kept.end(), options.write_protected.begin(), options.write_protected.end());
                 // An interpreter in the workspace runs on the host at the next start.
