@@ -950,17 +950,21 @@ os._exit(1)
 attack("hide_a_link_among_the_images", "host", """
 # The host writes images: not where a link leads, and not into a pipe that nobody reads.
 os.symlink(host["outside"], "pictures")
+import time
 from IPython.display import Image, display
 png = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489")
 display(Image(png))
+time.sleep(0.5)  # the host looks when the message comes
 os.unlink("pictures")
 os.mkfifo("pictures")
 display(Image(png))
+time.sleep(0.5)
 os.unlink("pictures")
 os.makedirs("pictures/x")
 os.rmdir("pictures/x")
 os.chmod("pictures", 0)
 display(Image(png))
+time.sleep(0.5)
 os.chmod("pictures", 0o755)
 print("sent")
 """, says="^sent", profile="images", alone=True)
