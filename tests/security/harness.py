@@ -27,8 +27,6 @@ AS_ROOT = os.geteuid() == 0
 GUEST = 65534 if AS_ROOT else os.geteuid()  # whose rights the kernel has: root is dropped
 PRELUDE = (Path(__file__).parent / "prelude.py").read_text()
 IPC_KEY = 0x1B0C0000 + os.getpid() % 65536
-# What has no owner but the sandbox between it and the guest, which the guest must not see.
-LEFT_BEHIND = ("/tmp", os.environ.get("XDG_RUNTIME_DIR", "/tmp"))
 
 
 def as_guest() -> dict:
@@ -298,13 +296,13 @@ class Place:
                 printed[name] = text
         return printed, outcome
 
-    def leftovers(self) -> set[str]:
-        """Directories of sessions, placeholders in the workspace, mounts, and control groups."""
-        found = {str(p) for place in LEFT_BEHIND for p in Path(place).glob("ipybox-??????")}
+    def leftovers(self, process: int, directories: set[str]) -> set[str]:
+        """What a run of the program left: its directories, placeholders in the workspace, mounts, control groups."""
+        found = {path for path in directories if os.path.exists(path)}
         # Placeholders for protected files carry this time.
         found |= {str(p) for p in [*self.workspace.iterdir(), *self.workspace.glob(".*/*")] if p.lstat().st_mtime == 424242}
-        found |= {line for line in Path("/proc/self/mounts").read_text().splitlines() if "ipybox" in line}
-        found |= {str(p) for p in Path("/sys/fs/cgroup").glob("**/ipybox-*") if p.is_dir()}
+        found |= {line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.root) in line}
+        found |= {str(p) for p in Path("/sys/fs/cgroup").glob(f"**/ipybox-{process}-*") if p.is_dir()}
         return found
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,6 +136,10 @@ class KilledHost(unittest.TestCase):
         process.stdin.close()
         self.addCleanup(process.stdout.close)
         self.assertEqual(process.stdout.readline(), "started\n")
+        # It holds a handle on each directory of the session.
+        handles = (os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir())
+        self.directories = {path for path in handles if re.fullmatch("/.*/ipybox-[^/]{6}", path)}
+        self.assertGreaterEqual(len(self.directories), 2)
         return process
 
     def test_leaves_no_process(self) -> None:
@@ -150,28 +155,26 @@ class KilledHost(unittest.TestCase):
 
     def test_terminated_it_leaves_nothing_at_all(self) -> None:
         with Place() as place:
-            before = place.leftovers()
             process = self.start(place)
+            self.assertTrue(place.leftovers(process.pid, self.directories))
             process.send_signal(signal.SIGTERM)
             process.wait(60)
             self.assertEqual(place.processes(), [])
-            self.assertEqual(place.leftovers() - before, set())
+            self.assertEqual(place.leftovers(process.pid, self.directories), set())
 
     def test_the_next_start_removes_what_is_left(self) -> None:
         with Place() as place:
-            before = place.leftovers()
             options = [] if ability("limit") or ability("memory-total") else ["--limit", "memory-total=2G"]
             process = self.start(place, *options)
             process.kill()
             process.wait()
             while place.processes():
                 time.sleep(0.05)
-            for path in place.leftovers() - before:
-                if Path(path).parent != place.workspace and Path(path).is_dir() and not path.startswith("/sys"):
-                    os.utime(path, (time.time() - 120,) * 2)  # a young directory may be one that is being made
+            for path in self.directories:
+                os.utime(path, (time.time() - 120,) * 2)  # a young one may be one that is being made
             outcome = place.run("print('fine')", options)
             self.assertEqual(outcome.output, "fine\n", outcome.errors)
-            self.assertEqual(place.leftovers() - before, set())
+            self.assertEqual(place.leftovers(process.pid, self.directories), set())
 
 
 class Srt(unittest.TestCase):
