@@ -1246,7 +1246,7 @@ public:
 
     [[noreturn]] void fail(const std::string& what) const { throw_io_error(what + ' ' + name_); }
 
-    static FileHandle open_folder(int parent, const std::string& name) {
+    static UniqueFd open_folder(int parent, const std::string& name) {
         return open_beneath(parent, name, O_RDONLY | O_DIRECTORY);
     }
 
@@ -1327,7 +1327,7 @@ public:
 
 private:
     std::string name_;
-    FileHandle handle_;
+    UniqueFd handle_;
 };
 
 // What a user or an agent wrote below the marker of a generated module.
@@ -1344,7 +1344,7 @@ struct PackageFiles {
 inline PackageFiles package_files(const PackageRoot& root, const std::string& server,
                                   const GeneratedPackage& package) {
     PackageFiles files{{}, package.files};
-    const auto directory = root ? PackageRoot::open_folder(root.get(), server) : FileHandle();
+    const auto directory = root ? PackageRoot::open_folder(root.get(), server) : UniqueFd();
     if (!directory) return files;
     for (const auto& name : PackageRoot::entries(directory.get())) {
         if (name == "__pycache__") continue;

@@ -148,7 +148,7 @@ public:
         std::filesystem::create_directories(package);
         for (const auto& made : {path() / "lib", package})
             if (::chmod(made.c_str(), 0755) != 0) throw_io_error(made.string());
-        const FileHandle handle = open_directory(package);
+        const UniqueFd handle = open_directory(package);
         for (const auto& file : kernel_package) {
             write_new_file(handle.get(), std::string(file.name), file.text);
             if (::chmod((package / file.name).c_str(), 0644) != 0) throw_io_error(std::string(file.name));
@@ -158,7 +158,7 @@ public:
 
     // Makes lib/NAME anew, for the guest to read.
     void write_library_file(const std::string& name, std::string_view text) {
-        const FileHandle handle = open_directory(path() / "lib");
+        const UniqueFd handle = open_directory(path() / "lib");
         ::unlinkat(handle.get(), name.c_str(), 0);
         write_new_file(handle.get(), name, text);
         if (::fchmodat(handle.get(), name.c_str(), 0644, 0) != 0) throw_io_error(name);
@@ -839,7 +839,7 @@ private:
             void save_image(const std::string& bytes, const char* extension) {
                 try {
                     const auto& wanted = session.options.images_dir;
-                    detail::FileHandle directory;
+                    UniqueFd directory;
                     if (wanted.is_relative()) {
                         const auto root = detail::open_directory(session.workspace);
                         directory = detail::make_directory_beneath(root.get(), wanted);

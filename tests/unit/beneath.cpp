@@ -14,7 +14,7 @@ namespace {
 struct Fixture {
     test::TemporaryDirectory inside;
     test::TemporaryDirectory outside;
-    FileHandle root = open_directory(inside.path());
+    UniqueFd root = open_directory(inside.path());
 };
 bool is_io_error(const Error& error) { return error.code() == errc::io_error; }
 }  // namespace

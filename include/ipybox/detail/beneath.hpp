@@ -10,31 +10,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace ipybox::detail {
-
-class FileHandle {
-public:
-    FileHandle() = default;
-    explicit FileHandle(int fd) : fd_(fd) {}
-    FileHandle(FileHandle&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    FileHandle& operator=(FileHandle&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~FileHandle() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    int get() const noexcept { return fd_; }
-    explicit operator bool() const noexcept { return fd_ >= 0; }
-
-private:
-    int fd_ = -1;
-};
 
 [[noreturn]] inline void throw_io_error(const std::string& what) {
     const int code = errno;
@@ -44,17 +26,17 @@ private:
 }
 
 // Opens `name` beneath the directory `at`; the caller checks the handle and errno.
-inline FileHandle open_beneath(int at, const std::string& name, int flags, mode_t mode = 0) {
+inline UniqueFd open_beneath(int at, const std::string& name, int flags, mode_t mode = 0) {
     open_how how{};
     how.flags = static_cast<decltype(how.flags)>(flags | O_CLOEXEC);
     how.mode = (flags & O_CREAT) ? mode : 0;
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-    return FileHandle(static_cast<int>(::syscall(SYS_openat2, at, name.c_str(), &how, sizeof how)));
+    return UniqueFd(static_cast<int>(::syscall(SYS_openat2, at, name.c_str(), &how, sizeof how)));
 }
 
 // Opens a directory that the host chose. Throws errc::io_error.
-inline FileHandle open_directory(const std::filesystem::path& path) {
-    FileHandle handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+inline UniqueFd open_directory(const std::filesystem::path& path) {
+    UniqueFd handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!handle) throw_io_error(path.string());
     return handle;
 }
@@ -68,14 +50,14 @@ inline void give_to_owner_of(int directory, int made) {
 }
 
 // Opens, making what is missing, the directory `relative` beneath `root`. Throws errc::io_error.
-inline FileHandle make_directory_beneath(int root, const std::filesystem::path& relative) {
-    FileHandle current(::fcntl(root, F_DUPFD_CLOEXEC, 0));
+inline UniqueFd make_directory_beneath(int root, const std::filesystem::path& relative) {
+    UniqueFd current(::fcntl(root, F_DUPFD_CLOEXEC, 0));
     if (!current) throw_io_error("cannot duplicate a directory handle");
     for (const auto& part : relative) {
         if (part.empty() || part == ".") continue;
         const bool made = ::mkdirat(current.get(), part.c_str(), 0755) == 0;
         if (!made && errno != EEXIST) throw_io_error(relative.string());
-        FileHandle next = open_beneath(current.get(), part.string(), O_RDONLY | O_DIRECTORY);
+        UniqueFd next = open_beneath(current.get(), part.string(), O_RDONLY | O_DIRECTORY);
         if (!next) throw_io_error(relative.string());
         if (made) give_to_owner_of(root, next.get());
         current = std::move(next);
@@ -94,7 +76,7 @@ inline void write_all(int fd, std::string_view data, const std::string& what) {
 
 // Writes a new file `name` in the directory; an existing one is an error. Throws errc::io_error.
 inline void write_new_file(int directory, const std::string& name, std::string_view data) {
-    FileHandle file = open_beneath(directory, name, O_WRONLY | O_CREAT | O_EXCL, 0644);
+    UniqueFd file = open_beneath(directory, name, O_WRONLY | O_CREAT | O_EXCL, 0644);
     if (!file) throw_io_error(name);
     give_to_owner_of(directory, file.get());
     write_all(file.get(), data, name);
