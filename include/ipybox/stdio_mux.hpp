@@ -1,7 +1,7 @@
 #pragma once
 // Connections between host and guest over the guest's standard streams, for sandboxes whose guest
 // cannot reach Unix sockets of the host. The other end is the launcher's relay.
-#include <sys/stat.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
@@ -339,8 +339,19 @@ inline void mux_start(MuxStatePtr state, MuxConnectionPtr connection) {
 // For a connection that the guest has opened.
 inline awaitable<void> mux_connect(MuxStatePtr state, MuxConnectionPtr connection) {
     const LocalSocket::endpoint there(state->ports[connection->channel].channel.host_path.string());
-    const auto [error] = co_await connection->socket.async_connect(there, as_result);
-    if (state->closed) co_return;
+    boost::system::error_code error;
+    connection->socket.open(LocalSocket(), error);
+    if (!error) connection->socket.native_non_blocking(true, error);
+    // Not Asio's: it takes EAGAIN, a full queue of the listener, for a connection under way.
+    while (!error && ::connect(connection->socket.native_handle(), there.data(),
+                               static_cast<socklen_t>(there.size())) != 0) {
+        if (errno != EAGAIN && errno != EINTR) {
+            error.assign(errno, boost::system::system_category());
+            break;
+        }
+        co_await sleep_until(Clock::now() + std::chrono::milliseconds(5));
+        if (state->closed) co_return;
+    }
     if (error) {
         state->give_up(*connection);
         co_await mux_give(state, connection);

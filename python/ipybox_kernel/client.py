@@ -167,6 +167,15 @@ def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     return response.value()
 
 
+async def _connect(connection: socket.socket, path: str) -> None:
+    # sock_connect() takes EAGAIN, a full queue of the listener, for a connection under way.
+    while True:
+        try:
+            return connection.connect(path)
+        except BlockingIOError:
+            await asyncio.sleep(0.005)
+
+
 async def send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     """send() for coroutines: many calls may wait at once."""
     request = _request(server, tool, arguments)
@@ -177,7 +186,10 @@ async def send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     with connection:
         connection.setblocking(False)
         try:
-            await loop.sock_connect(connection, address)
+            if isinstance(address, str):
+                await _connect(connection, address)
+            else:
+                await loop.sock_connect(connection, address)
             await loop.sock_sendall(connection, request)
             while not response.feed(await loop.sock_recv(connection, 1 << 18)):
                 pass

@@ -248,6 +248,7 @@ BOOST_AUTO_TEST_CASE(carries_connections_of_the_host) {
 BOOST_AUTO_TEST_CASE(carries_connections_of_the_guest) {
     const auto port = channel(Channel::Kind::socket);
     LocalSocket::acceptor acceptor(context, LocalSocket::endpoint(channels[0].host_path.string()));
+    acceptor.listen(4);  // a queue that is soon full
     // More at once than may be open: the rest waits.
     python(
         "import threading\n"
