@@ -123,7 +123,7 @@ inline bool at_least(const std::string& text, int major, int minor) {
 
 // Runs `python` once, isolated from the current directory and the user's variables. limit: how
 // long it may take. Throws errc::missing_dependency when it is no Python interpreter of at least
-// 3.9; packages may be absent in the answer, see package_problem().
+// 3.10; packages may be absent in the answer, see package_problem().
 inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor, std::filesystem::path python, Duration limit) {
     SpawnRequest request;
     request.argv = {python.string(), "-I", "-c", detail::inspection};
@@ -155,8 +155,8 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     };
     found.ipykernel = package("ipykernel");
     found.pydantic = package("pydantic");
-    if (!detail::at_least(found.version, 3, 9))
-        throw Error(errc::missing_dependency, name + " is Python " + found.version + "; 3.9 or newer is needed");
+    if (!detail::at_least(found.version, 3, 10))
+        throw Error(errc::missing_dependency, name + " is Python " + found.version + "; 3.10 or newer is needed");
     co_return found;
 }
 

@@ -102,8 +102,8 @@ BOOST_AUTO_TEST_CASE(programs_that_are_no_interpreter_are_refused) {
           "is not a working Python");
     fails(program("list", "#!/bin/sh\necho '[]'"), "is not a working Python interpreter");
     fails(program("old", R"(#!/bin/sh
-echo '{"version": "3.8.1", "paths": []}')"),
-          "3.9 or newer");
+echo '{"version": "3.9.1", "paths": []}')"),
+          "3.10 or newer");
 }
 
 BOOST_AUTO_TEST_CASE(chatter_before_the_answer_is_passed_over) {
