@@ -576,9 +576,8 @@ private:
             co_await refuse_http(connection, std::move(refusal), request.method == "HEAD");
             co_return;
         }
-        const bool whole = co_await pump(connection, connection->server, connection->client);
-        // An answer that was cut off must not look complete.
-        if (whole) co_await finish(connection);
+        co_await pump(connection, connection->server, connection->client);
+        co_await finish(connection);
     }
 
     // The problem, or empty. What follows the head is left in `output`.
