@@ -479,10 +479,8 @@ private:
                        {"TMPDIR", directory / "srt"},
                        {"HOME", directory / "srt"},
                        {"LANG", "C.UTF-8"}};
-        // srt protects its well-known names where it starts.
-        const bool works_there =
-            view.mounts().contains(command.cwd) || is_writable(view, command.cwd);
-        request.cwd = works_there ? command.cwd : directory / "scratch";
+        // srt protects its well-known names where it starts, and searches what lies below.
+        request.cwd = is_writable(view, command.cwd) ? command.cwd : directory / "scratch";
         request.rlimits = {{RLIMIT_CORE, 0}};
         request.wall_seconds = policy.limits.wall_seconds;
         request.stdio = Stdio::pipes;
