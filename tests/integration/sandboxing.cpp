@@ -60,6 +60,8 @@ BOOST_AUTO_TEST_CASE(a_server_is_confined_by_settings_of_sandbox_runtime) {
     start("bubblewrap");
     json::object filesystem;
     filesystem["denyRead"] = {(elsewhere.path() / "secret").string()};
+    // The checkout may lie in /tmp, which is the sandbox's own.
+    filesystem["allowRead"] = {test::node_servers().string()};
     json::object config;
     config["filesystem"] = std::move(filesystem);
     json::object sandbox;

@@ -278,7 +278,7 @@ class OtherCommandsTest(ProgramTest):
         listing = json.loads(run.stdout)
         self.assertEqual([(p["kind"], p["name"]) for p in listing],
                          [("approval", "allow"), ("approval", "ask"), ("approval", "deny"), ("kernel", "zmq"),
-                          ("sandbox", "bubblewrap"), ("sandbox", "none"), ("transport", "stdio")])
+                          ("sandbox", "bubblewrap"), ("sandbox", "none"), ("sandbox", "srt"), ("transport", "stdio")])
         for plugin in listing:
             self.assertTrue(Path(plugin["file"]).exists())
             self.assertEqual(plugin["config_schema"]["type"], "object")
