@@ -512,6 +512,12 @@ private:
         }
     }
 
+    static bool stands_for_absent_directory(const fs::path& path) {
+        struct stat found {};
+        return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+               detail::Placeholders::is_ours(found);
+    }
+
     json::object settings_for(const SandboxPolicy& policy, const View& view,
                               const RunDirectory& directory, RelayCommand& command) const {
         json::object network;
@@ -547,6 +553,12 @@ private:
                     add(deny_read, path);
                     break;
                 case View::Kind::write_protected:
+                    // srt would make mount points of its own in a directory that stands for an
+                    // absent one. Hidden, it keeps nothing that is written to it.
+                    if (stands_for_absent_directory(path)) {
+                        add(deny_read, path);
+                        break;
+                    }
                     add(deny_write, path);
                     [[fallthrough]];
                 case View::Kind::readable:

@@ -205,6 +205,19 @@ BOOST_AUTO_TEST_CASE(the_view_is_minimal) {
     fs::remove(workspace / ".git");
 }
 
+BOOST_AUTO_TEST_CASE(directories_that_are_absent_stay_absent) {
+    policy.write_protected = {workspace / ".git/hooks", workspace / ".git/config"};
+    for (const auto& installed : {package(), old_package()}) {
+        use(installed);
+        if (installed == old_package()) configure(R"({"filesystem": {"allowWrite": ["."]}})");
+        output(
+            "mkdir -p .git/hooks .claude/commands; echo x > .git/hooks/post-checkout; mv .git g; "
+            "mv .claude c");
+        for (const char* name : {".git", ".claude", "g", "c"})
+            BOOST_TEST(!fs::exists(workspace / name), name);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(unix_sockets_cannot_be_made) {
     BOOST_TEST(contains(python("import socket; socket.socket(socket.AF_UNIX)"),
                         "Operation not permitted"));
