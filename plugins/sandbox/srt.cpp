@@ -168,19 +168,25 @@ private:
         try {
             if (mux_)
                 mux_->signal(number, group);
-            else if (const pid_t command = find_command(pid(), 1); command > 0)
+            else if (const auto command = find_command(pid(), 1); command.handle)
                 send(command, number, group);
         } catch (const std::exception&) {
             // No memory to look for it: the caller's next step is kill_tree().
         }
     }
 
-    static void send(pid_t to, int number, bool with_children) {
-        const auto handle = detail::open_pidfd(to);
-        const auto children = with_children ? detail::children_of(to) : std::vector<pid_t>();
-        if (handle) detail::send_signal(handle, number);
-        for (const pid_t child : children)
-            if (detail::parent_of(child) == to) send(child, number, true);
+    struct Found {
+        pid_t pid = -1;
+        UniqueFd handle;
+    };
+
+    static void send(const Found& to, int number, bool with_children) {
+        const auto children = with_children ? detail::children_of(to.pid) : std::vector<pid_t>();
+        detail::send_signal(to.handle, number);
+        for (const pid_t child : children) {
+            const Found below{child, detail::open_child(child, to.pid)};
+            if (below.handle) send(below, number, true);
+        }
     }
 
     // How many pid namespaces a process is in below ours, and whether it is the first of the last.
@@ -196,16 +202,17 @@ private:
     }
 
     // The first child of the innermost init process: srt nests one or two pid namespaces.
-    static pid_t find_command(pid_t from, std::size_t depth) {
-        pid_t found = -1;
+    static Found find_command(pid_t from, std::size_t depth) {
+        Found found;
         for (const pid_t child : detail::children_of(from)) {
             const auto [deep, first] = place_of(child);
             if (deep < depth) continue;
-            const pid_t below = find_command(child, std::max(deep, depth));
-            if (below > 0) return below;
+            auto below = find_command(child, std::max(deep, depth));
+            if (below.handle) return below;
             if (!first || deep < 2) continue;
             const auto children = detail::children_of(child);
-            if (!children.empty()) found = children.front();
+            if (!children.empty())
+                found = {children.front(), detail::open_child(children.front(), child)};
         }
         return found;
     }
@@ -449,6 +456,11 @@ private:
         const auto reach = view.accesses();
         wanted.insert(wanted.end(), reach.begin(), reach.end());
         detail::check_reach(request.identity, wanted);
+        // The next start would run on the host what this guest made of it.
+        for (const auto& program : {package_, node_})
+            if (is_writable(view, program))
+                refuse(program.string() +
+                       " lies where the sandbox may write: install it elsewhere");
 
         Confined::Belongings belongings{
             RunDirectory(request.identity), view.take_placeholders(), {}};
