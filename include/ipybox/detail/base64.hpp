@@ -1,5 +1,5 @@
 #pragma once
-// Base64 as Jupyter and MCP carry bytes.
+// Base64 as Jupyter and MCP carry bytes, and HTTP passwords.
 #include <openssl/evp.h>
 
 #include <optional>
@@ -7,6 +7,16 @@
 #include <string_view>
 
 namespace ipybox::detail {
+
+// RFC 4648 base64 in one line, padded.
+inline std::string encode_base64(std::string_view bytes) {
+    std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');
+    const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                     reinterpret_cast<const unsigned char*>(bytes.data()),
+                                     static_cast<int>(bytes.size()));
+    text.resize(static_cast<std::size_t>(size));
+    return text;
+}
 
 // Decodes RFC 4648 base64, ignoring line breaks; nullopt when it is malformed.
 inline std::optional<std::string> decode_base64(std::string_view text) {
