@@ -1,0 +1,29 @@
+// An MCP server over HTTP+SSE, as protocol version 2024-11-05 has it: a stream of events brings
+// the server's messages and the address to which ours are posted.
+#include <ipybox/http_transport.hpp>
+#include <ipybox/plugin.hpp>
+
+namespace {
+using namespace ipybox;
+
+constexpr Plugin self{
+    .name = "sse",
+    .summary = "an MCP server over HTTP with server-sent events (the old way)",
+    .config_schema = R"({
+        "type": "object",
+        "properties": {
+            "type": {"const": "sse"},
+            "url": {"type": "string", "minLength": 1, "description": "http:// or https://; proxies come from the environment"},
+            "headers": {"type": "object", "additionalProperties": {"type": "string"},
+                        "description": "sent with every request"}
+        },
+        "required": ["url"],
+        "additionalProperties": false
+    })",
+    .make = +[](Host& host, const json::object& config) -> std::unique_ptr<McpTransport> {
+        return std::make_unique<HttpTransport>(host, config, HttpTransport::Wire::sse);
+    },
+};
+}  // namespace
+
+IPYBOX_PLUGIN(sse, self)
