@@ -390,12 +390,16 @@ inline HttpUrl HttpUrl::parse(std::string_view text) {
                       });
     if (!literal && !name) throw refuse("names no proper host");
     url.port = url.tls ? 443 : 80;
-    if (view.has_port() && !view.port().empty()) {
-        url.port = view.port_number();
-        if (url.port == 0) throw refuse("has a port that is none");
+    // Boost.URL 1.81 takes ports beyond 65535, and what is no port for a path.
+    const auto port = view.port();
+    if (!port.empty()) {
+        const auto number = detail::parse_port(std::string_view(port.data(), port.size()));
+        if (!number) throw refuse("has a port that is none");
+        url.port = *number;
     }
     const auto target = view.encoded_path();
     url.path.assign(target.data(), target.size());
+    if (!url.path.empty() && url.path.front() != '/') throw refuse("has a port that is none");
     if (url.path.empty()) url.path = "/";
     if (view.has_query())
         url.query = "?" + std::string(view.encoded_query().data(), view.encoded_query().size());

@@ -11,7 +11,8 @@ using detail::SseParser;
 namespace {
 
 // What an event was, as "type|data|last id".
-std::vector<std::string> parse(const std::vector<std::string>& pieces, std::size_t limit = 1 << 20) {
+std::vector<std::string> parse(const std::vector<std::string>& pieces,
+                               std::size_t limit = 1 << 20) {
     SseParser parser(limit);
     std::vector<std::string> events;
     for (const auto& piece : pieces) {
@@ -39,17 +40,20 @@ BOOST_AUTO_TEST_CASE(fields_lines_and_comments_are_told_apart) {
     BOOST_TEST(parse({"event: endpoint\ndata:/x\nid: 7\n\n"}) == Events{"endpoint|/x|7"});
     BOOST_TEST(parse({"data: a\ndata:  b\ndata\ndata:c\n\n"}) == Events{"|a\n b\n\nc|"});
     BOOST_TEST(parse({": comment\n\n:\nother: x\ndata: a\n\n"}) == Events{"|a|"});
-    BOOST_TEST(parse({"\xEF\xBB\xBF" "data: a\n\n"}) == Events{"|a|"});
+    BOOST_TEST(parse({"\xEF\xBB\xBF"
+                      "data: a\n\n"}) == Events{"|a|"});
     BOOST_TEST(parse({"data: a\n"}) == Events{});
     BOOST_TEST(parse({"event: x\n\ndata: a\n\n"}) == Events{"|a|"});
-    BOOST_TEST(parse({"\xEF\xBB\xBF\xEF\xBB\xBF" "data: a\n\ndata: b\n\n"}) == Events{"|b|"});
+    BOOST_TEST(parse({"\xEF\xBB\xBF\xEF\xBB\xBF"
+                      "data: a\n\ndata: b\n\n"}) == Events{"|b|"});
 }
 
 BOOST_AUTO_TEST_CASE(every_cut_and_every_line_end_gives_the_same_events) {
     const Events expected{"|ä\n😀|1", "t|x|1", "||"};
     for (const std::string end : {"\n", "\r\n", "\r"}) {
         std::string text;
-        for (const std::string line : {"id: 1", "data: ä", "data: 😀", "", "event: t", "data: x", "", "id", "data", ""})
+        for (const std::string line :
+             {"id: 1", "data: ä", "data: 😀", "", "event: t", "data: x", "", "id", "data", ""})
             text += line + end;
         BOOST_TEST(parse({text}) == expected);
         for (std::size_t cut = 0; cut <= text.size(); ++cut)
@@ -107,8 +111,10 @@ BOOST_AUTO_TEST_CASE(what_is_too_long_is_refused_for_good) {
 BOOST_AUTO_TEST_CASE(what_is_written_is_read_again) {
     using namespace std::chrono_literals;
     BOOST_TEST(detail::sse_event("x") == "data: x\n\n");
-    BOOST_TEST(parse({detail::sse_event("a\nb\r\nc\rd", "t", "9", 10ms)}) == Events{"t|a\nb\nc\nd|9"});
-    BOOST_TEST(parse({detail::sse_event("", "", "5"), std::string(detail::sse_keep_alive)}) == Events{"||5"});
+    BOOST_TEST(parse({detail::sse_event("a\nb\r\nc\rd", "t", "9", 10ms)}) ==
+               Events{"t|a\nb\nc\nd|9"});
+    BOOST_TEST(parse({detail::sse_event("", "", "5"), std::string(detail::sse_keep_alive)}) ==
+               Events{"||5"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()
