@@ -1,5 +1,6 @@
 #pragma once
-// Policies as configuration: "ask", {"deny": {...}}, {"first_match": ["x", ...]}, nested at will.
+// Policies as configuration: "ask", {"deny": {...}}, {"rules": [...]}, {"first_match": ["x", ...]},
+// nested at will.
 #include <ipybox/approval.hpp>
 #include <ipybox/registry.hpp>
 #include <string>
@@ -8,13 +9,21 @@ namespace ipybox {
 
 // Makes the policy a configuration describes: a plugin's name, an object of one plugin's name
 // and its configuration, or an object of one combinator (first_match, all_of, any_of) and its
-// members. Throws errc::bad_config, naming the place, and errc::no_such_plugin. `host` must
-// outlive the policy.
+// members. An array instead of a plugin's configuration is its member of the plugin's name:
+// {"rules": [...]} means {"rules": {"rules": [...]}}. where: what the configuration is, such as
+// its file, for messages. Throws errc::bad_config, naming the place, and errc::no_such_plugin.
+// `host` must outlive the policy.
 inline PolicyPtr make_policy(PluginRegistry& registry, Host& host, const json::value& config,
                              const std::string& where = "approval", int depth = 0) {
     if (depth > 16) throw Error(errc::bad_config, where + ": nested more than 16 deep");
-    if (const auto* name = config.if_string())
-        return registry.make<ApprovalPolicy>(std::string_view(*name), host, json::object{});
+    const auto make = [&](std::string_view plugin, const json::object& settings) {
+        try {
+            return registry.make<ApprovalPolicy>(plugin, host, settings);
+        } catch (const Error& error) {
+            throw Error(error.code(), where + ": " + error.detail());
+        }
+    };
+    if (const auto* name = config.if_string()) return make(std::string_view(*name), json::object{});
     const auto* object = config.if_object();
     if (!object || object->size() != 1)
         throw Error(errc::bad_config,
@@ -24,9 +33,15 @@ inline PolicyPtr make_policy(PluginRegistry& registry, Host& host, const json::v
     const std::string_view name = entry.key();
     const std::string place = where + "/" + std::string(name);
     if (name != "first_match" && name != "all_of" && name != "any_of") {
-        if (!entry.value().is_object())
+        json::object settings;
+        if (entry.value().is_array()) {
+            settings[name] = entry.value();
+        } else if (entry.value().is_object()) {
+            settings = entry.value().get_object();
+        } else {
             throw Error(errc::bad_config, place + ": must be an object, the configuration of that policy");
-        return registry.make<ApprovalPolicy>(name, host, entry.value().get_object());
+        }
+        return make(name, settings);
     }
     const auto* list = entry.value().if_array();
     if (!list || list->empty())

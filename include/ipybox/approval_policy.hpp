@@ -7,7 +7,7 @@
 
 namespace ipybox {
 
-enum class CallOrigin { mcp, shell, shell_magic, package };
+enum class CallOrigin { mcp, shell, shell_magic, package, registration };
 
 constexpr std::string_view to_string(CallOrigin origin) noexcept {
     switch (origin) {
@@ -15,6 +15,7 @@ constexpr std::string_view to_string(CallOrigin origin) noexcept {
         case CallOrigin::shell: return "shell";
         case CallOrigin::shell_magic: return "shell_magic";
         case CallOrigin::package: return "package";
+        case CallOrigin::registration: return "register";
     }
     return "mcp";
 }
@@ -40,6 +41,7 @@ struct Decision {
     Verdict verdict = Verdict::pass;
     std::string reason;         // shown to the code that called, and audited
     bool expired = false;       // a denial because nobody answered in time
+    std::string by;             // who decided, for the audit log: a rule, a person, a program
 };
 
 class ApprovalPolicy {

@@ -887,6 +887,9 @@ public:
         return found->at.empty() ? found->what : found->at + ": " + found->what;
     }
 
+    // Whether the last answer is a guess, because the bound on the work was reached.
+    bool gave_up() const noexcept { return exhausted_.has_value() || unsure_ > 0; }
+
 private:
     struct Problem {
         std::string at, what;

@@ -1,0 +1,81 @@
+#include <boost/test/unit_test.hpp>
+#include <ipybox/approval_config.hpp>
+#include <ipybox/config.hpp>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+
+namespace {
+struct RulesFixture {
+    RulesFixture() {
+        registry.add_directory(test::plugin_directory());
+        host.ask = [this](ToolCall call) -> awaitable<Decision> {
+            asked.push_back(call.tool);
+            co_return answer;
+        };
+    }
+    PolicyPtr make(std::string_view policy) { return make_policy(registry, host, parse_json(policy, "policy.json"), "policy.json"); }
+    Decision decide(ApprovalPolicy& policy, std::string tool) {
+        ToolCall call;
+        call.server = "files";
+        call.tool = std::move(tool);
+        return test::run(context, policy.decide(std::move(call)));
+    }
+
+    asio::io_context context;
+    Host host{context.get_executor(), {}, {}};
+    PluginRegistry registry;
+    std::vector<std::string> asked;
+    Decision answer{Verdict::allow};
+};
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(approval_rules_plugin, RulesFixture)
+
+BOOST_AUTO_TEST_CASE(rules_decide_pass_on_and_say_which_of_them_it_was) {
+    const auto policy = make(R"({"rules": [
+        {"name": "reads", "when": {"tool": "read_*"}, "then": "allow"}, {"when": {"tool": "delete_*"}, "then": {"deny": "no"}}]})");
+    const auto allowed = decide(*policy, "read_file");
+    BOOST_TEST((allowed.verdict == Verdict::allow));
+    BOOST_TEST(allowed.by == "rules: rule 1 (reads)");
+    const auto denied = decide(*policy, "delete_file");
+    BOOST_TEST((denied.verdict == Verdict::deny));
+    BOOST_TEST(denied.reason == "no");
+    BOOST_TEST((decide(*policy, "other").verdict == Verdict::pass));
+    BOOST_TEST(asked.empty());
+}
+
+BOOST_AUTO_TEST_CASE(an_ask_is_the_answer_of_who_was_asked_and_never_a_pass) {
+    const auto policy = make(R"({"first_match": [{"rules": [{"when": {"tool": "w*"}, "then": "ask"}]}, "allow"]})");
+    answer.by = "console";
+    BOOST_TEST(decide(*policy, "write").by == "rules: rule 1, console");
+    answer = Decision(Verdict::deny, "not now");
+    BOOST_TEST(decide(*policy, "write").reason == "not now");
+    answer = Decision();
+    BOOST_TEST((decide(*policy, "write").verdict == Verdict::deny));
+    BOOST_TEST(asked.size() == 3u);
+    BOOST_TEST((decide(*policy, "other").verdict == Verdict::allow));
+    host.ask = nullptr;
+    BOOST_TEST((decide(*policy, "write").verdict == Verdict::deny));
+}
+
+BOOST_AUTO_TEST_CASE(a_mistake_names_the_file_and_the_place) {
+    const auto problem = [&](std::string_view policy) {
+        try {
+            make(policy);
+        } catch (const Error& error) {
+            return error.detail();
+        }
+        return std::string("accepted");
+    };
+    BOOST_TEST(problem(R"({"rules": [{"then": "allow"}, {"then": "alow"}]})") ==
+               R"(policy.json: rules/1/then: accepted: "allow", "ask", "deny", {"deny": "reason"})");
+    BOOST_TEST(problem(R"({"any_of": ["allow", {"rules": {"rules": [{"then": "ask", "when": 5}]}}]})").starts_with(
+        "policy.json/any_of/1: rules/0/when: must be an object"));
+    BOOST_TEST(problem(R"({"rules": {}})").find("rules") != std::string::npos);
+    BOOST_TEST(problem(R"({"rules": []})").find("policy.json") == 0u);
+    BOOST_TEST(problem(R"({"first_match": ["nosuch"]})").starts_with("policy.json/first_match/0: no approval plugin is named"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
