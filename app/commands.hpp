@@ -15,6 +15,7 @@ void add_run(CLI::App& app, Action& action);
 void add_apigen(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_plugins(CLI::App& app, Action& action);
+void add_policy(CLI::App& app, Action& action);
 
 // A logger that writes to standard error through spdlog; lines are made safe for a terminal.
 Logger make_logger(const std::string& level);

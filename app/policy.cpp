@@ -1,0 +1,192 @@
+// ipybox policy test: what a policy says to a call, and which rule says it.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <iostream>
+#include <ipybox/approval_config.hpp>
+#include <ipybox/config.hpp>
+#include <ipybox/detail/approval_rules.hpp>
+#include <ipybox/detail/terminal_text.hpp>
+#include <memory>
+
+#include "commands.hpp"
+
+namespace ipybox::app {
+namespace {
+
+struct PolicyFlags {
+    std::string file;
+    std::string call;
+    bool as_json = false;
+};
+
+ToolCall parse_call(const std::string& text) {
+    const auto value = parse_json(text, "--call");
+    const auto* object = value.if_object();
+    const std::string accepted = "accepted: server, tool, arguments, annotations, session, origin";
+    if (!object) throw Error(errc::bad_argument, "--call: must be an object; " + accepted);
+    ToolCall call;
+    call.session = "default";
+    for (const auto& [key, field] : *object) {
+        const auto wrong = [&](const std::string& what) { throw Error(errc::bad_argument, "--call: " + std::string(key) + " must be " + what); };
+        if (key == "arguments" || key == "annotations") {
+            if (!field.is_object()) wrong("an object");
+            (key == "arguments" ? call.arguments : call.annotations) = field.get_object();
+            continue;
+        }
+        const bool known = key == "server" || key == "tool" || key == "session" || key == "origin";
+        if (!known) throw Error(errc::bad_argument, "--call: unknown key \"" + std::string(key) + "\"; " + accepted);
+        if (!field.is_string()) wrong("a text");
+        const std::string text_value(field.get_string());
+        if (key == "server") call.server = text_value;
+        if (key == "tool") call.tool = text_value;
+        if (key == "session") call.session = text_value;
+        if (key != "origin") continue;
+        bool found = false;
+        for (const auto origin : {CallOrigin::mcp, CallOrigin::shell, CallOrigin::shell_magic, CallOrigin::package, CallOrigin::registration})
+            if (to_string(origin) == text_value) call.origin = origin, found = true;
+        if (!found) wrong("mcp, shell, shell_magic, package or register");
+    }
+    if (call.server.empty() || call.tool.empty()) throw Error(errc::bad_argument, "--call: needs \"server\" and \"tool\"");
+    return call;
+}
+
+// The policy with every console as "ask": a test asks nobody.
+json::value without_console(const json::value& policy, int depth = 0) {
+    if (const auto* name = policy.if_string(); name && *name == "console") return "ask";
+    const auto* object = policy.if_object();
+    if (!object || object->size() != 1 || depth > 16) return policy;
+    const auto& entry = *object->begin();
+    if (entry.key() == "console") return "ask";
+    const auto* members = entry.value().if_array();
+    if (!members || entry.key() == "rules") return policy;
+    json::array list;
+    for (const auto& member : *members) list.push_back(without_console(member, depth + 1));
+    json::object result;
+    result[entry.key()] = std::move(list);
+    return result;
+}
+
+// What the real policy decides when a person, if asked at all, gives this answer.
+Decision decide(const json::value& policy, const std::string& file, const ToolCall& call, Verdict person, bool& asked) {
+    asio::io_context context(1);
+    auto registry = PluginRegistry::standard();
+    Host host;
+    host.executor = context.get_executor();
+    host.ask = [&asked, person](ToolCall) -> awaitable<Decision> {
+        asked = true;
+        Decision answer(person);
+        answer.by = "whoever is asked";
+        co_return answer;
+    };
+    const auto made = make_policy(registry, host, policy, file);
+    Decision decision;
+    std::exception_ptr failure;
+    asio::co_spawn(context, made->decide(call), [&](std::exception_ptr error, Decision result) {
+        failure = error;
+        decision = std::move(result);
+    });
+    context.run();
+    if (failure) std::rethrow_exception(failure);
+    return decision;
+}
+
+std::string_view word(detail::Rule::Effect effect) {
+    return effect == detail::Rule::Effect::allow ? "allows" : effect == detail::Rule::Effect::deny ? "denies" : "asks";
+}
+
+// Every rule of the policy against the call, in order.
+void explain(const json::value& policy, const detail::CallFacts& facts, const std::string& place, json::array& lines) {
+    const auto* object = policy.if_object();
+    if (!object || object->size() != 1) return;
+    const auto& entry = *object->begin();
+    const std::string here = place + (place.empty() ? "" : "/") + std::string(entry.key());
+    if (entry.key() != "rules") {
+        if (const auto* members = entry.value().if_array())
+            for (std::size_t i = 0; i < members->size(); ++i) explain((*members)[i], facts, here + "/" + std::to_string(i), lines);
+        return;
+    }
+    const json::value& list = entry.value().is_object() ? entry.value().at("rules") : entry.value();
+    const detail::RuleSet rules(list);
+    const auto now = std::chrono::system_clock::now();
+    for (std::size_t i = 0; i < rules.rules().size(); ++i) {
+        const auto& rule = rules.rules()[i];
+        std::vector<detail::Rule::Part> why;
+        std::size_t steps = detail::rule_steps;
+        const auto fit = rule.fits(facts, now, steps, &why);
+        json::object line;
+        line["place"] = here + "/" + std::to_string(i);
+        line["rule"] = rule.label();
+        line["effect"] = word(rule.effect());
+        line["fits"] = fit == detail::Fit::yes ? "yes" : fit == detail::Fit::no ? "no" : "unclear";
+        line["nearly"] = fit == detail::Fit::no && why.size() == 1 && rule.parts() > 1;
+        json::array reasons;
+        for (const auto& part : why)
+            reasons.emplace_back(part.fit == detail::Fit::unclear ? detail::RuleSet::unclear_text(part)
+                                                                  : part.what + " does not hold: " + part.value);
+        line["why"] = std::move(reasons);
+        lines.push_back(std::move(line));
+    }
+}
+
+int test_policy(const PolicyFlags& flags) {
+    const auto policy = parse_json(read_text_file(flags.file), flags.file);
+    const auto tested = without_console(policy);
+    const ToolCall call = parse_call(flags.call);
+    bool asked = false, asked_again = false;
+    const Decision yes = decide(tested, flags.file, call, Verdict::allow, asked);
+    const Decision no = decide(tested, flags.file, call, Verdict::deny, asked_again);
+    const bool asks = asked && yes.verdict != no.verdict;
+    const bool passes = !asks && yes.verdict == Verdict::pass;
+    const bool allowed = !asks && yes.verdict == Verdict::allow;
+    const Decision& decision = asks ? yes : no;
+    const std::string verdict = asks ? "ask" : allowed ? "allow" : "deny";
+    std::string reason = asks ? "" : decision.reason;
+    if (passes) reason = "no policy judges this call, which denies it";
+
+    json::array lines;
+    const detail::CallFacts facts{call.server, call.tool, to_string(call.origin), call.session, call.arguments, call.annotations};
+    explain(policy, facts, "", lines);
+    if (flags.as_json) {
+        json::object report;
+        report["verdict"] = verdict;
+        report["by"] = decision.by;
+        report["reason"] = reason;
+        report["rules"] = std::move(lines);
+        std::cout << json::serialize(report) << '\n';
+    } else {
+        std::cout << verdict << ": " << detail::call_text(call.server, call.tool, call.arguments) << '\n';
+        if (!decision.by.empty()) std::cout << "decided by " << detail::printable(decision.by) << '\n';
+        if (!reason.empty()) std::cout << "reason: " << detail::printable(reason) << '\n';
+        for (const auto& entry : lines) {
+            const auto& line = entry.as_object();
+            const auto text = [&](const char* key) { return detail::printable(line.at(key).as_string()); };
+            const std::string fits = text("fits");
+            std::cout << "  " << text("place") << ", " << text("rule") << ": "
+                      << (fits == "yes" ? "fits, " + text("effect") : fits == "unclear" ? "cannot be told, denies" : "does not fit");
+            if (line.at("nearly").as_bool()) std::cout << ", but nearly";
+            for (const auto& why : line.at("why").as_array()) std::cout << "\n    " << detail::printable(why.as_string());
+            std::cout << '\n';
+        }
+    }
+    return asks ? 3 : allowed ? 0 : 1;
+}
+
+}  // namespace
+
+void add_policy(CLI::App& app, Action& action) {
+    auto flags = std::make_shared<PolicyFlags>();
+    auto* command = app.add_subcommand("policy", "Check an approval policy and try it out");
+    command->require_subcommand(1);
+    auto* test = command->add_subcommand("test", "What a policy says to a call, which rule says it, and which nearly did");
+    test->footer("Exit code: 0 the call is allowed, 1 denied, 2 the policy or the call has a mistake, 3 a person is asked.\n"
+                 "Budgets are taken as unspent. A policy file is what --policy of `ipybox run` takes; docs/approval.md.");
+    test->add_option("FILE", flags->file, "File with the policy")->required();
+    test->add_option("--call", flags->call,
+                     "The call, such as {\"server\": \"files\", \"tool\": \"write_file\", \"arguments\": {\"path\": \"/x\"}, "
+                     "\"annotations\": {\"readOnlyHint\": false}}; session and origin too")
+        ->type_name("JSON")->required();
+    test->add_flag("--json", flags->as_json, "Print a JSON object instead of text");
+    test->callback([&action, flags] { action = [flags] { return test_policy(*flags); }; });
+}
+
+}  // namespace ipybox::app
