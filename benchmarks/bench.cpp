@@ -26,6 +26,7 @@
 
 #include "apigen.hpp"
 #include "tool_calls.hpp"
+#include "workspace.hpp"
 
 namespace {
 using namespace ipybox;
@@ -186,8 +187,9 @@ private:
             // What CodeExecutor sets.
             spec.policy.limits.processes = 1024;
             spec.policy.limits.open_files = 4096;
-            spec.policy.limits.scratch_size = std::uint64_t{1} << 30;
-            spec.policy.limits.scratch_inodes = 1 << 18;
+            const auto able = co_await sandbox.probe();
+            if (able.scratch_size) spec.policy.limits.scratch_size = std::uint64_t{1} << 30;
+            if (able.scratch_inodes) spec.policy.limits.scratch_inodes = 1 << 18;
         } else {
             spec.policy.network.mode = NetworkPolicy::Mode::full;
         }
@@ -419,6 +421,35 @@ private:
     FILE* output_ = nullptr;
 };
 
+// sandbox-runtime around a program that does nothing, as the user that ours would run it as: what
+// it costs without us.
+class SrtAlone final : public Contender {
+public:
+    SrtAlone() {
+        const auto settings = place_.path / "settings.json";
+        std::ofstream(settings) << R"({"network": {"allowedDomains": [], "deniedDomains": []},
+            "filesystem": {"denyRead": ["/home"], "allowWrite": [")" << place_.path.string()
+                                << R"("], "denyWrite": []}})";
+        const std::string as_guest =
+            ::geteuid() == 0 ? "setpriv --reuid 65534 --regid 65534 --clear-groups " : "";
+        command_ = "cd " + place_.path.string() + " && HOME=$PWD " + as_guest + "srt --settings " +
+                   settings.string() + " true >/dev/null 2>&1";
+    }
+
+    double start() override {
+        const Stopwatch watch;
+        if (std::system(command_.c_str()) != 0)
+            throw std::runtime_error("`srt true` failed: " + command_);
+        return watch.milliseconds();
+    }
+    double execute(const std::string&, const std::string&) override { return 0; }
+    void stop() override {}
+
+private:
+    Workspace place_;
+    std::string command_;
+};
+
 // Each contender once per round, so that whatever else the machine does hits all of them.
 void in_turns(Table& table, const std::vector<std::pair<std::string, Contender*>>& contenders,
               int rounds, const std::function<double(Contender&)>& measure) {
@@ -443,6 +474,8 @@ void kernels(const Options& options) {
         Table table("cold start to the first result", peer);
         std::vector<std::pair<std::string, Contender*>> starters = {{ours, &ipybox}, {peer, &jupyter}};
         if (machine.confined) starters.push_back(all.back());
+        std::optional<SrtAlone> srt;
+        if (options.sandbox == "srt") starters.emplace_back("`srt true`", &srt.emplace());
         in_turns(table, starters, options.starts, [](Contender& contender) {
             const auto spent = contender.start();
             contender.stop();

@@ -12,6 +12,8 @@
 #include <ipybox/process.hpp>
 #include <thread>
 
+#include "workspace.hpp"
+
 namespace {
 using namespace ipybox;
 
@@ -20,20 +22,6 @@ std::string required(const char* name) {
     if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
     return value;
 }
-
-struct Workspace {
-    Workspace() {
-        std::string name = "/tmp/ipybox-bench-XXXXXX";
-        if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-        path = name;
-        if (::geteuid() == 0 && ::chown(name.c_str(), 65534, 65534) != 0) throw std::runtime_error("chown failed");
-    }
-    ~Workspace() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path, ignored);
-    }
-    std::filesystem::path path;
-};
 
 // Parses and serializes what it gets, one connection; the least that a tool server could do.
 class EchoServer {

@@ -7,6 +7,7 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/multiple_exceptions.hpp>
 #include <boost/asio/post.hpp>
 #include <cctype>
 #include <deque>
@@ -395,8 +396,18 @@ private:
                 tools->listen(run_place().path() / "tools", doors->sandbox->guest_user(base_policy()));
                 listening = true;
             }
-            co_await find_environment();
-            KernelSpec spec = co_await kernel_spec();
+            // Both wait for a process, so they do it together.
+            using namespace asio::experimental::awaitable_operators;
+            auto both = find_environment() && capabilities();
+            Capabilities able;
+            std::exception_ptr failure;
+            try {
+                able = co_await std::move(both);
+            } catch (const asio::multiple_exceptions& failures) {
+                failure = failures.first_exception();
+            }
+            if (failure) std::rethrow_exception(failure);
+            KernelSpec spec = kernel_spec(able);
             kernel.reset();
             kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
         }
@@ -429,7 +440,7 @@ private:
             return base;
         }
 
-        awaitable<KernelSpec> kernel_spec() {
+        KernelSpec kernel_spec(const Capabilities& able) {
             KernelSpec spec;
             spec.python = environment->executable;
             spec.logger = options.logger;
@@ -439,7 +450,6 @@ private:
             spec.policy.readable = environment->readable;
             spec.policy.limits = options.limits;
             auto& env = spec.policy.env;
-            const Capabilities able = co_await capabilities();
             if (able.filesystem) {
                 env["HOME"] = "/home/user";  // scratch of the sandbox
                 spec.policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
@@ -474,8 +484,8 @@ private:
                 network.allow.insert(network.allow.end(), options.allowed_hosts.begin(), options.allowed_hosts.end());
             }
             if (network.mode == NetworkPolicy::Mode::allow_list)
-                spec.channels.push_back(ServerSandbox::proxy_channel(host, spec.policy, *doors->sandbox,
-                                                                     run_place().path() / "network", proxy));
+                spec.channels.push_back(open_proxy(proxy, host.executor, host.logger, spec.policy,
+                                                   *doors->sandbox, run_place().path() / "network"));
             Channel socket;
             socket.name = "tools";
             socket.host_path = run_directory->path() / "tools";
@@ -511,7 +521,7 @@ private:
             } catch (const Error& error) {
                 host.logger(LogLevel::warning, "packages cannot be installed: " + error.detail());
             }
-            co_return spec;
+            return spec;
         }
 
         // Inside, git would stumble over hidden files, and take in what holds the place of absent ones.
@@ -581,8 +591,8 @@ private:
             if (able.network_allow_list) {
                 policy.network.mode = NetworkPolicy::Mode::allow_list;
                 policy.network.allow = options.package_hosts;
-                channels.push_back(ServerSandbox::proxy_channel(host, policy, *doors->sandbox,
-                                                                run_place().path() / "packages", own_proxy));
+                channels.push_back(open_proxy(own_proxy, host.executor, host.logger, policy, *doors->sandbox,
+                                              run_place().path() / "packages"));
             } else if (able.network_none) {
                 throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + " cannot reach a package index");
             }

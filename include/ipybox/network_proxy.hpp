@@ -4,7 +4,6 @@
 // hostile.
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
@@ -21,6 +20,8 @@
 #include <ipybox/detail/domain_rule.hpp>
 #include <ipybox/detail/proxy_protocol.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/log.hpp>
+#include <ipybox/private_listener.hpp>
 #include <ipybox/sandbox.hpp>
 #include <list>
 #include <memory>
@@ -72,26 +73,8 @@ public:
     // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
     // Throws errc::io_error.
     void listen(const std::filesystem::path& path, uid_t user) {
-        boost::system::error_code error;
-        const auto system_error = [&error](int result) {
-            if (result != 0) error.assign(errno, boost::system::system_category());
-        };
-        if (path.native().size() >= sizeof(sockaddr_un::sun_path))
-            throw Error(errc::io_error,
-                        "the path of the network proxy's socket is too long: " + path.string());
-        const asio::local::stream_protocol::endpoint endpoint(path.string());
-        state_->acceptor.open(endpoint.protocol(), error);
-        if (!error) state_->acceptor.bind(endpoint, error);
-        if (!error) system_error(::chmod(path.c_str(), 0600));
-        if (!error && user != ::geteuid())
-            system_error(::lchown(path.c_str(), user, static_cast<gid_t>(-1)));
-        // A full queue turns non-blocking clients away, so it is as long as the system allows.
-        constexpr int queue = asio::socket_base::max_listen_connections;
-        if (!error) state_->acceptor.listen(queue, error);
-        if (error)
-            throw Error(errc::io_error, "the network proxy cannot listen at " + path.string() +
-                                            ": " + error.message());
-        asio::co_spawn(state_->executor, accept(state_), asio::detached);
+        detail::listen_privately(state_->acceptor, path, user, "the network proxy");
+        asio::co_spawn(state_->executor, detail::accept_connections(state_, &begin), asio::detached);
     }
 
     // Ends every connection and accepts no more.
@@ -294,25 +277,11 @@ private:
         return own;
     }
 
-    static awaitable<void> accept(StatePtr state) {
-        while (!state->closed) {
-            if (state->connections.size() >= state->options.max_connections) {
-                co_await state->freed.wait();
-                continue;
-            }
-            auto [error, socket] = co_await state->acceptor.async_accept(as_result);
-            if (state->closed) break;
-            if (error) {
-                // Out of descriptors, most likely: wait for a connection to end, not in a circle.
-                const auto soon = Clock::now() + std::chrono::milliseconds(50);
-                co_await state->freed.wait(soon);
-                continue;
-            }
-            auto connection = std::make_shared<Connection>(state, std::move(socket));
-            connection->limit(state->options.head_timeout);
-            watch(connection);
-            asio::co_spawn(state->executor, serve(std::move(connection)), asio::detached);
-        }
+    static void begin(const StatePtr& state, asio::local::stream_protocol::socket socket) {
+        auto connection = std::make_shared<Connection>(state, std::move(socket));
+        connection->limit(state->options.head_timeout);
+        watch(connection);
+        asio::co_spawn(state->executor, serve(std::move(connection)), asio::detached);
     }
 
     // Closes the connection at its deadline, which moves meanwhile.
@@ -753,5 +722,29 @@ private:
 
     StatePtr state_;
 };
+
+// Starts a proxy that carries out policy.network at `path`, in the place of an older one, logs
+// what it decides, and returns the channel "network" that leads to it. Throws like NetworkProxy.
+inline Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_io_executor executor,
+                          Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
+                          const std::filesystem::path& path) {
+    NetworkProxyOptions options;
+    options.policy = policy.network;
+    options.on_decision = [logger = std::move(logger)](const NetworkDecision& decision) {
+        logger(decision.allowed ? LogLevel::info : LogLevel::warning,
+               "network: " + decision.host + ":" + std::to_string(decision.port) + " " +
+                   (decision.allowed ? "allowed" : "refused") + ": " + decision.reason);
+    };
+    proxy.reset();
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+    proxy = std::make_unique<NetworkProxy>(std::move(executor), std::move(options));
+    proxy->listen(path, sandbox.guest_user(policy));
+    Channel channel;
+    channel.name = "network";
+    channel.host_path = path;
+    channel.kind = Channel::Kind::socket;
+    return channel;
+}
 
 }  // namespace ipybox

@@ -92,33 +92,10 @@ public:
                                                         Stdio stdio) override {
         confine(policy);
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
-            channels.push_back(proxy_channel(host_, policy, *sandbox_, proxy_path_, proxy_));
+            channels.push_back(open_proxy(proxy_, host_.executor, host_.logger, policy, *sandbox_,
+                                          proxy_path_));
         co_return co_await sandbox_->launch(std::move(policy), std::move(argv), std::move(channels),
                                             stdio);
-    }
-
-    // Starts a proxy that carries out policy.network, in the place of an older one, and returns
-    // the channel that leads to it.
-    static Channel proxy_channel(Host& host, const SandboxPolicy& policy, const Sandbox& sandbox,
-                                 const std::filesystem::path& path,
-                                 std::unique_ptr<NetworkProxy>& proxy) {
-        NetworkProxyOptions options;
-        options.policy = policy.network;
-        options.on_decision = [logger = host.logger](const NetworkDecision& decision) {
-            logger(decision.allowed ? LogLevel::info : LogLevel::warning,
-                   "network: " + decision.host + ":" + std::to_string(decision.port) + " " +
-                       (decision.allowed ? "allowed" : "refused") + ": " + decision.reason);
-        };
-        proxy.reset();
-        std::error_code ignored;
-        std::filesystem::remove(path, ignored);
-        proxy = std::make_unique<NetworkProxy>(host.executor, std::move(options));
-        proxy->listen(path, sandbox.guest_user(policy));
-        Channel channel;
-        channel.name = "network";
-        channel.host_path = path;
-        channel.kind = Channel::Kind::socket;
-        return channel;
     }
 
 private:

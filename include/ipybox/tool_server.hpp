@@ -1,12 +1,8 @@
 #pragma once
 // Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket, one server a session.
 // The kernel can name a registered server and a tool, pass arguments, and nothing else.
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -22,6 +18,7 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/mcp_client.hpp>
+#include <ipybox/private_listener.hpp>
 #include <ipybox/registry.hpp>
 #include <list>
 #include <map>
@@ -66,16 +63,8 @@ public:
     // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
     // Throws errc::io_error.
     void listen(const std::filesystem::path& path, uid_t user) {
-        boost::system::error_code error;
-        const asio::local::stream_protocol::endpoint endpoint(path.string());
-        state_->acceptor.open(endpoint.protocol(), error);
-        if (!error) state_->acceptor.bind(endpoint, error);
-        if (!error && ::chmod(path.c_str(), 0600) != 0) error.assign(errno, boost::system::system_category());
-        if (!error && user != ::geteuid() && ::lchown(path.c_str(), user, static_cast<gid_t>(-1)) != 0)
-            error.assign(errno, boost::system::system_category());
-        if (!error) state_->acceptor.listen(64, error);
-        if (error) throw Error(errc::io_error, "the tool server cannot listen at " + path.string() + ": " + error.message());
-        asio::co_spawn(state_->host.executor, accept(state_), asio::detached);
+        detail::listen_privately(state_->acceptor, path, user, "the tool server");
+        asio::co_spawn(state_->host.executor, detail::accept_connections(state_, &begin), asio::detached);
     }
 
     // Makes a server callable by `name`; it starts on its first use. Replaces, and stops, the
@@ -299,22 +288,8 @@ private:
         server->client = std::move(client);
     }
 
-    static awaitable<void> accept(StatePtr state) {
-        while (!state->closed) {
-            if (state->connections.size() >= state->options.max_connections) {
-                co_await state->freed.wait();
-                continue;
-            }
-            auto [error, socket] = co_await state->acceptor.async_accept(as_result);
-            if (state->closed) break;
-            if (error) {
-                // Out of descriptors, most likely: wait for a connection to end, not in a circle.
-                const auto soon = Clock::now() + std::chrono::milliseconds(50);
-                co_await state->freed.wait(soon);
-                continue;
-            }
-            asio::co_spawn(state->host.executor, serve(state, std::move(socket)), asio::detached);
-        }
+    static void begin(const StatePtr& state, Socket socket) {
+        asio::co_spawn(state->host.executor, serve(state, std::move(socket)), asio::detached);
     }
 
     // One connection: request, answer, and again until the kernel closes it.

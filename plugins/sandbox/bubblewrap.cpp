@@ -15,6 +15,7 @@
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
 #include <launcher_image.hpp>
+#include <launcher_options.hpp>
 #include <sstream>
 
 namespace {
@@ -410,16 +411,7 @@ private:
             for (const auto& channel : channels)
                 if (is_proxy(channel))
                     add("--forward", std::string(proxy_port) + "=" + guest_address(channel));
-        if (!without("limits")) {
-            const auto limit = [&add](const char* option, const auto& value) {
-                if (value) add(option, std::to_string(*value));
-            };
-            limit("--rlimit-as", policy.limits.memory_per_process);
-            limit("--rlimit-nproc", policy.limits.processes);
-            limit("--rlimit-nofile", policy.limits.open_files);
-            limit("--rlimit-fsize", policy.limits.file_size);
-            limit("--rlimit-cpu", policy.limits.cpu_seconds);
-        }
+        if (!without("limits")) detail::add_rlimits(command, policy.limits);
         add("--");
         return command;
     }

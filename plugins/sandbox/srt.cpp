@@ -22,6 +22,7 @@
 #include <ipybox/sandbox_config.hpp>
 #include <ipybox/stdio_mux.hpp>
 #include <launcher_image.hpp>
+#include <launcher_options.hpp>
 #include <sstream>
 
 namespace {
@@ -655,16 +656,7 @@ private:
     static void limit(std::vector<std::string>& argv, const std::string& launcher,
                       const Limits& limits) {
         std::vector<std::string> prefix = {launcher};
-        const auto add = [&prefix](const char* option, const std::optional<std::uint64_t>& value) {
-            if (!value) return;
-            prefix.emplace_back(option);
-            prefix.push_back(std::to_string(*value));
-        };
-        add("--rlimit-as", limits.memory_per_process);
-        add("--rlimit-nproc", limits.processes);
-        add("--rlimit-nofile", limits.open_files);
-        add("--rlimit-fsize", limits.file_size);
-        add("--rlimit-cpu", limits.cpu_seconds);
+        detail::add_rlimits(prefix, limits);
         prefix.emplace_back("--");
         if (prefix.size() > 2) argv.insert(argv.begin(), prefix.begin(), prefix.end());
     }
