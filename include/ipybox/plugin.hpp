@@ -11,12 +11,13 @@
 #include <ipybox/mcp_transport.hpp>
 #include <ipybox/sandbox.hpp>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <variant>
 
 // Grows by one whenever a door, Host or Plugin changes.
 #ifndef IPYBOX_API_VERSION
-#define IPYBOX_API_VERSION 1
+#define IPYBOX_API_VERSION 2
 #endif
 
 #define IPYBOX_STRING_(x) #x
@@ -47,6 +48,10 @@ struct Host {
     Logger logger;
     // Puts a call before the people or programs that can answer; denies when there are none.
     std::function<awaitable<Decision>(ToolCall)> ask;
+    // Sends a person (or a headless test) to an authorization page and returns the address they
+    // were redirected to, if they hand it over; runs until cancelled when that reaches this machine
+    // without them. An empty address, or no function: nobody is there.
+    std::function<awaitable<std::string>(std::string url)> browse;
 };
 
 // Called with a configuration that fits config_schema. May throw Error.
