@@ -197,13 +197,59 @@ inline std::string transport_of(const json::object& params) {
     return text.substr(0, text.find('?')).find("/sse") != text.npos ? "sse" : "streamable_http";
 }
 
+// Checks a server's "auth": how ipybox gets tokens for it. Throws errc::bad_config naming the field.
+inline void check_auth(const json::value& value, const std::string& where) {
+    const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
+    static constexpr std::string_view texts[] = {
+        "grant", "client_id", "client_secret", "client_metadata_url", "issuer", "scope", "redirect_uri",
+        "token_endpoint_auth_method", "private_key", "private_key_file", "key_id", "assertion", "assertion_file"};
+    static constexpr std::string_view flags[] = {"dpop", "private_network"};
+    static constexpr std::string_view provider_texts[] = {"token_endpoint", "client_id", "client_secret", "id_token",
+                                                          "id_token_file"};
+    static constexpr std::string_view grants[] = {"authorization_code", "client_credentials", "device_code",
+                                                  "jwt_bearer", "identity_assertion"};
+    const auto named = [](const auto& names, std::string_view name) {
+        return std::find(std::begin(names), std::end(names), name) != std::end(names);
+    };
+    if (!value.is_object()) fail("must be an object");
+    const auto& auth = value.get_object();
+    for (const auto& [key, item] : auth) {
+        const std::string name(key);
+        if (named(texts, name)) {
+            if (!item.is_string()) fail("\"" + name + "\" must be a string");
+        } else if (named(flags, name)) {
+            if (!item.is_bool()) fail("\"" + name + "\" must be true or false");
+        } else if (name == "identity_provider") {
+            if (!item.is_object()) fail("\"" + name + "\" must be an object");
+            for (const auto& [field, text] : item.get_object())
+                if (!named(provider_texts, field) || !text.is_string())
+                    fail("\"identity_provider/" + std::string(field) + "\" is unknown or no string");
+        } else {
+            fail("unknown field \"" + name + "\"");
+        }
+    }
+    std::string_view grant;
+    if (const auto* chosen = auth.if_contains("grant")) grant = chosen->get_string();
+    if (!grant.empty() && !named(grants, grant))
+        fail("\"grant\" must be authorization_code, client_credentials, device_code, jwt_bearer or identity_assertion");
+    const auto needs = [&](const char* field, const char* other) {
+        if (!auth.contains(field) && !auth.contains(other))
+            fail("the grant " + std::string(grant) + " needs \"" + field + "\"" +
+                 (std::string_view(field) == other ? "" : " or \"" + std::string(other) + "\""));
+    };
+    if (grant == "client_credentials" || grant == "jwt_bearer" || grant == "identity_assertion")
+        needs("client_id", "client_id");
+    if (grant == "jwt_bearer") needs("assertion", "assertion_file");
+    if (grant == "identity_assertion") needs("identity_provider", "identity_provider");
+}
+
 // Checks one server's parameters as MCP clients write them and drops what only those clients
 // use. Throws errc::bad_config naming the field. `where` is its place for messages.
 inline json::object check_server_params(const json::value& value, const std::string& where) {
     const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
     const auto* params = value.if_object();
     if (!params) fail("must be an object with \"command\" (stdio) or \"url\" (HTTP)");
-    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "sandbox", "url", "headers", "type"};
+    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "sandbox", "url", "headers", "type", "auth"};
     static constexpr std::string_view clients[] = {"disabled", "autoApprove", "alwaysAllow", "timeout",
                                                    "description", "name", "icon", "gallery", "trust"};
     json::object result;
@@ -213,13 +259,17 @@ inline json::object check_server_params(const json::value& value, const std::str
             result[key] = item;
         } else if (std::find(std::begin(clients), std::end(clients), name) == std::end(clients)) {
             fail("unknown field \"" + std::string(name) +
-                 "\"; accepted: command, args, env, cwd, sandbox (stdio) or url, headers (HTTP), and type");
+                 "\"; accepted: command, args, env, cwd, sandbox (stdio) or url, headers, auth (HTTP), and type");
         }
     }
     if (result.contains("command") == result.contains("url"))
         fail("needs either \"command\" (stdio) or \"url\" (HTTP)");
     if (result.contains("sandbox") && !result.contains("command"))
         fail("\"sandbox\" confines a \"command\", and there is none");
+    if (const auto* auth = result.if_contains("auth")) {
+        if (!result.contains("url")) fail("\"auth\" is for a \"url\", and there is none");
+        check_auth(*auth, where + ", auth");
+    }
     const auto string_field = [&](const char* name) {
         if (const auto* field = result.if_contains(name); field && !field->is_string())
             fail(std::string("\"") + name + "\" must be a string");

@@ -259,6 +259,10 @@ private:
         for (const char* field : {"env", "headers"})
             if (const auto* values = params.if_contains(field))
                 for (const auto& entry : values->as_object()) state->secrets.add(std::string(entry.value().as_string()));
+        if (const auto* auth = params.if_contains("auth")) {
+            for (const char* field : {"client_secret", "private_key", "assertion"})
+                if (const auto* value = auth->as_object().if_contains(field)) state->secrets.add(std::string(value->as_string()));
+        }
         if (const auto settings = params.find("sandbox"); settings != params.end()) {
             if (!state->options.make_sandbox) throw Error(errc::bad_config, where + ": \"sandbox\" is not supported here");
             if (!settings->value().is_object()) throw Error(errc::bad_config, where + ": \"sandbox\" must be an object");

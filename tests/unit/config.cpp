@@ -69,6 +69,26 @@ BOOST_AUTO_TEST_CASE(servers_are_checked_field_by_field) {
     BOOST_TEST(error_of([] { read_mcp_servers(parsed("[]"), "f"); }) == "f: must be a JSON object with \"mcpServers\"");
 }
 
+BOOST_AUTO_TEST_CASE(authorization_is_checked_field_by_field) {
+    const auto problem = [](std::string_view auth) {
+        const auto text = R"({"url": "https://h/mcp", "auth": )" + std::string(auth) + "}";
+        return error_of([&] { check_server_params(parsed(text), "s"); });
+    };
+    BOOST_TEST(problem(R"({"client_id": "a", "client_secret": "b", "scope": "x y", "dpop": true})") == "no error");
+    BOOST_TEST(problem("true") == "s, auth: must be an object");
+    BOOST_TEST(problem(R"({"clientid": "a"})") == "s, auth: unknown field \"clientid\"");
+    BOOST_TEST(problem(R"({"client_id": 1})") == "s, auth: \"client_id\" must be a string");
+    BOOST_TEST(problem(R"({"dpop": "yes"})") == "s, auth: \"dpop\" must be true or false");
+    BOOST_TEST(problem(R"({"grant": "password"})").starts_with("s, auth: \"grant\" must be authorization_code"));
+    BOOST_TEST(problem(R"({"grant": "client_credentials"})") == "s, auth: the grant client_credentials needs \"client_id\"");
+    BOOST_TEST(problem(R"({"grant": "jwt_bearer", "client_id": "a"})") ==
+               "s, auth: the grant jwt_bearer needs \"assertion\" or \"assertion_file\"");
+    BOOST_TEST(problem(R"({"identity_provider": {"secret": "a"}})") ==
+               "s, auth: \"identity_provider/secret\" is unknown or no string");
+    BOOST_TEST(error_of([] { check_server_params(parsed(R"({"command": "x", "auth": {}})"), "s"); }) ==
+               "s: \"auth\" is for a \"url\", and there is none");
+}
+
 BOOST_AUTO_TEST_CASE(the_transport_follows_type_or_url) {
     const auto transport = [](std::string_view text) { return transport_of(parsed(text).as_object()); };
     BOOST_TEST(transport(R"({"command": "x"})") == "stdio");
