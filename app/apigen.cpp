@@ -14,6 +14,18 @@
 #include "commands.hpp"
 
 namespace ipybox::app {
+
+json::object server_params(const std::string& name, const std::string& config, const std::string& text) {
+    if (!text.empty()) return check_server_params(parse_json(text, "--server-params"), "--server-params");
+    auto servers = read_mcp_servers(parse_json(read_text_file(config), config), config);
+    const auto found = servers.find(name);
+    if (found != servers.end()) return found->second;
+    std::string known;
+    for (const auto& entry : servers) known += (known.empty() ? "" : ", ") + entry.first;
+    throw Error(errc::bad_argument,
+                config + ": mcpServers has no \"" + name + "\"; it has: " + (known.empty() ? "none" : known));
+}
+
 namespace {
 
 struct ApigenFlags {
@@ -27,21 +39,9 @@ struct ApigenFlags {
     std::string log_level = "warning";
 };
 
-json::object params_from(const ApigenFlags& flags) {
-    if (!flags.server_params.empty())
-        return check_server_params(parse_json(flags.server_params, "--server-params"), "--server-params");
-    auto servers = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
-    const auto found = servers.find(flags.name);
-    if (found != servers.end()) return found->second;
-    std::string known;
-    for (const auto& entry : servers) known += (known.empty() ? "" : ", ") + entry.first;
-    throw Error(errc::bad_argument, flags.config + ": mcpServers has no \"" + flags.name + "\"; it has: " +
-                                        (known.empty() ? "none" : known));
-}
-
 // Connects to the server through the same service that later calls its tools.
 json::array tools_from_server(const ApigenFlags& flags) {
-    const auto params = params_from(flags);
+    const auto params = server_params(flags.name, flags.config, flags.server_params);
     asio::io_context context(1);
     auto registry = PluginRegistry::standard();
     Host host;

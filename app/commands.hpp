@@ -1,6 +1,7 @@
 #pragma once
 // The commands of the program: each adds itself to the command line and returns what runs it.
 #include <CLI/CLI.hpp>
+#include <boost/json/object.hpp>
 #include <functional>
 #include <ipybox/log.hpp>
 #include <string>
@@ -13,9 +14,14 @@ using Action = std::function<int()>;
 
 void add_run(CLI::App& app, Action& action);
 void add_apigen(CLI::App& app, Action& action);
+void add_auth(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_plugins(CLI::App& app, Action& action);
 void add_policy(CLI::App& app, Action& action);
+
+// The parameters of the server `name`: `text`, which is JSON, or else those in the file `config`.
+// Throws errc::bad_argument and errc::bad_config.
+boost::json::object server_params(const std::string& name, const std::string& config, const std::string& text);
 
 // A logger that writes to standard error through spdlog; lines are made safe for a terminal.
 Logger make_logger(const std::string& level);

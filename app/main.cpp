@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
     app::Action action;
     app::add_run(app, action);
     app::add_apigen(app, action);
+    app::add_auth(app, action);
     app::add_doctor(app, action);
     app::add_plugins(app, action);
     app::add_policy(app, action);

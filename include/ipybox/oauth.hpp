@@ -304,7 +304,7 @@ struct OAuth::State {
                    std::chrono::system_clock::now().time_since_epoch())
             .count();
     }
-    std::string setting(std::string_view key) const { return detail::text_member(options.auth, key); }
+    std::string setting(std::string_view key) const { return detail::string_member(options.auth, key); }
     bool interactive() const { return grant == Grant::code || grant == Grant::device_code; }
     std::string remedy() const {
         return "run `ipybox auth login " + (options.name.empty() ? "NAME" : options.name) + "`";
@@ -453,7 +453,7 @@ inline Secrets OAuth::State::secrets() const {
     if (const auto* provider = options.auth.if_contains("identity_provider");
         provider && provider->is_object())
         for (const char* key : {"client_secret", "id_token"})
-            all.add(detail::text_member(provider->get_object(), key));
+            all.add(detail::string_member(provider->get_object(), key));
     if (token)
         for (const auto* value : {&token->access, &token->refresh, &token->key}) all.add(*value);
     for (const auto& value : hidden) all.add(value);
@@ -497,9 +497,9 @@ inline HttpUrl OAuth::State::checked_url(const std::string& text, const std::str
 inline bool OAuth::State::is_ours(const json::value& record) const {
     if (!record.is_object()) return false;
     const auto& fields = record.get_object();
-    return detail::text_member(fields, "resource") == resource &&
-           detail::text_member(fields, "client") == setting("client_id") &&
-           detail::text_member(fields, "grant") == setting("grant");
+    return detail::string_member(fields, "resource") == resource &&
+           detail::string_member(fields, "client") == setting("client_id") &&
+           detail::string_member(fields, "grant") == setting("grant");
 }
 
 inline std::optional<OAuth::State::Token> OAuth::State::stored_token() const {
@@ -510,14 +510,14 @@ inline std::optional<OAuth::State::Token> OAuth::State::stored_token() const {
         if (!is_ours(record)) continue;
         const auto& fields = record.get_object();
         Token found;
-        found.issuer = detail::text_member(fields, "issuer");
-        found.client_id = detail::text_member(fields, "client_id");
-        found.access = detail::text_member(fields, "access_token");
-        found.type = detail::text_member(fields, "token_type");
-        found.refresh = detail::text_member(fields, "refresh_token");
-        found.scope = detail::text_member(fields, "scope");
-        found.requested = detail::text_member(fields, "requested_scope");
-        found.key = detail::text_member(fields, "dpop_key");
+        found.issuer = detail::string_member(fields, "issuer");
+        found.client_id = detail::string_member(fields, "client_id");
+        found.access = detail::string_member(fields, "access_token");
+        found.type = detail::string_member(fields, "token_type");
+        found.refresh = detail::string_member(fields, "refresh_token");
+        found.scope = detail::string_member(fields, "scope");
+        found.requested = detail::string_member(fields, "requested_scope");
+        found.key = detail::string_member(fields, "dpop_key");
         found.expires_at = detail::seconds_member(fields, "expires_at").value_or(0);
         found.lifetime = detail::seconds_member(fields, "lifetime").value_or(0);
         if (!detail::is_header_text(found.access) || found.issuer.empty()) continue;
@@ -582,7 +582,7 @@ inline std::optional<json::object> OAuth::State::stored_client(const std::string
     if (client == nullptr || !client->is_object()) return std::nullopt;
     const auto& fields = client->get_object();
     const auto expires = detail::seconds_member(fields, "secret_expires_at").value_or(0);
-    if (detail::text_member(fields, "client_id").empty() || (expires != 0 && now() >= expires))
+    if (detail::string_member(fields, "client_id").empty() || (expires != 0 && now() >= expires))
         return std::nullopt;
     return fields;
 }
@@ -597,7 +597,7 @@ inline void OAuth::State::bind_client(const std::string& issuer) {
         const std::string key = resource + " " + id;
         const auto content = store.read();
         if (const auto* bindings = content.if_contains("bindings"); bindings && bindings->is_object())
-            bound = detail::text_member(bindings->get_object(), key);
+            bound = detail::string_member(bindings->get_object(), key);
         if (bound.empty()) {
             store.update([&](json::object& fresh) {
                 auto& all = fresh["bindings"];
@@ -741,7 +741,7 @@ inline awaitable<OAuth::State::Discovery> OAuth::State::discover(std::string met
     found.audience = resource;
     const auto document = co_await resource_metadata(std::move(metadata_url));
     if (document) {
-        found.audience = detail::text_member(*document, "resource");
+        found.audience = detail::string_member(*document, "resource");
         std::optional<HttpUrl> named;
         try {
             named = HttpUrl::parse(found.audience);
@@ -814,9 +814,9 @@ inline std::optional<OAuth::State::Client> OAuth::State::known_client(
     }
     const auto stored = stored_client(server.issuer);
     if (!stored) return std::nullopt;
-    client.id = detail::text_member(*stored, "client_id");
-    client.secret = detail::text_member(*stored, "client_secret");
-    client.method = detail::text_member(*stored, "method");
+    client.id = detail::string_member(*stored, "client_id");
+    client.secret = detail::string_member(*stored, "client_secret");
+    client.method = detail::string_member(*stored, "method");
     return client;
 }
 
@@ -855,12 +855,12 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
         detail::throw_refusal(reply.status, document ? *document : none, "to register ipybox");
     }
     Client client;
-    if (document) client.id = detail::text_member(*document, "client_id");
+    if (document) client.id = detail::string_member(*document, "client_id");
     if (client.id.empty())
         throw Error(errc::mcp_protocol, "the authorization server registered ipybox without a client_id");
-    client.secret = detail::text_member(*document, "client_secret");
+    client.secret = detail::string_member(*document, "client_secret");
     remember(client.secret);
-    client.method = detail::text_member(*document, "token_endpoint_auth_method");
+    client.method = detail::string_member(*document, "token_endpoint_auth_method");
     if (client.method.empty()) {
         const bool open = detail::contains(server.auth_methods, "none") || client.secret.empty();
         client.method = open ? "none" : choose_method(server, true);
@@ -969,7 +969,7 @@ inline awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, C
         const bool fresh = !key.empty() && adopt_nonce(reply.headers, server_nonces[endpoint]);
         if (fresh && attempt == 0 && reply.status != 200) {
             const auto document = detail::parse_document(reply.body);
-            if (document && detail::text_member(*document, "error") == "use_dpop_nonce") continue;
+            if (document && detail::string_member(*document, "error") == "use_dpop_nonce") continue;
         }
         co_return detail::read_token_answer(reply.status, reply.body, what);
     }
@@ -1075,9 +1075,9 @@ inline awaitable<std::string> OAuth::State::identity_grant(Discovery found, std:
         throw Error(errc::bad_config,
                     "the grant \"identity_assertion\" needs \"identity_provider\" in \"auth\"");
     const json::object provider = settings->get_object();
-    const auto file = detail::text_member(provider, "id_token_file");
+    const auto file = detail::string_member(provider, "id_token_file");
     auto identity =
-        file.empty() ? detail::text_member(provider, "id_token") : read_text_file(file, 64 * 1024);
+        file.empty() ? detail::string_member(provider, "id_token") : read_text_file(file, 64 * 1024);
     while (!identity.empty() && static_cast<unsigned char>(identity.back()) <= ' ') identity.pop_back();
     remember(identity);
     detail::Form form;
@@ -1088,12 +1088,12 @@ inline awaitable<std::string> OAuth::State::identity_grant(Discovery found, std:
     form.emplace_back("audience", found.server.issuer);
     form.emplace_back("resource", found.audience);
     form.emplace_back("scope", scope);
-    form.emplace_back("client_id", detail::text_member(provider, "client_id"));
-    form.emplace_back("client_secret", detail::text_member(provider, "client_secret"));
+    form.emplace_back("client_id", detail::string_member(provider, "client_id"));
+    form.emplace_back("client_secret", detail::string_member(provider, "client_secret"));
     HttpRequest request;
     request.method = "POST";
     request.url =
-        checked_url(detail::text_member(provider, "token_endpoint"), "auth/identity_provider/token_endpoint")
+        checked_url(detail::string_member(provider, "token_endpoint"), "auth/identity_provider/token_endpoint")
             .text();
     request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
     request.body = detail::encode_form(form);
@@ -1125,10 +1125,10 @@ inline awaitable<void> OAuth::State::by_code(Discovery found, std::string scope,
     const auto stored = stored_client(server.issuer);
     auto client = known_client(server);
     const bool registered = client && setting("client_id").empty() && stored &&
-                            client->id == detail::text_member(*stored, "client_id");
+                            client->id == detail::string_member(*stored, "client_id");
     std::string address = setting("redirect_uri");
     const bool fixed = !address.empty();
-    if (!fixed && registered) address = detail::text_member(*stored, "redirect_uri");
+    if (!fixed && registered) address = detail::string_member(*stored, "redirect_uri");
     std::unique_ptr<Listener> listener;
     if (!address.empty()) {
         const HttpUrl at = HttpUrl::parse(address);
@@ -1229,10 +1229,10 @@ inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scop
     const Reply reply = co_await fetch(std::move(request));
     const auto document = detail::parse_document(reply.body).value_or(json::object());
     if (reply.status != 200) detail::throw_refusal(reply.status, document, "a device code");
-    const auto device = detail::text_member(document, "device_code");
-    const auto code = detail::text_member(document, "user_code");
-    const auto page = detail::text_member(document, "verification_uri");
-    auto complete = detail::text_member(document, "verification_uri_complete");
+    const auto device = detail::string_member(document, "device_code");
+    const auto code = detail::string_member(document, "user_code");
+    const auto page = detail::string_member(document, "verification_uri");
+    auto complete = detail::string_member(document, "verification_uri_complete");
     if (device.empty() || code.empty() || code.size() > 100)
         throw Error(errc::mcp_protocol, "the authorization server gave no device code");
     remember(device);
