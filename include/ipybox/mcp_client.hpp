@@ -13,11 +13,14 @@
 #include <functional>
 #include <ipybox/async.hpp>
 #include <ipybox/detail/build_info.hpp>
+#include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
+#include <ipybox/detail/mcp_schema.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/mcp_transport.hpp>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -38,13 +41,19 @@ struct McpClientOptions {
     Duration connect_timeout = std::chrono::seconds(30);
     Duration discover_timeout = std::chrono::seconds(5);  // for the answer that tells the era
     json::object client_info;                             // empty: ipybox and its version
-    json::object capabilities;  // what on_request can answer, as the protocol spells it
-    json::array roots;          // {"uri", "name"}; offered as a capability when not empty
+    // What on_request can answer, as the protocol spells it: {"elicitation": {"form": {}, "url":
+    // {}}, "sampling": {}}. Neither is offered to the server without on_request.
+    json::object capabilities;
+    json::array roots;  // {"uri", "name"}; offered as a capability when not empty
     // Answers elicitation/create and sampling/createMessage: gets method and params, returns the
-    // result, or throws to refuse. Empty: every such request is declined.
+    // result, or throws to refuse. Empty: every such request is declined. Whoever accepts a form
+    // starts from detail::form_defaults(params).
     std::function<awaitable<json::object>(std::string, json::object)> on_request;
-    // The server's tools are no longer those that list_tools() returned.
+    // The server's tools are no longer those that list_tools() returned. Changes in quick
+    // succession are told once; tools_current() knows of them at once.
     std::function<void()> on_tools_changed;
+    // Every notification but those about progress, logging and tools: method and params.
+    std::function<void(const std::string&, const json::object&)> on_notification;
     Logger logger;
 };
 
@@ -66,6 +75,9 @@ struct CallResult {
     std::optional<json::value> structured_content;
     bool is_error = false;  // the tool ran and failed; content says why
     json::object meta;
+    // How structured_content breaks the schema that the tool's listing promises; empty if it does
+    // not, or is_error.
+    std::string problem;
 };
 
 // One server, many calls at once, on one thread. All member functions but close() and the
@@ -90,16 +102,30 @@ public:
     awaitable<void> connect(Sandbox& sandbox);
 
     // All pages of tools/list: objects with a non-empty string "name"; others are left out with a
-    // warning. Empty for a server without tools. A cursor that comes twice, more than 10,000
-    // tools or 64 MiB are errc::mcp_protocol; more than five minutes are errc::timed_out.
+    // warning, and so are, in the modern era, tools with invalid "x-mcp-header" annotations. Empty
+    // for a server without tools. A cursor that comes twice, more than 10,000 tools or 64 MiB are
+    // errc::mcp_protocol; more than five minutes are errc::timed_out.
     awaitable<json::array> list_tools();
+    // Whether the last list_tools() still holds: the server announced no change, and the time for
+    // which it vouched (ttlMs; at least ten seconds) has not passed.
+    bool tools_current() const noexcept {
+        return !state_->tools_changed && Clock::now() < state_->tools_expire;
+    }
 
     // tools/call. When a limit of `options` passes or the coroutine is cancelled, the server is
-    // told (notifications/cancelled) and a late answer is ignored.
+    // told (notifications/cancelled) and a late answer is ignored. A server that asks for input
+    // first is given what on_request and roots have, and asked again, within the same
+    // total_timeout and at most 32 times.
     awaitable<CallResult> call_tool(std::string name, json::object arguments, CallOptions options);
 
-    // Any other request of the protocol; returns its result.
+    // Any other request of the protocol; returns its result. As call_tool() for the rest.
     awaitable<json::object> request(std::string method, json::object params, CallOptions options);
+
+    // Has changes of a resource told to on_notification, as notifications/resources/updated.
+    // Returns when the server has agreed. In the modern era the subscription is renewed when it
+    // breaks; a server that ends it for good is logged.
+    awaitable<void> subscribe(std::string uri);
+    awaitable<void> unsubscribe(std::string uri);
 
     // Fails what is pending with errc::cancelled and ends the server in order.
     awaitable<void> close();
@@ -115,7 +141,7 @@ public:
 private:
     // A request without its answer.
     struct Pending {
-        explicit Pending(const asio::any_io_executor& executor) : wake(executor) {}
+        explicit Pending(const asio::any_io_executor& executor) : wake(executor, never) {}
         bool done() const noexcept { return reply || failure; }
         void fail(const Error& error) {
             if (done()) return;
@@ -129,11 +155,40 @@ private:
         std::optional<Error> failure;
         CallOptions limits;
         Clock::time_point idle_deadline = never;
+        Clock::time_point deadline = never;  // when keep_time() wakes it
     };
     using PendingPtr = std::shared_ptr<Pending>;
 
+    // One subscriptions/listen, renewed as often as it breaks.
+    struct Subscription {
+        explicit Subscription(const asio::any_io_executor& executor) : changed(executor) {}
+        json::object filter;
+        PendingPtr pending;            // the current request
+        std::optional<Error> failure;  // why it is not renewed
+        bool acknowledged = false;     // by the current request
+        bool renewed = false;          // there was an acknowledgement before
+        bool stopped = false;
+        Event changed;
+    };
+    using SubscriptionPtr = std::shared_ptr<Subscription>;
+
+    // The schema of a tool's structured results.
+    struct OutputSchema {
+        explicit OutputSchema(json::value from) : schema(std::move(from)) {}
+        json::value schema;
+        std::unique_ptr<detail::SchemaDocument> document;  // compiled at the first result
+    };
+
+    // What the client answers to a request of the server.
+    struct Response {
+        json::object result;
+        std::string refusal;  // instead, when not empty
+        std::int64_t code = detail::rpc_internal_error;
+    };
+
     // Shared with every coroutine of the client, so that each may end after it.
     struct State {
+        explicit State(asio::any_io_executor e) : executor(std::move(e)) {}
         asio::any_io_executor executor;
         McpClientOptions options;
         std::unique_ptr<McpTransport> transport;
@@ -143,6 +198,17 @@ private:
         bool closed = false;
         bool connected = false;
         std::int64_t last_id = 0;
+        // One timer for the limits of all requests: setting one for each costs a system call.
+        asio::steady_timer clock{executor};
+        Clock::time_point alarm = never;  // when it rings
+        bool keeping_time = false;
+        bool tools_changed = false;
+        bool announcing = false;  // on_tools_changed is about to be called
+        Clock::time_point tools_expire = never;
+        std::map<std::string, OutputSchema, std::less<>> output_schemas;
+        std::map<std::string, SubscriptionPtr> subscriptions;  // by URI; "" is the list of tools
+        std::map<std::string, bool> elicitations;  // by elicitationId, awaited: whether complete
+        Event elicited{executor};
         std::size_t answering = 0;       // requests of the server being answered
         Clock::time_point log_second{};  // in which log_lines were logged for it
         std::size_t log_lines = 0;
@@ -170,6 +236,9 @@ private:
             if (failure) return;
             failure = reason;
             for (const auto& [id, waiting] : pending) waiting->fail(reason);
+            for (const auto& [uri, subscription] : subscriptions) subscription->changed.notify();
+            elicited.notify();
+            clock.cancel();
         }
         void stop() {
             closed = true;
@@ -206,6 +275,11 @@ private:
     static constexpr std::size_t max_pages = 10'000;
     static constexpr std::size_t max_tools_size = std::size_t{64} << 20;
     static constexpr std::size_t max_answering = 64;
+    static constexpr int max_rounds = 32;          // of input for one request
+    static constexpr std::size_t max_inputs = 32;  // in one round
+    static constexpr Duration changes_delay = std::chrono::milliseconds(200);
+    static constexpr Duration shortest_ttl = std::chrono::seconds(10);
+    static constexpr Duration elicitation_patience = std::chrono::minutes(10);
     static constexpr std::size_t max_log_lines = 100;  // a second
     static constexpr std::size_t max_text = 4096;  // of a server's words in an error or a log line
 
@@ -216,6 +290,9 @@ private:
     static awaitable<void> connect(StatePtr state, Sandbox& sandbox);
     static awaitable<void> attempt(StatePtr state, Sandbox& sandbox, std::exception_ptr& failure);
     static awaitable<void> open(StatePtr state, Sandbox& sandbox, Clock::time_point deadline);
+    static const json::value* supported_by(const Pending& refused);
+    static bool lists(const json::value* versions, std::string_view version);
+    static std::string_view legacy_of(const json::value* versions);
     static bool adopt_discovery(const StatePtr& state, const Pending& probe);
     static void adopt_initialize(const StatePtr& state, const json::object& result);
     static json::object offered(const StatePtr& state);
@@ -224,14 +301,29 @@ private:
     static PendingPtr start(const StatePtr& state, std::string_view method, json::object params,
                             CallOptions limits);
     static awaitable<void> deliver(StatePtr state, json::object message, PendingPtr pending);
-    static awaitable<bool> settle(PendingPtr pending, Clock::time_point deadline);
+    static awaitable<bool> settle(StatePtr state, PendingPtr pending, Clock::time_point deadline);
+    static void ring_at(const StatePtr& state, Clock::time_point deadline);
+    static awaitable<void> keep_time(StatePtr state);
     static void withdraw(const StatePtr& state, const PendingPtr& pending, std::string_view reason);
     static json::object result_of(const StatePtr& state, Pending& pending, std::string_view what);
     static awaitable<json::object> exchange(StatePtr state, std::string method, json::object params,
                                             CallOptions limits, std::string what);
+    static awaitable<PendingPtr> answered(StatePtr state, std::string method, json::object params,
+                                          CallOptions limits, Clock::time_point total_deadline,
+                                          std::string what);
+    static awaitable<void> fill_in(StatePtr state, json::object requests, json::object& responses,
+                                   std::optional<Error>& failure, std::string what);
+    static awaitable<void> send_away(StatePtr state, json::array elicitations,
+                                     std::optional<Error>& failure, std::string what);
+    static json::array elicitations_of(const StatePtr& state, const Pending& pending);
     static awaitable<json::array> list(StatePtr state);
     static awaitable<CallResult> call(StatePtr state, std::string name, json::object arguments,
                                       CallOptions limits);
+    static std::string schema_problem(const StatePtr& state, std::string_view tool,
+                                      const CallResult& result);
+    static awaitable<void> subscribe(StatePtr state, std::string uri);
+    static awaitable<void> unsubscribe(StatePtr state, std::string uri);
+    static awaitable<void> follow(StatePtr state, SubscriptionPtr subscription);
 
     static awaitable<void> read(StatePtr state);
     static void dispatch(const StatePtr& state, json::object message);
@@ -239,6 +331,11 @@ private:
                          const json::object& params);
     static void progressed(const StatePtr& state, const json::object& params);
     static void logged(const StatePtr& state, const json::object& params);
+    static void acknowledged(const StatePtr& state, const json::object& params);
+    static void tools_changed(const StatePtr& state);
+    static awaitable<void> announce(StatePtr state);
+    static bool takes(const StatePtr& state, const json::object& params);
+    static awaitable<Response> respond(StatePtr state, std::string method, json::object params);
     static awaitable<void> answer(StatePtr state, json::value id, std::string method,
                                   json::object params);
     static awaitable<void> shut(StatePtr state);
@@ -248,8 +345,7 @@ private:
 
 inline McpClient::McpClient(asio::any_io_executor executor, std::unique_ptr<McpTransport> transport,
                             McpClientOptions options)
-    : state_(std::make_shared<State>()) {
-    state_->executor = std::move(executor);
+    : state_(std::make_shared<State>(std::move(executor))) {
     state_->options = std::move(options);
     state_->transport = std::move(transport);
 }
@@ -272,6 +368,12 @@ inline awaitable<json::object> McpClient::request(std::string method, json::obje
     std::string what = detail::excerpt(method, max_text);
     return exchange(state_, std::move(method), std::move(params), std::move(options),
                     std::move(what));
+}
+inline awaitable<void> McpClient::subscribe(std::string uri) {
+    return subscribe(state_, std::move(uri));
+}
+inline awaitable<void> McpClient::unsubscribe(std::string uri) {
+    return unsubscribe(state_, std::move(uri));
 }
 inline awaitable<void> McpClient::close() { return shut(state_); }
 
@@ -332,7 +434,15 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
         auto allowance = deadline;
         if (preset == McpEra::detect)
             allowance = std::min(deadline, deadline_after(state->options.discover_timeout));
-        const bool cancelled = co_await settle(probe, allowance);
+        bool cancelled = co_await settle(state, probe, allowance);
+        // Refused, although the server says that it knows this version: once is a formality.
+        if (!cancelled && lists(supported_by(*probe), modern_version)) {
+            json::object again;
+            CallOptions same;
+            probe = start(state, "server/discover", std::move(again), std::move(same));
+            forget_probe.emplace(state, probe);
+            cancelled = co_await settle(state, probe, allowance);
+        }
         if (cancelled) throw state->error(errc::cancelled, "connecting was cancelled");
         if (state->closed) throw *state->failure;
         if (adopt_discovery(state, *probe)) co_return;
@@ -348,7 +458,7 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
             state->pending.emplace(gone->id, gone);
             const Forget forget_gone(state, gone);
             auto soon = std::min(deadline, deadline_after(std::chrono::seconds(1)));
-            co_await settle(gone, soon);
+            co_await settle(state, gone, soon);
             if (state->closed) throw *state->failure;
         }
         if (state->failure) {
@@ -359,20 +469,27 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
     }
 
     state->era = McpEra::legacy;
-    json::object params;
-    params.emplace("protocolVersion", legacy_versions.front());
-    params.emplace("capabilities", offered(state));
-    params.emplace("clientInfo", client_info(state));
-    CallOptions limits;
-    auto handshake = start(state, "initialize", std::move(params), std::move(limits));
-    const Forget forget_handshake(state, handshake);
-    const bool cancelled = co_await settle(handshake, deadline);
-    if (cancelled) throw state->error(errc::cancelled, "connecting was cancelled");
-    if (state->closed) throw *state->failure;
-    if (!handshake->done()) throw late("did not answer initialize");
-    const bool refused = handshake->reply && handshake->reply->contains("error");
-    // A modern server may have been too slow for the allowance.
-    if (refused && probe && adopt_discovery(state, *probe)) co_return;
+    std::optional<Forget> forget_handshake;
+    PendingPtr handshake;
+    for (auto version = legacy_versions.front(); !version.empty();) {
+        json::object params;
+        params.emplace("protocolVersion", version);
+        params.emplace("capabilities", offered(state));
+        params.emplace("clientInfo", client_info(state));
+        CallOptions limits;
+        handshake = start(state, "initialize", std::move(params), std::move(limits));
+        forget_handshake.emplace(state, handshake);
+        const bool cancelled = co_await settle(state, handshake, deadline);
+        if (cancelled) throw state->error(errc::cancelled, "connecting was cancelled");
+        if (state->closed) throw *state->failure;
+        if (!handshake->done()) throw late("did not answer initialize");
+        // A modern server may have been too slow for the allowance.
+        const bool refused = handshake->reply && handshake->reply->contains("error");
+        if (refused && probe && adopt_discovery(state, *probe)) co_return;
+        // Some servers refuse where they should propose another version.
+        const auto other = legacy_of(supported_by(*handshake));
+        version = version == legacy_versions.front() && other != version ? other : "";
+    }
     adopt_initialize(state, result_of(state, *handshake, "initialize"));
     json::object nothing;
     spawn(state,
@@ -406,21 +523,33 @@ inline awaitable<void> McpClient::open(StatePtr state, Sandbox& sandbox,
     spawn(state, read(state));
 }
 
+// The versions that the error "unsupported protocol version" names.
+inline const json::value* McpClient::supported_by(const Pending& refused) {
+    const json::value* error = refused.reply ? refused.reply->if_contains("error") : nullptr;
+    const json::value* data =
+        error != nullptr && error->is_object() ? error->get_object().if_contains("data") : nullptr;
+    return data != nullptr && data->is_object() ? data->get_object().if_contains("supported")
+                                                : nullptr;
+}
+
+inline bool McpClient::lists(const json::value* versions, std::string_view version) {
+    if (versions == nullptr || !versions->is_array()) return false;
+    for (const auto& entry : versions->get_array())
+        if (entry.is_string() && entry.get_string() == version) return true;
+    return false;
+}
+
+// The newest legacy version in a list; empty when there is none.
+inline std::string_view McpClient::legacy_of(const json::value* versions) {
+    for (const auto version : legacy_versions)
+        if (lists(versions, version)) return version;
+    return {};
+}
+
 // Whether the answer to server/discover is a modern one (2026-07-28 "Versioning"); takes over
 // what it says. Throws when the server is modern and no version is common to both.
 inline bool McpClient::adopt_discovery(const StatePtr& state, const Pending& probe) {
     if (!probe.reply) return false;
-    const auto lists = [](const json::value* versions, std::string_view version) {
-        if (versions == nullptr || !versions->is_array()) return false;
-        for (const auto& entry : versions->get_array())
-            if (entry.is_string() && entry.get_string() == version) return true;
-        return false;
-    };
-    const auto knows_legacy = [&lists](const json::value* versions) {
-        for (const auto version : legacy_versions)
-            if (lists(versions, version)) return true;
-        return false;
-    };
     const json::value* result = probe.reply->if_contains("result");
     if (result != nullptr && result->is_object()) {
         const auto& answer = result->get_object();
@@ -431,10 +560,20 @@ inline bool McpClient::adopt_discovery(const StatePtr& state, const Pending& pro
         };
         state->capabilities = take(answer, "capabilities");
         state->server_info = take(take(answer, "_meta"), "io.modelcontextprotocol/serverInfo");
+        if (state->server_info.empty()) state->server_info = take(answer, "serverInfo");
         state->instructions = detail::string_of(answer, "instructions");
         state->protocol_version = modern_version;
         state->era = McpEra::modern;
         state->connected = true;
+        const auto tools = take(state->capabilities, "tools");
+        const json::value* changes = tools.if_contains("listChanged");
+        if (state->options.on_tools_changed && changes != nullptr && changes->is_bool() &&
+            changes->get_bool()) {
+            auto subscription = std::make_shared<Subscription>(state->executor);
+            subscription->filter.emplace("toolsListChanged", true);
+            state->subscriptions[""] = subscription;
+            spawn(state, follow(state, std::move(subscription)));
+        }
         return true;
     }
     const json::value* error = probe.reply->if_contains("error");
@@ -443,11 +582,7 @@ inline bool McpClient::adopt_discovery(const StatePtr& state, const Pending& pro
     if (code != detail::rpc_header_mismatch && code != detail::rpc_missing_capability &&
         code != detail::rpc_unsupported_version)
         return false;
-    const json::value* data = error->get_object().if_contains("data");
-    const json::value* supported = data != nullptr && data->is_object()
-                                       ? data->get_object().if_contains("supported")
-                                       : nullptr;
-    if (knows_legacy(supported)) return false;
+    if (!legacy_of(supported_by(probe)).empty()) return false;
     throw state->error(
         errc::mcp_protocol,
         "refuses protocol version 2026-07-28: " +
@@ -476,6 +611,10 @@ inline void McpClient::adopt_initialize(const StatePtr& state, const json::objec
 
 inline json::object McpClient::offered(const StatePtr& state) {
     json::object capabilities = state->options.capabilities;
+    if (!state->options.on_request) {
+        capabilities.erase("elicitation");
+        capabilities.erase("sampling");
+    }
     if (!state->options.roots.empty()) capabilities.emplace("roots", json::object());
     return capabilities;
 }
@@ -504,6 +643,16 @@ inline McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string
         entries["io.modelcontextprotocol/protocolVersion"] = modern_version;
         entries["io.modelcontextprotocol/clientCapabilities"] = offered(state);
         entries["io.modelcontextprotocol/clientInfo"] = client_info(state);
+        if (state->capabilities.contains("logging")) {
+            const auto& logger = state->options.logger;
+            for (const auto& [level, name] :
+                 {std::pair(LogLevel::debug, "debug"), std::pair(LogLevel::info, "info"),
+                  std::pair(LogLevel::warning, "warning"), std::pair(LogLevel::error, "error")}) {
+                if (!logger.enabled(level)) continue;
+                entries["io.modelcontextprotocol/logLevel"] = name;
+                break;
+            }
+        }
     }
     state->pending.emplace(pending->id, pending);
     spawn(state,
@@ -531,14 +680,56 @@ inline awaitable<void> McpClient::deliver(StatePtr state, json::object message,
 
 // Returns when the request is done, the deadline has passed, or (the value) the coroutine was
 // cancelled.
-inline awaitable<bool> McpClient::settle(PendingPtr pending, Clock::time_point deadline) {
+inline awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending,
+                                         Clock::time_point deadline) {
+    pending->deadline = deadline;
+    ring_at(state, deadline);
     while (!pending->done() && Clock::now() < deadline) {
-        pending->wake.expires_at(deadline);
         co_await pending->wake.async_wait(as_result);
         const auto cancellation = co_await asio::this_coro::cancellation_state;
         if (cancellation.cancelled() != asio::cancellation_type::none) co_return true;
     }
     co_return false;
+}
+
+// Sees to it that keep_time() looks at the requests at `deadline`. Most deadlines are later than
+// the one before: nothing to do.
+inline void McpClient::ring_at(const StatePtr& state, Clock::time_point deadline) {
+    if (deadline >= state->alarm) return;
+    state->alarm = deadline;
+    if (state->keeping_time) {
+        state->clock.expires_at(deadline);
+    } else {
+        state->keeping_time = true;
+        spawn(state, keep_time(state));
+    }
+}
+
+inline awaitable<void> McpClient::keep_time(StatePtr state) {
+    struct Stop {
+        State& state;
+        ~Stop() {
+            state.keeping_time = false;
+            state.alarm = never;
+        }
+    };
+    const Stop stop{*state};
+    while (!state->failure && state->alarm != never) {
+        state->clock.expires_at(state->alarm);
+        co_await state->clock.async_wait(as_result);
+        const auto cancellation = co_await asio::this_coro::cancellation_state;
+        if (cancellation.cancelled() != asio::cancellation_type::none) co_return;
+        const auto now = Clock::now();
+        if (now < state->alarm) continue;
+        state->alarm = never;
+        for (const auto& [id, waiting] : state->pending) {
+            if (waiting->deadline <= now) {
+                waiting->wake.cancel();
+            } else {
+                state->alarm = std::min(state->alarm, waiting->deadline);
+            }
+        }
+    }
 }
 
 // Tells the server that nobody waits any more (2025-11-25 and 2026-07-28, "Cancellation").
@@ -569,23 +760,21 @@ inline json::object McpClient::result_of(const StatePtr& state, Pending& pending
                            (code ? " (code " + std::to_string(*code) + ")" : std::string()));
 }
 
-inline awaitable<json::object> McpClient::exchange(StatePtr state, std::string method,
-                                                   json::object params, CallOptions limits,
-                                                   std::string what) {
-    if (state->failure) throw *state->failure;
-    if (!state->connected) throw state->error(errc::bad_argument, "is not connected");
+// Sends a request and waits for its answer, within its limits.
+inline awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state, std::string method,
+                                                            json::object params, CallOptions limits,
+                                                            Clock::time_point total_deadline,
+                                                            std::string what) {
     auto& meta = params["_meta"];
     if (!meta.is_object()) meta.emplace_object();
     meta.get_object()["progressToken"] = state->last_id + 1;
-
     const Duration idle = limits.idle_timeout, total = limits.total_timeout;
     auto pending = start(state, method, std::move(params), std::move(limits));
     const Forget forget(state, pending);
     pending->idle_deadline = deadline_after(idle);
-    const auto total_deadline = deadline_after(total);
     for (;;) {
         const bool cancelled =
-            co_await settle(pending, std::min(pending->idle_deadline, total_deadline));
+            co_await settle(state, pending, std::min(pending->idle_deadline, total_deadline));
         // Even with an answer: the caller may be about to use a client that is gone.
         if (state->closed) throw *state->failure;
         if (pending->done()) break;
@@ -606,7 +795,175 @@ inline awaitable<json::object> McpClient::exchange(StatePtr state, std::string m
                                                     seconds(idle) + " (idle timeout)");
         }
     }
-    co_return result_of(state, *pending, what);
+    co_return pending;
+}
+
+// A request from its first sending to its result, with the rounds of input that the server wants
+// in between (2026-07-28 "Multi Round-Trip Requests", 2025-11-25 "URL mode elicitation").
+inline awaitable<json::object> McpClient::exchange(StatePtr state, std::string method,
+                                                   json::object params, CallOptions limits,
+                                                   std::string what) {
+    if (state->failure) throw *state->failure;
+    if (!state->connected) throw state->error(errc::bad_argument, "is not connected");
+    const auto total_deadline = deadline_after(limits.total_timeout);
+    const bool may_ask =
+        method == "tools/call" || method == "prompts/get" || method == "resources/read";
+    const bool modern = state->era == McpEra::modern;
+    Duration pause = std::chrono::milliseconds(100);
+    for (int round = 0;; ++round) {
+        json::object sent;
+        if (may_ask) {
+            sent = params;
+        } else {
+            sent = std::move(params);
+        }
+        auto pending =
+            co_await answered(state, method, std::move(sent), limits, total_deadline, what);
+        json::object asked;
+        json::array pages = elicitations_of(state, *pending);
+        if (pages.empty()) {
+            asked = result_of(state, *pending, what);
+            const auto type = detail::string_of(asked, "resultType");
+            if (!modern || type.empty() || type == "complete") co_return asked;
+            if (type != "input_required" || !may_ask)
+                throw state->error(errc::mcp_protocol, what + " returned a result of the type \"" +
+                                                           detail::excerpt(type, 80) +
+                                                           "\", which has no place there");
+        }
+        if (round >= max_rounds)
+            throw state->error(errc::mcp_error,
+                               what + " asks for input again and again: given up after " +
+                                   std::to_string(max_rounds) + " times");
+        std::optional<Error> failure;
+        json::object responses;
+        bool in_time = true;
+        if (!pages.empty()) {
+            auto work = send_away(state, std::move(pages), failure, what);
+            auto limit = sleep_until(total_deadline);
+            in_time = co_await ends_first(std::move(work), std::move(limit));
+        } else {
+            const json::value* inputs = asked.if_contains("inputRequests");
+            if (inputs != nullptr && inputs->is_object()) {
+                json::object requests = inputs->get_object();
+                auto work = fill_in(state, std::move(requests), responses, failure, what);
+                auto limit = sleep_until(total_deadline);
+                in_time = co_await ends_first(std::move(work), std::move(limit));
+            } else if (!asked.contains("requestState")) {
+                throw state->error(errc::mcp_protocol, what + " asks for input, but not for which");
+            } else {
+                // The server only wants to be asked again.
+                const auto soon = std::min(deadline_after(pause), total_deadline);
+                co_await sleep_until(soon);
+                pause = std::min<Duration>(2 * pause, std::chrono::seconds(5));
+            }
+            params.erase("inputResponses");
+            params.erase("requestState");
+            if (!responses.empty()) params.emplace("inputResponses", std::move(responses));
+            if (json::value* opaque = asked.if_contains("requestState"))
+                params.emplace("requestState", std::move(*opaque));
+        }
+        const auto cancellation = co_await asio::this_coro::cancellation_state;
+        if (state->failure) throw *state->failure;
+        if (cancellation.cancelled() != asio::cancellation_type::none)
+            throw state->error(errc::cancelled, what + " was withdrawn");
+        if (!in_time)
+            throw state->error(errc::timed_out, what + " got no input within " +
+                                                    seconds(limits.total_timeout) +
+                                                    " (absolute timeout)");
+        if (failure) throw *failure;
+    }
+}
+
+// The answers to the requests of one round, by their keys.
+inline awaitable<void> McpClient::fill_in(StatePtr state, json::object requests,
+                                          json::object& responses, std::optional<Error>& failure,
+                                          std::string what) {
+    if (requests.size() > max_inputs) {
+        failure =
+            state->error(errc::mcp_protocol, what + " asks for more than " +
+                                                 std::to_string(max_inputs) + " inputs at once");
+        co_return;
+    }
+    for (auto& [key, entry] : requests) {
+        auto* request = entry.if_object();
+        std::string method(request != nullptr ? detail::string_of(*request, "method") : "");
+        if (method.empty()) {
+            failure = state->error(errc::mcp_protocol, what + " asks for input without a method");
+            co_return;
+        }
+        json::object params;
+        if (auto* given = request->if_contains("params"); given != nullptr && given->is_object())
+            params = std::move(given->get_object());
+        Response response = co_await respond(state, method, std::move(params));
+        if (!response.refusal.empty() && method == "elicitation/create") {
+            response.result["action"] = "decline";
+        } else if (!response.refusal.empty()) {
+            failure = state->error(errc::mcp_error,
+                                   what + " asks for input by " + detail::excerpt(method, 200) +
+                                       ": " + detail::excerpt(response.refusal, max_text));
+            co_return;
+        }
+        responses.emplace(key, std::move(response.result));
+    }
+}
+
+// The pages that somebody must visit before a legacy request can succeed: parameters of
+// elicitation/create. Empty unless they are the answer, and can be shown to somebody.
+inline json::array McpClient::elicitations_of(const StatePtr& state, const Pending& pending) {
+    if (!state->options.on_request || !pending.reply) return {};
+    const json::value* error = pending.reply->if_contains("error");
+    if (error == nullptr || !error->is_object()) return {};
+    const auto& refusal = error->get_object();
+    if (detail::integer_of(refusal.if_contains("code")) != detail::rpc_url_elicitation_required)
+        return {};
+    const json::value* offer = state->options.capabilities.if_contains("elicitation");
+    if (offer == nullptr || !offer->is_object() || !offer->get_object().contains("url")) return {};
+    const json::value* data = refusal.if_contains("data");
+    const json::value* listed = data != nullptr && data->is_object()
+                                    ? data->get_object().if_contains("elicitations")
+                                    : nullptr;
+    if (listed == nullptr || !listed->is_array() || listed->get_array().size() > max_inputs)
+        return {};
+    for (const auto& entry : listed->get_array())
+        if (!entry.is_object()) return {};
+    return listed->get_array();
+}
+
+// Sends somebody to pages, and waits until the server says that they are done with them.
+inline awaitable<void> McpClient::send_away(StatePtr state, json::array elicitations,
+                                            std::optional<Error>& failure, std::string what) {
+    struct Await {
+        State& state;
+        std::set<std::string> ids;
+        ~Await() {
+            for (const auto& id : ids) state.elicitations.erase(id);
+        }
+    };
+    Await await{*state, {}};
+    for (const auto& entry : elicitations) {
+        std::string id(detail::string_of(entry.get_object(), "elicitationId"));
+        if (id.empty() || state->elicitations.contains(id)) continue;
+        state->elicitations.emplace(id, false);
+        await.ids.insert(std::move(id));
+    }
+    for (auto& entry : elicitations) {
+        json::object params = entry.get_object();
+        params["mode"] = "url";
+        Response response = co_await respond(state, "elicitation/create", std::move(params));
+        if (!response.refusal.empty() || detail::string_of(response.result, "action") != "accept") {
+            failure = state->error(errc::mcp_error,
+                                   what + " needs a page to be visited, which was declined");
+            co_return;
+        }
+    }
+    const auto done = [&state, &await] {
+        return std::all_of(await.ids.begin(), await.ids.end(),
+                           [&state](const std::string& id) { return state->elicitations.at(id); });
+    };
+    // A server need not tell: then trying is the way to find out.
+    const auto deadline = deadline_after(elicitation_patience);
+    while (!done() && !state->failure && Clock::now() < deadline)
+        co_await state->elicited.wait(deadline);
 }
 
 inline awaitable<json::array> McpClient::list(StatePtr state) {
@@ -614,6 +971,9 @@ inline awaitable<json::array> McpClient::list(StatePtr state) {
     json::array tools;
     if (!state->capabilities.contains("tools")) co_return tools;
     std::set<std::string, std::less<>> cursors;
+    std::map<std::string, OutputSchema, std::less<>> schemas;
+    std::optional<std::int64_t> ttl;  // milliseconds; the shortest of all pages
+    state->tools_changed = false;     // what changes from here on comes too late for some page
     std::size_t size = 0, left_out = 0;
     std::string cursor;
     const auto deadline = deadline_after(list_timeout);
@@ -630,14 +990,32 @@ inline awaitable<json::array> McpClient::list(StatePtr state) {
             throw state->error(errc::mcp_protocol, "answered tools/list without a list of tools");
         size += detail::text_size(*listed);
         for (auto& tool : listed->get_array()) {
-            if (tool.is_object() && !detail::string_of(tool.get_object(), "name").empty()) {
-                tools.push_back(std::move(tool));
-            } else {
+            if (!tool.is_object() || detail::string_of(tool.get_object(), "name").empty()) {
                 ++left_out;
+                continue;
             }
+            const auto& object = tool.get_object();
+            std::string name(detail::string_of(object, "name"));
+            const json::value* input = object.if_contains("inputSchema");
+            if (state->era == McpEra::modern && input != nullptr) {
+                const detail::HeaderAnnotations annotations(*input);
+                if (!annotations.problem().empty()) {
+                    state->log(LogLevel::warning, "the tool \"" + detail::excerpt(name, 200) +
+                                                      "\" is left out: it has " +
+                                                      annotations.problem());
+                    continue;
+                }
+            }
+            if (const json::value* output = object.if_contains("outputSchema");
+                output != nullptr && output->is_object())
+                schemas.insert_or_assign(std::move(name), OutputSchema(*output));
+            tools.push_back(std::move(tool));
         }
+        if (const auto lasts = detail::integer_of(result.if_contains("ttlMs")))
+            ttl = std::min(ttl.value_or(*lasts), *lasts);
         const json::value* next = result.if_contains("nextCursor");
-        const bool more = next != nullptr && next->is_string();
+        // Some servers end their lists with an empty cursor.
+        const bool more = next != nullptr && next->is_string() && !next->get_string().empty();
         if (more) cursor = next->get_string();
         size += cursor.size();
         if (tools.size() + left_out > max_tools || page >= max_pages)
@@ -650,6 +1028,12 @@ inline awaitable<json::array> McpClient::list(StatePtr state) {
             throw state->error(errc::mcp_protocol, "lists its tools in a circle: the cursor \"" +
                                                        detail::excerpt(cursor, 80) +
                                                        "\" came twice");
+    }
+    state->output_schemas = std::move(schemas);
+    state->tools_expire = never;
+    if (ttl && *ttl > 0 && *ttl < std::int64_t{1000} * 60 * 60 * 24 * 365) {
+        const Duration lasts = std::chrono::milliseconds(*ttl);
+        state->tools_expire = deadline_after(std::max(lasts, shortest_ttl));
     }
     if (left_out > 0)
         state->log(LogLevel::warning,
@@ -670,12 +1054,9 @@ inline awaitable<CallResult> McpClient::call(StatePtr state, std::string name,
     const auto broken = [&state, &what](std::string_view how) {
         return state->error(errc::mcp_protocol, what + " returned " + std::string(how));
     };
-    if (detail::string_of(answer, "resultType") == "input_required")
-        throw state->error(
-            errc::mcp_error,
-            what + " asks for input from a person or a model; this client gives none");
     CallResult result;
-    if (json::value* content = answer.if_contains("content")) {
+    if (json::value* content = answer.if_contains("content");
+        content != nullptr && !content->is_null()) {
         if (!content->is_array()) throw broken("content that is no array");
         for (const auto& block : content->get_array())
             if (!block.is_object()) throw broken("a content block that is no object");
@@ -687,7 +1068,131 @@ inline awaitable<CallResult> McpClient::call(StatePtr state, std::string name,
         result.is_error = !failed->is_bool() || failed->get_bool();
     if (json::value* meta = answer.if_contains("_meta"); meta != nullptr && meta->is_object())
         result.meta = std::move(meta->get_object());
+    result.problem = schema_problem(state, name, result);
+    if (!result.problem.empty())
+        state->log(LogLevel::warning, what + " returned what its output schema does not allow: " +
+                                          detail::excerpt(result.problem, max_text));
     co_return result;
+}
+
+inline std::string McpClient::schema_problem(const StatePtr& state, std::string_view tool,
+                                             const CallResult& result) {
+    const auto found = state->output_schemas.find(tool);
+    if (result.is_error || found == state->output_schemas.end()) return {};
+    if (!result.structured_content) return "it has no structured content";
+    OutputSchema& output = found->second;
+    try {
+        if (!output.document)
+            output.document = std::make_unique<detail::SchemaDocument>(output.schema);
+        detail::SchemaValidator validator(*output.document);
+        return validator.problem(output.document->root(), *result.structured_content).value_or("");
+    } catch (const Error& error) {
+        return error.detail();
+    }
+}
+
+// ---- subscriptions ----
+
+inline awaitable<void> McpClient::subscribe(StatePtr state, std::string uri) {
+    if (state->era != McpEra::modern) {
+        json::object params;
+        params.emplace("uri", uri);
+        CallOptions limits;
+        limits.total_timeout = state->options.connect_timeout;
+        std::string method = "resources/subscribe", what = method;
+        co_await exchange(state, std::move(method), std::move(params), std::move(limits),
+                          std::move(what));
+        co_return;
+    }
+    if (state->failure) throw *state->failure;
+    if (!state->connected) throw state->error(errc::bad_argument, "is not connected");
+    if (uri.empty()) throw state->error(errc::bad_argument, "a resource has no empty URI");
+    auto& place = state->subscriptions[uri];
+    if (place) co_return;
+    auto subscription = std::make_shared<Subscription>(state->executor);
+    place = subscription;
+    json::array uris;
+    uris.emplace_back(uri);
+    subscription->filter.emplace("resourceSubscriptions", std::move(uris));
+    spawn(state, follow(state, subscription));
+    const auto deadline = deadline_after(state->options.connect_timeout);
+    std::optional<Error> failure;
+    while (!subscription->acknowledged && !failure) {
+        co_await subscription->changed.wait(deadline);
+        const auto cancellation = co_await asio::this_coro::cancellation_state;
+        if (state->failure) throw *state->failure;
+        failure = subscription->failure;
+        if (cancellation.cancelled() != asio::cancellation_type::none)
+            failure = state->error(errc::cancelled, "the subscription was withdrawn");
+        else if (Clock::now() >= deadline)
+            failure = state->error(errc::timed_out, "did not agree to a subscription within " +
+                                                        seconds(state->options.connect_timeout));
+    }
+    if (!failure) co_return;
+    co_await unsubscribe(state, std::move(uri));
+    throw *failure;
+}
+
+inline awaitable<void> McpClient::unsubscribe(StatePtr state, std::string uri) {
+    if (state->era != McpEra::modern) {
+        json::object params;
+        params.emplace("uri", uri);
+        CallOptions limits;
+        limits.total_timeout = state->options.connect_timeout;
+        std::string method = "resources/unsubscribe", what = method;
+        co_await exchange(state, std::move(method), std::move(params), std::move(limits),
+                          std::move(what));
+        co_return;
+    }
+    const auto found = state->subscriptions.find(uri);
+    if (uri.empty() || found == state->subscriptions.end()) co_return;
+    const auto subscription = found->second;
+    state->subscriptions.erase(found);
+    subscription->stopped = true;
+    subscription->changed.notify();
+    if (subscription->pending) {
+        withdraw(state, subscription->pending, "nobody listens any more");
+        subscription->pending->fail(
+            state->error(errc::cancelled, "the subscription was withdrawn"));
+    }
+}
+
+// Listens until told to stop, beginning anew when the stream breaks (2026-07-28 "Subscriptions").
+inline awaitable<void> McpClient::follow(StatePtr state, SubscriptionPtr subscription) {
+    Duration pause = std::chrono::seconds(1);
+    bool first = true;
+    while (!subscription->stopped && !state->failure) {
+        json::object params;
+        params.emplace("notifications", subscription->filter);
+        CallOptions limits;
+        limits.idle_timeout = Duration::zero();
+        auto pending = start(state, "subscriptions/listen", std::move(params), std::move(limits));
+        const Forget forget(state, pending);
+        subscription->pending = pending;
+        const bool cancelled = co_await settle(state, pending, never);
+        if (cancelled || subscription->stopped || state->failure) co_return;
+        if (subscription->acknowledged) {
+            pause = std::chrono::seconds(1);
+            first = false;
+        }
+        subscription->acknowledged = false;
+        const json::value* error = pending->reply ? pending->reply->if_contains("error") : nullptr;
+        if (error != nullptr && first) {
+            try {
+                result_of(state, *pending, "subscriptions/listen");
+            } catch (const Error& refused) {
+                subscription->failure = refused;
+            }
+            state->log(LogLevel::info, subscription->failure->detail());
+            subscription->changed.notify();
+            co_return;
+        }
+        const auto later = deadline_after(pause);
+        co_await subscription->changed.wait(later);
+        const auto cancellation = co_await asio::this_coro::cancellation_state;
+        if (cancellation.cancelled() != asio::cancellation_type::none) co_return;
+        pause = std::min<Duration>(2 * pause, std::chrono::minutes(1));
+    }
 }
 
 // ---- what the server sends ----
@@ -752,10 +1257,66 @@ inline void McpClient::notified(const StatePtr& state, std::string_view method,
         } else if (method == "notifications/message") {
             logged(state, params);
         } else if (method == "notifications/tools/list_changed") {
+            tools_changed(state);
+        } else if (method == "notifications/subscriptions/acknowledged") {
+            acknowledged(state, params);
+        } else {
+            if (method == "notifications/elicitation/complete") {
+                const auto found = state->elicitations.find(
+                    std::string(detail::string_of(params, "elicitationId")));
+                if (found != state->elicitations.end()) found->second = true;
+                state->elicited.notify();
+            }
             // A copy: the callback may destroy the client.
-            if (const auto changed = state->options.on_tools_changed; changed && !state->closed)
-                changed();
+            if (const auto told = state->options.on_notification; told && !state->closed)
+                told(std::string(method), params);
         }
+    } catch (const std::exception& error) {
+        state->log(LogLevel::error, std::string("a callback failed: ") + error.what());
+    }
+}
+
+inline void McpClient::acknowledged(const StatePtr& state, const json::object& params) {
+    const json::value* meta = params.if_contains("_meta");
+    const auto id = meta != nullptr && meta->is_object()
+                        ? detail::integer_of(meta->get_object().if_contains(
+                              "io.modelcontextprotocol/subscriptionId"))
+                        : std::nullopt;
+    for (const auto& [uri, subscription] : state->subscriptions) {
+        if (!id || !subscription->pending || subscription->pending->id != *id) continue;
+        const json::value* agreed = params.if_contains("notifications");
+        const char* wanted = uri.empty() ? "toolsListChanged" : "resourceSubscriptions";
+        const bool honoured =
+            agreed != nullptr && agreed->is_object() && agreed->get_object().contains(wanted);
+        if (!honoured)
+            subscription->failure = state->error(
+                errc::mcp_error, "does not tell of changes of " +
+                                     (uri.empty() ? "its tools" : detail::excerpt(uri, max_text)));
+        // Changes before now went unnoticed.
+        if (uri.empty() && honoured && subscription->renewed) tools_changed(state);
+        subscription->acknowledged = honoured;
+        subscription->renewed = true;
+        subscription->changed.notify();
+    }
+}
+
+inline void McpClient::tools_changed(const StatePtr& state) {
+    state->tools_changed = true;
+    if (state->announcing || !state->options.on_tools_changed) return;
+    state->announcing = true;
+    spawn(state, announce(state));
+}
+
+// Tells of changed tools when no more changes follow at once.
+inline awaitable<void> McpClient::announce(StatePtr state) {
+    const auto soon = deadline_after(changes_delay);
+    co_await sleep_until(soon);
+    state->announcing = false;
+    // A copy: the callback may destroy the client.
+    const auto changed = state->options.on_tools_changed;
+    if (state->closed || state->failure) co_return;
+    try {
+        changed();
     } catch (const std::exception& error) {
         state->log(LogLevel::error, std::string("a callback failed: ") + error.what());
     }
@@ -797,7 +1358,54 @@ inline void McpClient::logged(const StatePtr& state, const json::object& params)
     state->log(at, "log: " + detail::excerpt(text, max_text));
 }
 
-// Answers a request of the server (2025-11-25 "Client features"; ping is a legacy one).
+// Whether the mode of an elicitation is one that was offered; forms need not be named.
+inline bool McpClient::takes(const StatePtr& state, const json::object& params) {
+    const json::value* offer = state->options.capabilities.if_contains("elicitation");
+    if (offer == nullptr || !offer->is_object()) return true;
+    const auto mode = detail::string_of(params, "mode");
+    if (mode.empty() || mode == "form")
+        return offer->get_object().empty() || offer->get_object().contains("form");
+    return offer->get_object().contains(mode);
+}
+
+// The answer to a request of the server (2025-11-25 "Client features"; ping is a legacy one).
+inline awaitable<McpClient::Response> McpClient::respond(StatePtr state, std::string method,
+                                                         json::object params) {
+    const bool form = method == "elicitation/create";
+    const bool sample = method == "sampling/createMessage";
+    Response response;
+    if (form && state->options.on_request && !takes(state, params)) {
+        response.code = detail::rpc_invalid_params;
+        response.refusal = "this client does not take elicitations of this mode";
+    } else if ((form || sample) && state->options.on_request) {
+        try {
+            auto handler = state->options.on_request;
+            response.result = co_await handler(method, std::move(params));
+        } catch (const Error& error) {
+            response.refusal = error.detail();
+        } catch (const std::exception& error) {
+            response.refusal = error.what();
+        }
+        if (!response.refusal.empty() && sample) response.code = detail::rpc_rejected_by_user;
+    } else if (method == "roots/list") {
+        response.result.emplace("roots", state->options.roots);
+    } else if (form) {
+        json::object meta;
+        meta.emplace("ipybox/reason", "this client has nobody to ask");
+        response.result.emplace("action", "decline");
+        response.result.emplace("_meta", std::move(meta));
+        state->log(LogLevel::info, "asked for input from the user: declined");
+    } else if (sample) {
+        response.code = detail::rpc_rejected_by_user;
+        response.refusal = "declined: this client has no model to sample from";
+        state->log(LogLevel::info, "asked for a sample from a model: declined");
+    } else if (method != "ping") {
+        response.code = detail::rpc_method_not_found;
+        response.refusal = "this client has no method \"" + detail::excerpt(method, 200) + "\"";
+    }
+    co_return response;
+}
+
 inline awaitable<void> McpClient::answer(StatePtr state, json::value id, std::string method,
                                          json::object params) {
     struct Answered {
@@ -805,42 +1413,12 @@ inline awaitable<void> McpClient::answer(StatePtr state, json::value id, std::st
         ~Answered() { --state.answering; }
     };
     const Answered answered{*state};
-    const bool asks = method == "elicitation/create" || method == "sampling/createMessage";
-    json::object result;
-    std::string refusal;
-    std::int64_t code = detail::rpc_internal_error;
-    if (asks && state->options.on_request) {
-        try {
-            auto handler = state->options.on_request;
-            result = co_await handler(method, std::move(params));
-        } catch (const Error& error) {
-            refusal = error.detail();
-        } catch (const std::exception& error) {
-            refusal = error.what();
-        }
-        if (!refusal.empty() && method == "sampling/createMessage")
-            code = detail::rpc_rejected_by_user;
-    } else if (method == "roots/list") {
-        result.emplace("roots", state->options.roots);
-    } else if (method == "elicitation/create") {
-        json::object meta;
-        meta.emplace("ipybox/reason", "this client has nobody to ask");
-        result.emplace("action", "decline");
-        result.emplace("_meta", std::move(meta));
-        state->log(LogLevel::info, "asked for input from the user: declined");
-    } else if (method == "sampling/createMessage") {
-        code = detail::rpc_rejected_by_user;
-        refusal = "declined: this client has no model to sample from";
-        state->log(LogLevel::info, "asked for a sample from a model: declined");
-    } else if (method != "ping") {
-        code = detail::rpc_method_not_found;
-        refusal = "this client has no method \"" + detail::excerpt(method, 200) + "\"";
-    }
+    Response response = co_await respond(state, std::move(method), std::move(params));
     json::object message;
-    if (refusal.empty()) {
-        message = detail::rpc_result(std::move(id), std::move(result));
+    if (response.refusal.empty()) {
+        message = detail::rpc_result(std::move(id), std::move(response.result));
     } else {
-        message = detail::rpc_error(std::move(id), code, refusal);
+        message = detail::rpc_error(std::move(id), response.code, response.refusal);
     }
     co_await deliver(state, std::move(message), PendingPtr());
 }

@@ -34,6 +34,7 @@ enum RpcCode : std::int64_t {
     rpc_header_mismatch = -32020,
     rpc_missing_capability = -32021,
     rpc_unsupported_version = -32022,
+    rpc_url_elicitation_required = -32042,
     rpc_rejected_by_user = -1,
 };
 
