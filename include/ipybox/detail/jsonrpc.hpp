@@ -31,6 +31,7 @@ enum RpcCode : std::int64_t {
     rpc_method_not_found = -32601,
     rpc_invalid_params = -32602,
     rpc_internal_error = -32603,
+    rpc_resource_not_found = -32002,  // up to 2025-11-25
     rpc_header_mismatch = -32020,
     rpc_missing_capability = -32021,
     rpc_unsupported_version = -32022,
