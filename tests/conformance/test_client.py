@@ -1,0 +1,19 @@
+"""The client (conformance_client: McpClient, streamable_http, OAuth) against the conformance suite."""
+import unittest
+
+import suite
+
+
+class ClientTest(suite.ConformanceCase):
+    role = "client"
+    unscored = frozenset({"json-schema-2020-12-preservation"})
+
+    def test_2025_11_25(self):
+        self.check("2025-11-25", "--command", str(suite.program("conformance_client")))
+
+    def test_2026_07_28(self):
+        self.check("2026-07-28", "--command", str(suite.program("conformance_client")))
+
+
+if __name__ == "__main__":
+    unittest.main()
