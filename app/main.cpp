@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
     app::add_doctor(app, action);
     app::add_plugins(app, action);
     app::add_policy(app, action);
+    app::add_audit(app, action);
     std::string command;  // what was asked for, when it exists
     if (argc > 1 && argv[1][0] != '-') {
         const auto known = app.get_subcommands([&](const CLI::App* one) { return one->check_name(argv[1]); });

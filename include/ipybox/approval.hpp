@@ -1,8 +1,13 @@
 #pragma once
 // Ways to combine policies, and the one place that acts on what they say.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
 #include <exception>
+#include <functional>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/error.hpp>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -108,11 +113,52 @@ inline awaitable<Decision> approve(ApprovalPolicy& policy, ToolCall call, Durati
         if (!decided) {
             decision = Decision(Verdict::deny, "nobody answered in time");
             decision.expired = true;
+            decision.by = "approval timeout";
         }
     }
     if (decision.verdict == Verdict::pass)
         decision = Decision(Verdict::deny, "no approval policy allowed this call");
     co_return decision;
+}
+
+// Somebody who can answer: a terminal, a channel to other programs, the client. A pass means that
+// nobody is there. Cancelled when the answer of another counts.
+using Approver = std::function<awaitable<Decision>(ToolCall)>;
+
+// Asks all at once; the first answer counts, and the others are withdrawn. An approver that fails
+// is not there. Denies when nobody is.
+inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCall call) {
+    struct Race {
+        explicit Race(asio::any_io_executor executor) : changed(executor) {}
+        Event changed;
+        std::list<asio::cancellation_signal> signals;
+        Decision answer;
+        std::size_t running = 0;
+    };
+    struct Withdraw {
+        std::shared_ptr<Race> race;
+        ~Withdraw() {
+            for (auto& signal : race->signals) signal.emit(asio::cancellation_type::terminal);
+        }
+    };
+    const auto executor = co_await asio::this_coro::executor;
+    const auto race = std::make_shared<Race>(executor);
+    const Withdraw withdraw{race};
+    race->running = approvers.size();
+    for (const auto& approver : approvers) {
+        auto work = approver(call);
+        auto& signal = race->signals.emplace_back();
+        asio::co_spawn(executor, std::move(work),
+                       asio::bind_cancellation_slot(signal.slot(), [race](std::exception_ptr error, Decision decision) {
+                           --race->running;
+                           if (!error && race->answer.verdict == Verdict::pass) race->answer = std::move(decision);
+                           race->changed.notify();
+                       }));
+    }
+    while (race->running > 0 && race->answer.verdict == Verdict::pass) co_await race->changed.wait();
+    if (race->answer.verdict == Verdict::pass)
+        co_return Decision(Verdict::deny, "nobody is there to approve this call");
+    co_return race->answer;
 }
 
 }  // namespace ipybox

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <ipybox/apigen.hpp>
 #include <ipybox/approval_config.hpp>
+#include <ipybox/audit_log.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/kernel_package.hpp>
@@ -52,6 +53,16 @@ struct CodeExecutorOptions {
     std::filesystem::path images_dir = "images";       // relative to the workspace
     std::map<std::string, std::string> kernel_env;     // beside PATH, all that the kernel gets
     Variables variables;                               // for ${NAME} in server parameters
+
+    // Who is asked when the policy asks, all at once: the first answer counts, a pass is none.
+    // Empty: the reader of the execution's events, by ApprovalRequest.
+    std::vector<Approver> approvers;
+    std::string session = "default";                   // its name in policies and in the audit log
+    AuditLogPtr audit;                                 // records executions and calls, when set
+    // `!command`, `%%bash` and their kin ask the policy first. A guard written in Python: code that
+    // wants to get around it can. The sandbox is what confines commands.
+    bool approve_shell_cmds = false;
+    bool require_shell_escape = false;                 // and subprocess, os.system and their kin are refused
 
     Duration approval_timeout = std::chrono::seconds(60);    // zero: unlimited
     Duration connect_timeout = std::chrono::seconds(30);     // to start an MCP server
@@ -119,12 +130,19 @@ private:
         std::optional<Decision> decision;
         Event changed;
     };
+    struct Withdrawal {
+        std::shared_ptr<State> state;
+        ~Withdrawal() {
+            if (!state->decision) state->decision = Decision(Verdict::deny, "withdrawn");
+        }
+    };
     explicit ApprovalRequest(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
     void answer(Decision decision) const {
         asio::post(state_->executor, [state = state_, answer = std::move(decision)] {
             if (state->decision) return;
             state->decision = answer;
+            if (state->decision->by.empty()) state->decision->by = "application";
             state->changed.notify();
         });
     }
@@ -365,6 +383,8 @@ private:
             workspace = std::filesystem::canonical(workspace, error);
             if (error || !std::filesystem::is_directory(workspace))
                 throw Error(errc::bad_argument, "workspace " + options.workspace.string() + ": not a directory; create it first");
+            if (options.require_shell_escape && !options.approve_shell_cmds)
+                throw Error(errc::bad_argument, "require_shell_escape needs approve_shell_cmds");
             host.ask = [self](ToolCall call) { return ask(self, std::move(call)); };
             doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
             doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
@@ -380,6 +400,9 @@ private:
             settings.connect_timeout = options.connect_timeout;
             settings.background_calls = options.background_calls;
             settings.owner = doors;
+            settings.session = options.session;
+            settings.audit = options.audit;
+            settings.shell_commands = options.approve_shell_cmds;
             settings.make_sandbox = [this](json::object wanted) -> std::unique_ptr<Sandbox> {
                 const auto socket = "network-" + std::to_string(++server_sandboxes);
                 return std::make_unique<ServerSandbox>(registry, host, std::move(wanted), workspace,
@@ -458,6 +481,8 @@ private:
                 for (const char* name : {".env", ".venv", ".claude", "sandbox-config.json"}) kept.push_back(workspace / name);
                 detail::protect_mandatory(kept, workspace, 3, true, false);
                 kept.insert(kept.end(), options.write_protected.begin(), options.write_protected.end());
+                // The rules a person made "always": below the workspace when that is their home.
+                if (const auto own = detail::config_directory(); is_below(own, workspace)) kept.push_back(own);
                 // An interpreter in the workspace runs on the host at the next start.
                 for (const auto& path : environment->readable)
                     if (is_below(path, workspace)) spec.policy.write_protected.push_back(path);
@@ -513,6 +538,7 @@ private:
             env["IPYBOX_TOOL_SOCKET"] = doors->sandbox->guest_address(socket);
             env["IPYBOX_TOOL_TOKEN"] = tools->token();
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
+            if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
             spec.channels.push_back(std::move(socket));
             spec.channels.push_back(std::move(library));
             try {
@@ -643,19 +669,26 @@ private:
             auto self = weak.lock();
             auto current = self ? self->run : nullptr;
             if (!current || current->finished) co_return Decision(Verdict::deny, "no execution is there to ask for");
-            if (current->auto_approve) co_return Decision(Verdict::allow);
-            auto state = std::make_shared<ApprovalRequest::State>(self->host.executor, std::move(call));
+            if (current->auto_approve) {
+                Decision yes(Verdict::allow);
+                yes.by = "execute()";
+                co_return yes;
+            }
             struct Waiting {
                 std::shared_ptr<Run> run;
-                std::shared_ptr<ApprovalRequest::State> state;
                 ~Waiting() {
-                    if (!state->decision) state->decision = Decision(Verdict::deny, "withdrawn");
                     if (--run->approvals == 0) run->approvals_waited += Clock::now() - run->approvals_since;
                     run->changed.notify();
                 }
             };
             if (current->approvals++ == 0) current->approvals_since = Clock::now();
-            const Waiting waiting{current, state};
+            const Waiting waiting{current};
+            if (!self->options.approvers.empty()) {
+                // A copy: the session may end meanwhile.
+                co_return co_await first_answer(self->options.approvers, std::move(call));
+            }
+            auto state = std::make_shared<ApprovalRequest::State>(self->host.executor, std::move(call));
+            const ApprovalRequest::Withdrawal withdrawal{state};
             current->push(ApprovalRequest(state));
             while (!state->decision) co_await state->changed.wait();
             co_return *state->decision;
@@ -668,6 +701,7 @@ private:
             if (!kernel) throw Error(errc::kernel_died, "no kernel is running; call start() or reset()");
             if (!kernel->alive()) throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
             // The pump may end before co_spawn() returns, and with it this->run.
+            if (options.audit) audit_execution(*options.audit, options.session, tools->execution(), code);
             const auto fresh = std::make_shared<Run>(host.executor);
             fresh->timeout = timeout;
             fresh->chunks = chunks;

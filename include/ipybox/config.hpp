@@ -133,6 +133,15 @@ private:
 };
 
 namespace detail {
+// Where this person's settings for ipybox are, existing or not; empty when nobody says.
+inline std::filesystem::path config_directory() {
+    const char* own = std::getenv("XDG_CONFIG_HOME");
+    if (own != nullptr && *own == '/') return std::filesystem::path(own) / "ipybox";
+    const char* home = std::getenv("HOME");
+    if (home == nullptr || *home != '/') return {};
+    return std::filesystem::path(home) / ".config" / "ipybox";
+}
+
 inline std::string substitute_text(std::string_view text, const VariableSource& source,
                                    const std::string& where, Secrets& secrets) {
     std::string result;

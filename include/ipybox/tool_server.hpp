@@ -15,6 +15,7 @@
 #include <boost/json/serialize.hpp>
 #include <filesystem>
 #include <ipybox/approval.hpp>
+#include <ipybox/audit_log.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/mcp_client.hpp>
@@ -37,6 +38,8 @@ struct ToolServerOptions {
     std::size_t max_buffered = 256u << 20; // bytes of all bodies being received or handled
     std::size_t max_connections = 256;
     std::string session = "default";
+    AuditLogPtr audit;  // records every call; null: none is recorded
+    bool shell_commands = false;  // answer what ipybox_kernel asks about shell commands
     // Makes the sandbox that "sandbox" in a server's parameters asks for; empty: none can be had.
     std::function<std::unique_ptr<Sandbox>(json::object settings)> make_sandbox;
     // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
@@ -71,6 +74,8 @@ public:
     // server that had the name. Variables in `params` are replaced when connecting. Throws
     // errc::bad_config for parameters of a wrong form.
     void register_server(const std::string& name, const json::object& params) {
+        if (name == own_name)
+            throw Error(errc::bad_config, "MCP server " + name + ": shell commands are asked for under this name; choose another");
         auto checked = check_server_params(params, "MCP server " + name);
         if (auto old = state_->servers.find(name); old != state_->servers.end()) {
             old->second->client = nullptr;
@@ -93,6 +98,8 @@ public:
 
     // Calls are accepted between these two; ending withdraws what is pending.
     void begin_execution() { state_->active = true; }
+    // The number of the execution in audit records.
+    unsigned long execution() const noexcept { return state_->execution; }
     void end_execution() {
         state_->active = false;
         ++state_->execution;
@@ -115,6 +122,8 @@ public:
     std::string hide_secrets(std::string text) const { return state_->secrets.hide(std::move(text)); }
 
 private:
+    static constexpr std::string_view own_name = "ipybox";  // the "server" of what is no MCP server's tool
+
     static std::string_view text_of(const json::object& object, std::string_view key) {
         const auto* value = object.if_contains(key);
         return value && value->is_string() ? std::string_view(value->get_string()) : std::string_view();
@@ -452,9 +461,15 @@ private:
     static awaitable<void> call(StatePtr state, std::string body, Reply& reply) {
         ToolCall request;
         std::string problem = parse_call(body, request);
+        request.session = state->options.session;
+        if (state->options.shell_commands && request.server == own_name) {
+            if (request.tool == "shell") request.origin = CallOrigin::shell;
+            if (request.tool == "shell_magic") request.origin = CallOrigin::shell_magic;
+        }
+        AuditedCall audit(state->options.audit, request, state->secrets, state->execution);
         try {
             if (problem.empty()) {
-                reply = co_await run(state, std::move(request));
+                reply = co_await run(state, std::move(request), audit);
                 co_return;
             }
         } catch (const Error& error) {
@@ -462,41 +477,66 @@ private:
         } catch (const std::exception& error) {
             problem = error.what();
         }
-        reply = failure(state->secrets.hide(std::move(problem)));
+        problem = state->secrets.hide(std::move(problem));
+        audit.failed(problem);
+        reply = failure(std::move(problem));
     }
 
-    static awaitable<Reply> run(StatePtr state, ToolCall request) {
+    // What the policy says, recorded; a reply when the call must not be carried out.
+    static awaitable<std::optional<Reply>> decide(StatePtr state, ToolCall request, AuditedCall& audit) {
+        const std::string call_name = request.server + "." + request.tool;
+        const Decision decision = co_await approve(state->policy, std::move(request), state->options.approval_timeout);
+        audit.decided(decision);
+        std::optional<Reply> refusal;
+        if (decision.expired) {
+            refusal = failure("approval request for " + call_name + " expired: " + decision.reason, "timeout");
+        } else if (decision.verdict != Verdict::allow) {
+            const std::string why = decision.reason.empty() ? "" : ": " + decision.reason;
+            refusal = failure("approval request for " + call_name + " rejected" + why, "rejected");
+        }
+        co_return refusal;
+    }
+
+    // "May I run this command?": the kernel runs it, if it keeps to the answer.
+    static awaitable<Reply> shell_command(StatePtr state, ToolCall request, AuditedCall& audit) {
+        const auto* command = request.arguments.if_contains("cmd");
+        if (request.arguments.size() != 1 || !command || !command->is_string())
+            throw Error(errc::bad_argument, "a shell command is {\"cmd\": text}");
+        auto refusal = co_await decide(state, std::move(request), audit);
+        if (refusal) co_return std::move(*refusal);
+        audit.ended("ok");
+        Reply reply;
+        reply.body["result"] = true;
+        co_return reply;
+    }
+
+    static awaitable<Reply> run(StatePtr state, ToolCall request, AuditedCall& audit) {
+        if (request.origin != CallOrigin::mcp) co_return co_await shell_command(state, std::move(request), audit);
         auto server = find(*state, request.server);
         co_await connect(state, server);
         const auto found = server->by_name.find(request.tool);
         if (found == server->by_name.end())
-            co_return failure("MCP server " + server->name + " has no tool \"" + request.tool + "\"");
+            throw Error(errc::bad_argument, "MCP server " + server->name + " has no tool \"" + request.tool + "\"");
         Tool& tool = found->second;
         if (tool.schema.is_object()) {
             if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(tool.schema);
             detail::SchemaValidator validator(*tool.document);
             if (const auto problem = validator.problem(tool.document->root(), request.arguments))
-                co_return failure("the arguments of " + request.tool + " do not fit its schema: " + *problem);
+                throw Error(errc::bad_argument, "the arguments of " + request.tool + " do not fit its schema: " + *problem);
             request.input_schema = tool.schema.get_object();
         }
         request.annotations = tool.annotations;
-        request.session = state->options.session;
         const std::string name = request.tool;
         json::object arguments = request.arguments;
-        const Decision decision = co_await approve(state->policy, std::move(request), state->options.approval_timeout);
-        if (decision.verdict != Verdict::allow) {
-            const std::string call_name = server->name + "." + name;
-            if (decision.expired)
-                co_return failure("approval request for " + call_name + " expired: " + decision.reason, "timeout");
-            const std::string why = decision.reason.empty() ? "" : ": " + decision.reason;
-            co_return failure("approval request for " + call_name + " rejected" + why, "rejected");
-        }
+        auto refusal = co_await decide(state, std::move(request), audit);
+        if (refusal) co_return std::move(*refusal);
         auto client = server->client;
-        if (!client) co_return failure("MCP server " + server->name + " was stopped");
+        if (!client) throw Error(errc::bad_argument, "MCP server " + server->name + " was stopped");
         CallOptions options;
         options.idle_timeout = state->options.call_idle_timeout;
         options.total_timeout = state->options.call_timeout;
         CallResult result = co_await client->call_tool(name, std::move(arguments), std::move(options));
+        audit.ended(result.is_error ? "error" : "ok");
         co_return answer(*state, std::move(result));
     }
 

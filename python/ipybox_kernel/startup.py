@@ -38,6 +38,10 @@ def prepare(shell: Any) -> None:
     atexit.register(tape.drain)
     _publish_losslessly(shell, kernel)
     _hurry(kernel)
+    if mode := os.environ.get("IPYBOX_SHELL"):
+        from .shell import guard
+
+        guard(shell, only=mode == "only")
     _Cells(kernel, tape, os.environ.get("IPYBOX_WORKING_DIR"))
 
 

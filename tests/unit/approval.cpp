@@ -91,4 +91,41 @@ BOOST_AUTO_TEST_CASE(an_unanswered_question_expires_as_a_denial) {
     BOOST_TEST(decision.expired);
 }
 
+BOOST_AUTO_TEST_CASE(the_first_answer_counts_and_the_others_are_withdrawn) {
+    asio::io_context context;
+    std::vector<std::string> ended;
+    const auto answers = [&](std::string name, int milliseconds, Decision decision) -> Approver {
+        return [&ended, name, milliseconds, decision](ToolCall) -> awaitable<Decision> {
+            struct Leave {
+                std::vector<std::string>& list;
+                std::string name;
+                ~Leave() { list.push_back(name); }
+            } const leave{ended, name};
+            asio::steady_timer timer(co_await asio::this_coro::executor, std::chrono::milliseconds(milliseconds));
+            co_await timer.async_wait(asio::use_awaitable);
+            co_return decision;
+        };
+    };
+    const Approver fails = [](ToolCall) -> awaitable<Decision> {
+        co_await asio::this_coro::executor;
+        throw std::runtime_error("broken");
+    };
+    const auto ask = [&](std::vector<Approver> approvers) {
+        ended.clear();
+        const auto decision = test::run(context, first_answer(std::move(approvers), ToolCall()));
+        context.restart();
+        context.run();  // whoever was withdrawn ends
+        return decision;
+    };
+    const auto no = ask({answers("absent", 1, Decision()), answers("slow", 60'000, Decision(A)), fails,
+                         answers("quick", 30, Decision(D, "no"))});
+    BOOST_TEST((no.verdict == D));
+    BOOST_TEST(no.reason == "no");
+    BOOST_TEST(ended.size() == 3u);
+    const auto nobody = ask({answers("absent", 1, Decision()), fails});
+    BOOST_TEST((nobody.verdict == D));
+    BOOST_TEST(nobody.reason == "nobody is there to approve this call");
+    BOOST_TEST((ask({}).verdict == D));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

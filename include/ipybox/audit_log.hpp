@@ -1,0 +1,302 @@
+#pragma once
+// What was called, who allowed it and what came of it: JSON lines in a file that only grows.
+#include <fcntl.h>
+#include <openssl/rand.h>
+#include <openssl/sha.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/json/serialize.hpp>
+#include <cctype>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <filesystem>
+#include <ipybox/approval_policy.hpp>
+#include <ipybox/config.hpp>
+#include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/log.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace ipybox {
+
+struct AuditOptions {
+    bool fsync = false;       // a record reaches the disk before the call goes on
+    bool code_text = false;   // the code itself, beside its hash
+    // When a record cannot be written: refuse calls until it can (nothing is lost), or log a
+    // warning and go on.
+    bool stop_on_failure = true;
+    std::filesystem::path workspace;  // code can write here: a file in it is refused …
+    bool inside_workspace = false;    // … unless the caller protects it and says so
+};
+
+namespace detail {
+inline std::string hex(const unsigned char* bytes, std::size_t size) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string text;
+    for (std::size_t i = 0; i < size; ++i) {
+        text += digits[bytes[i] >> 4];
+        text += digits[bytes[i] & 15];
+    }
+    return text;
+}
+inline std::string sha256_hex(std::string_view data) {
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    ::SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(), digest);
+    return hex(digest, sizeof digest);
+}
+
+// Whether a name such as "apiKey", "X-Auth-Token" or "db_password" announces a secret.
+inline bool names_a_secret(std::string_view name) {
+    static constexpr std::string_view words[] = {
+        "password", "passwd", "passphrase", "pwd", "pin", "otp", "secret", "secrets", "token", "key", "apikey",
+        "accesskey", "privatekey", "secretkey", "authkey", "authorization", "auth", "bearer", "credential",
+        "credentials", "cookie", "cookies", "signature"};
+    std::string word;
+    for (std::size_t i = 0; i <= name.size(); ++i) {
+        const char c = i < name.size() ? name[i] : ' ';
+        const auto byte = static_cast<unsigned char>(c);
+        const bool begins = std::isupper(byte) && i > 0 && !std::isupper(static_cast<unsigned char>(name[i - 1]));
+        if (begins || !std::isalnum(byte)) {
+            if (std::find(std::begin(words), std::end(words), word) != std::end(words)) return true;
+            word.clear();
+        }
+        if (std::isalnum(byte)) word += static_cast<char>(std::tolower(byte));
+    }
+    return false;
+}
+
+// A copy without what is secret by its name or is a known value; long texts are cut.
+inline json::value masked(const json::value& value, const Secrets& secrets, int depth = 0) {
+    constexpr std::size_t longest = 16 * 1024;
+    if (depth > 128) return json::value("[nested too deeply]");
+    if (const auto* text = value.if_string()) {
+        std::string shown = secrets.hide(std::string(*text));
+        if (shown.size() > longest) {
+            const auto size = shown.size();
+            shown.resize(longest);
+            while (!shown.empty() && (static_cast<unsigned char>(shown.back()) & 0x80)) shown.pop_back();
+            shown += "… [" + std::to_string(size) + " bytes]";
+        }
+        return json::value(shown);
+    }
+    if (const auto* list = value.if_array()) {
+        json::array result;
+        for (const auto& item : *list) result.push_back(masked(item, secrets, depth + 1));
+        return result;
+    }
+    if (const auto* object = value.if_object()) {
+        json::object result;
+        for (const auto& entry : *object) {
+            const std::string name = secrets.hide(std::string(entry.key()));
+            const bool hide = names_a_secret(entry.key()) && !entry.value().is_null() && !entry.value().is_bool();
+            result[name] = hide ? json::value("[hidden]") : masked(entry.value(), secrets, depth + 1);
+        }
+        return result;
+    }
+    return value;
+}
+}  // namespace detail
+
+// One file; several sessions and processes may append to it. Used on one thread.
+class AuditLog {
+public:
+    // Opens the file, which is made with mode 0600. Throws errc::io_error, and errc::bad_config
+    // for a file in the workspace.
+    explicit AuditLog(const std::filesystem::path& path, AuditOptions options = {}, Logger logger = {})
+        : path_(std::filesystem::absolute(path)), options_(std::move(options)), logger_(std::move(logger)) {
+        std::error_code error;
+        const auto place = std::filesystem::canonical(path_.parent_path(), error);
+        if (error) fail("cannot open the audit log " + path_.string(), ENOENT);
+        if (!options_.workspace.empty() && !options_.inside_workspace) {
+            const auto relative = place.lexically_relative(std::filesystem::canonical(options_.workspace));
+            if (!relative.empty() && *relative.begin() != "..")
+                throw Error(errc::bad_config, "the audit log " + path_.string() +
+                                                  " lies in the workspace, where the code it is about can change it; "
+                                                  "choose another place, or say that it may be there");
+        }
+        file_.reset(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600));
+        struct stat status {};
+        if (!file_ || ::fstat(file_.get(), &status) != 0) fail("cannot open the audit log " + path_.string(), errno);
+        if (S_ISREG(status.st_mode) && (status.st_mode & 0077) != 0 && ::fchmod(file_.get(), 0600) != 0)
+            fail("others can read the audit log " + path_.string(), errno);
+    }
+
+    const AuditOptions& options() const noexcept { return options_; }
+
+    // Appends a record; "time" is added. Throws errc::io_error when it cannot be written and
+    // options.stop_on_failure is set; it is written before the next one then.
+    void write(json::object record) {
+        json::object line;
+        line["time"] = now();
+        for (auto& entry : record) line[entry.key()] = std::move(entry.value());
+        waiting_.push_back(json::serialize(line) + '\n');
+        while (!waiting_.empty()) {
+            if (const int error = append(waiting_.front()); error != 0) return refuse(error);
+            waiting_.pop_front();
+        }
+    }
+
+private:
+    [[noreturn]] static void fail(const std::string& what, int error) {
+        throw Error(errc::io_error, what + ": " + std::strerror(error));
+    }
+
+    int append(const std::string& line) {
+        // What an earlier attempt left behind becomes a line of its own, which readers skip.
+        const std::string text = (torn_ ? "\n" : "") + line;
+        ssize_t written;
+        do written = ::write(file_.get(), text.data(), text.size());
+        while (written < 0 && errno == EINTR);
+        if (written != static_cast<ssize_t>(text.size())) {
+            torn_ = torn_ || written > 0;
+            return written < 0 ? errno : ENOSPC;
+        }
+        torn_ = false;
+        // Pipes and devices cannot be synchronized.
+        if (options_.fsync && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != EROFS) return errno;
+        return 0;
+    }
+
+    void refuse(int error) {
+        constexpr std::size_t kept = 10'000;
+        const std::string what = "the audit log " + path_.string() + " cannot be written: " + std::strerror(error);
+        if (!options_.stop_on_failure) {
+            waiting_.clear();
+            logger_(LogLevel::warning, what);
+            return;
+        }
+        // Calls stop, so that few records come; their number is bounded all the same.
+        if (waiting_.size() > kept) waiting_.pop_front();
+        throw Error(errc::io_error, what + "; no call is carried out until it can");
+    }
+
+    static std::string now() {
+        timespec time{};
+        ::clock_gettime(CLOCK_REALTIME, &time);
+        std::tm parts{};
+        ::gmtime_r(&time.tv_sec, &parts);
+        char text[64], all[80];
+        std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+        std::snprintf(all, sizeof all, "%s.%03ldZ", text, time.tv_nsec / 1'000'000);
+        return all;
+    }
+
+    std::filesystem::path path_;
+    AuditOptions options_;
+    Logger logger_;
+    UniqueFd file_;
+    std::deque<std::string> waiting_;  // could not be written yet
+    bool torn_ = false;                // the file ends in a part of a line
+};
+using AuditLogPtr = std::shared_ptr<AuditLog>;
+
+// The records of one call: what was decided before it is carried out, and what came of it. A call
+// that ends in neither way was withdrawn. Without a log it does nothing.
+class AuditedCall {
+public:
+    // secrets must live as long as this; they may become more until the call is decided.
+    AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets, unsigned long execution)
+        : log_(std::move(log)), secrets_(secrets), execution_(execution) {
+        if (!log_) return;
+        unsigned char random[8];
+        if (RAND_bytes(random, sizeof random) != 1) throw Error(errc::io_error, "no random numbers for the audit log");
+        id_ = detail::hex(random, sizeof random);
+        call_ = call;
+    }
+    AuditedCall(const AuditedCall&) = delete;
+    AuditedCall& operator=(const AuditedCall&) = delete;
+    ~AuditedCall() { failed(decided_ ? "withdrawn" : "withdrawn before it was decided"); }
+
+    // To be called before the call is carried out; an exception means that it must not be.
+    void decided(const Decision& decision) {
+        if (!log_ || decided_) return;
+        decided_ = true;
+        allowed_ = decision.verdict == Verdict::allow;
+        ended_ = !allowed_;
+        json::object record = record_of("call");
+        record["origin"] = to_string(call_.origin);
+        record["server"] = secrets_.hide(call_.server);
+        record["tool"] = secrets_.hide(call_.tool);
+        record["arguments"] = shown_arguments();
+        record["verdict"] = allowed_ ? "allow" : "deny";
+        record["by"] = decision.by.empty() ? "policy" : decision.by;
+        if (decision.expired) record["expired"] = true;
+        if (!decision.reason.empty()) record["reason"] = secrets_.hide(decision.reason);
+        started_ = Clock::now();
+        log_->write(std::move(record));
+    }
+    // outcome: "ok", "error" (the tool says so), "failed" or "withdrawn".
+    void ended(std::string_view outcome, const std::string& error = {}) {
+        if (!log_ || ended_) return;
+        ended_ = true;
+        json::object record = record_of("result");
+        record["outcome"] = outcome;
+        if (!error.empty()) record["error"] = secrets_.hide(error);
+        record["duration_ms"] = std::chrono::duration<double, std::milli>(Clock::now() - started_).count();
+        log_->write(std::move(record));
+    }
+    // Whatever else ends a call; never throws.
+    void failed(const std::string& why) noexcept {
+        try {
+            if (!decided_) {
+                Decision refused(Verdict::deny, why);
+                refused.by = "tool server";
+                decided(refused);
+            } else {
+                ended(why == "withdrawn" ? "withdrawn" : "failed", why == "withdrawn" ? "" : why);
+            }
+        } catch (...) {
+            // The log keeps what it could not write, and refuses the next call.
+        }
+    }
+
+private:
+    json::object record_of(std::string_view event) const {
+        json::object record;
+        record["event"] = event;
+        record["session"] = call_.session;
+        record["execution"] = execution_;
+        record["call"] = id_;
+        return record;
+    }
+    json::value shown_arguments() {
+        const json::value arguments = std::move(call_.arguments);
+        json::value shown = detail::masked(arguments, secrets_);
+        constexpr std::size_t largest = 256 * 1024;
+        if (const auto text = json::serialize(shown); text.size() > largest) {
+            json::object summary;
+            summary["omitted_bytes"] = text.size();
+            summary["sha256"] = detail::sha256_hex(text);
+            shown = std::move(summary);
+        }
+        return shown;
+    }
+
+    AuditLogPtr log_;
+    const Secrets& secrets_;
+    unsigned long execution_;
+    std::string id_;
+    ToolCall call_;
+    Clock::time_point started_{};
+    bool decided_ = false, allowed_ = false, ended_ = false;
+};
+
+// The record of an execution that begins. Throws errc::io_error as AuditLog::write() does.
+inline void audit_execution(AuditLog& log, const std::string& session, unsigned long execution, const std::string& code) {
+    json::object record;
+    record["event"] = "execution";
+    record["session"] = session;
+    record["execution"] = execution;
+    record["code_sha256"] = detail::sha256_hex(code);
+    if (log.options().code_text) record["code"] = code;
+    log.write(std::move(record));
+}
+
+}  // namespace ipybox

@@ -1,0 +1,179 @@
+// Approval from the kernel to the policy: audit records, shell commands, several approvers.
+#include "executor_fixture.hpp"
+
+using namespace ipybox;
+using namespace std::chrono_literals;
+namespace data = boost::unit_test::data;
+
+namespace {
+struct ApprovalFixture : test::ExecutorFixture {
+    void generate_echo() {
+        const auto params = parse_json(R"({"command": ")" + test::kernel_python().string() + R"(", "args": [")" +
+                                           test::required_environment("IPYBOX_TEST_SUPPORT") + R"(/mcp_server.py"]})", "test");
+        test::run(context, executor->generate_mcp_sources("own", params.as_object()));
+    }
+    std::vector<json::object> audit_records() const {
+        std::vector<json::object> all;
+        std::istringstream lines(test::read_file(audit_file));
+        for (std::string line; std::getline(lines, line);) all.push_back(parse_json(line, "audit").as_object());
+        return all;
+    }
+    void record_calls() {
+        AuditOptions settings;
+        settings.workspace = workspace.path();
+        options.audit = std::make_shared<AuditLog>(audit_file, settings);
+    }
+    test::TemporaryDirectory outside;
+    std::filesystem::path audit_file = outside.path() / "audit.jsonl";
+};
+
+std::string audit_text(const json::object& record, const char* key) {
+    const auto* value = record.if_contains(key);
+    return value && value->is_string() ? std::string(value->get_string()) : "";
+}
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(approval_integration, ApprovalFixture)
+
+BOOST_AUTO_TEST_CASE(every_call_is_recorded_with_its_execution_its_decision_and_its_end) {
+    record_calls();
+    options.session = "mine";
+    options.approval = parse_json(R"({"first_match": [{"rules": [
+        {"name": "no second", "when": {"arguments": {"/text": {"equals": "second"}}}, "then": {"deny": "once is enough"}}]}, "ask"]})", "test");
+    start("bubblewrap");
+    generate_echo();
+    const std::string code =
+        "from mcptools.own import echo, error\nimport ipybox_kernel\n"
+        "for call in (lambda: echo.run(text='first'), lambda: echo.run(text='second'), lambda: error.run(),\n"
+        "             lambda: ipybox_kernel._send('own', 'nosuch', {})):\n"
+        "    try:\n        print(call())\n    except Exception as e:\n        print(type(e).__name__)";
+    const auto seen = stream(code, test::accept);
+    BOOST_TEST_REQUIRE(seen.result.ok(), seen.result.error);
+    BOOST_TEST(seen.chunks == "first\nApprovalRejectedError\nToolRunnerError\nToolRunnerError\n");
+    const auto all = audit_records();
+    BOOST_TEST_REQUIRE(all.size() == 7u);
+    BOOST_TEST(audit_text(all[0], "event") == "execution");
+    BOOST_TEST(audit_text(all[0], "code_sha256") == detail::sha256_hex(code));
+    const std::vector<std::array<std::string, 5>> expected = {
+        {"call", "allow", "application", "", ""}, {"result", "", "", "", "ok"},
+        {"call", "deny", "rules: rule 1 (no second)", "once is enough", ""},
+        {"call", "allow", "application", "", ""}, {"result", "", "", "", "error"},
+        {"call", "deny", "tool server", "MCP server own has no tool \"nosuch\"", ""}};
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto& record = all[i + 1];
+        const char* keys[] = {"event", "verdict", "by", "reason", "outcome"};
+        for (std::size_t k = 0; k < 5; ++k) BOOST_TEST(audit_text(record, keys[k]) == expected[i][k]);
+        BOOST_TEST(audit_text(record, "session") == "mine");
+        BOOST_TEST((record.at("execution") == all[0].at("execution")));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(calls_stop_when_the_audit_log_is_full) {
+    start("none");
+    generate_echo();
+    test::run(context, executor->stop());
+    options.audit = std::make_shared<AuditLog>("/dev/full");
+    start("none");
+    BOOST_CHECK_EXCEPTION(execute("print('x')"), Error, [](const Error& error) { return error.code() == errc::io_error; });
+}
+
+BOOST_AUTO_TEST_CASE(shell_commands_ask_with_the_expanded_command) {
+    record_calls();
+    options.approve_shell_cmds = true;
+    start("bubblewrap");
+    const auto seen = stream(
+        "name, odd = 'wor' + 'ld', '{name} $name'\n"
+        "!echo hello {name} $name {odd}\n"
+        "lines = !echo captured {name}\nprint(lines)\n"
+        "def function():\n    local = 'inner'\n    get_ipython().system('echo {local}')\nfunction()\n"
+        "from ipybox_kernel import ApprovalRejectedError\n"
+        "try:\n    get_ipython().system('echo refused')\nexcept ApprovalRejectedError as e:\n    print(e)\n"
+        "get_ipython().run_line_magic('sx', 'echo by magic')\n"
+        "get_ipython().run_cell_magic('sh', '', 'echo in a {name} script')\n"
+        "get_ipython().run_cell_magic('script', 'cat -', 'text')\n"
+        "import subprocess; print(subprocess.run(['echo', 'direct'], capture_output=True, text=True).stdout)",
+        [](const ApprovalRequest& request) {
+            BOOST_TEST(request.server_name() == "ipybox");
+            const std::string command(request.tool_args().at("cmd").as_string());
+            BOOST_TEST((request.call().origin == (request.tool_name() == "shell" ? CallOrigin::shell : CallOrigin::shell_magic)));
+            if (command == "echo refused") request.reject("not this one");
+            else request.accept();
+        });
+    BOOST_TEST_REQUIRE(seen.result.ok(), seen.result.error);
+    const std::vector<std::string> asked = {
+        "ipybox.shell(cmd='echo hello world world {name} $name')", "ipybox.shell(cmd='echo captured world')",
+        "ipybox.shell(cmd='echo inner')", "ipybox.shell(cmd='echo refused')", "ipybox.shell(cmd='echo by magic')",
+        "ipybox.shell_magic(cmd='echo in a {name} script')", R"(ipybox.shell_magic(cmd='%%script cat -\ntext'))"};
+    BOOST_TEST(seen.requests == asked, boost::test_tools::per_element());
+    for (const char* printed : {"hello world world {name}", "['captured world']", "inner", "rejected: not this one", "in a {name} script",
+                                "text", "direct"})
+        BOOST_TEST(seen.chunks.find(printed) != std::string::npos, printed << " is not in " << seen.chunks);
+    BOOST_TEST(seen.chunks.find("refused\n") == std::string::npos);
+    const auto all = audit_records();
+    BOOST_TEST_REQUIRE(all.size() >= 3u);
+    BOOST_TEST(audit_text(all[1], "origin") == "shell");
+    BOOST_TEST(audit_text(all[1], "verdict") == "allow");
+}
+
+BOOST_AUTO_TEST_CASE(processes_only_by_the_shell_escapes) {
+    options.require_shell_escape = true;
+    BOOST_CHECK_EXCEPTION(CodeExecutor(context.get_executor(), plugins, options), Error,
+                          [](const Error& error) { return error.code() == errc::bad_argument; });
+    options.approve_shell_cmds = true;
+    start("none");
+    const auto seen = stream(
+        "import os, pty, subprocess, platform\n"
+        "for start in (lambda: subprocess.run(['true']), lambda: os.system('true'), lambda: os.execv('/bin/true', ['true']),\n"
+        "              lambda: os.posix_spawn('/bin/true', ['true'], {}), lambda: os.spawnv(os.P_WAIT, '/bin/true', ['true']),\n"
+        "              lambda: pty.spawn(['true'])):\n"
+        "    try:\n        print('started', start())\n    except RuntimeError as e:\n        print('refused', isinstance(e, OSError))\n"
+        "platform.processor()\n"
+        "!echo by escape\n"
+        "get_ipython().run_cell_magic('bash', '', 'echo by magic; exit 0')",
+        test::accept);
+    BOOST_TEST_REQUIRE(seen.result.ok(), seen.result.error);
+    BOOST_TEST(seen.requests.size() == 2u);
+    std::size_t refused = 0;
+    for (std::size_t at = 0; (at = seen.chunks.find("refused True", at)) != std::string::npos; ++at) ++refused;
+    // os.spawnv() forks, and the refusal ends the child.
+    BOOST_TEST(refused == 5u, seen.chunks);
+    BOOST_TEST(seen.chunks.find("started 127") != std::string::npos, seen.chunks);
+    BOOST_TEST(seen.chunks.find("by escape") != std::string::npos, seen.chunks);
+    BOOST_TEST(seen.chunks.find("by magic") != std::string::npos, seen.chunks);
+    const auto result = execute("import subprocess; subprocess.run(['true'])");
+    BOOST_TEST(result.error.find("RuntimeError: Direct subprocess calls are not allowed") != std::string::npos, result.error);
+}
+
+BOOST_AUTO_TEST_CASE(without_the_option_nobody_is_asked_and_the_name_stays_reserved) {
+    start("none");
+    const auto seen = stream("!echo quiet\nfrom ipybox_kernel import _send\n_send('ipybox', 'shell', {'cmd': 'ls'})", test::accept);
+    BOOST_TEST(seen.requests.empty());
+    BOOST_TEST(seen.result.error.find("no MCP server is registered as \"ipybox\"") != std::string::npos, seen.result.error);
+    BOOST_CHECK_THROW(executor->register_server("ipybox", parse_json(R"({"command": "true"})", "test").as_object()), Error);
+}
+
+BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
+    std::size_t asked = 0;
+    const Approver absent = [](ToolCall) -> awaitable<Decision> { co_return Decision(); };
+    const Approver person = [&asked](ToolCall) -> awaitable<Decision> {
+        ++asked;
+        Decision yes(Verdict::allow);
+        co_return yes;
+    };
+    options.approvers = {absent, person};
+    start("none");
+    generate_echo();
+    const std::string code = "from mcptools.own import echo\nprint(echo.run(text='x'))";
+    const auto seen = stream(code, test::accept);
+    BOOST_TEST(seen.chunks == "x\n");
+    BOOST_TEST(seen.requests.empty());
+    BOOST_TEST(asked == 1u);
+    test::run(context, executor->stop());
+    options.approvers = {absent};
+    start("none");
+    generate_echo();
+    const auto denied = stream(code, test::accept);
+    BOOST_TEST(denied.result.error.find("rejected: nobody is there to approve this call") != std::string::npos, denied.result.error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,226 @@
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <boost/json/parse.hpp>
+#include <boost/test/unit_test.hpp>
+#include <csignal>
+#include <ipybox/audit_log.hpp>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+
+namespace {
+std::vector<json::object> records(const std::filesystem::path& file) {
+    std::vector<json::object> all;
+    std::istringstream lines(test::read_file(file));
+    for (std::string line; std::getline(lines, line);) {
+        boost::system::error_code error;
+        const json::value value = json::parse(line, error);
+        if (!error) all.push_back(value.as_object());
+    }
+    return all;
+}
+std::string_view text(const json::object& record, const char* key) { return record.at(key).as_string(); }
+
+json::object event(std::string_view name) {
+    json::object record;
+    record["event"] = name;
+    return record;
+}
+
+struct AuditFixture {
+    ToolCall call() {
+        ToolCall made;
+        made.server = "files";
+        made.tool = "write";
+        made.session = "s";
+        made.arguments["path"] = "/x";
+        return made;
+    }
+    test::TemporaryDirectory directory;
+    std::filesystem::path file = directory.path() / "audit.jsonl";
+    Secrets secrets;
+};
+
+// Files of this process cannot grow beyond a size meanwhile: a full disk without a disk.
+class SizeLimit {
+public:
+    explicit SizeLimit(rlim_t bytes) {
+        ::getrlimit(RLIMIT_FSIZE, &before_);
+        const rlimit now{bytes, before_.rlim_max};
+        ::setrlimit(RLIMIT_FSIZE, &now);
+    }
+    ~SizeLimit() {
+        ::setrlimit(RLIMIT_FSIZE, &before_);
+        std::signal(SIGXFSZ, signal_);
+    }
+
+private:
+    rlimit before_{};
+    void (*signal_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+};
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(audit_log, AuditFixture)
+
+BOOST_AUTO_TEST_CASE(a_file_that_only_grows_and_nobody_else_reads) {
+    test::write_file(file, "{\"event\":\"old\"}\n");
+    ::chmod(file.c_str(), 0644);
+    {
+        AuditOptions options;
+        options.fsync = true;
+        AuditLog log(file, options);
+        log.write(event("one"));
+    }
+    AuditLog(file).write(event("two"));
+    const auto all = records(file);
+    BOOST_TEST_REQUIRE(all.size() == 3u);
+    BOOST_TEST(text(all[0], "event") == "old");
+    BOOST_TEST(text(all[2], "event") == "two");
+    BOOST_TEST(text(all[1], "time").size() == std::string_view("2026-01-01T00:00:00.000Z").size());
+    struct stat status {};
+    BOOST_TEST(::stat(file.c_str(), &status) == 0);
+    BOOST_TEST((status.st_mode & 0777) == 0600u);
+}
+
+BOOST_AUTO_TEST_CASE(not_in_the_workspace_nor_through_a_link) {
+    const auto refused = [&](const std::filesystem::path& path, AuditOptions options, errc code) {
+        BOOST_CHECK_EXCEPTION(AuditLog(path, options), Error, [&](const Error& error) { return error.code() == code; });
+    };
+    AuditOptions options;
+    options.workspace = directory.path();
+    refused(file, options, errc::bad_config);
+    std::filesystem::create_directory(directory.path() / "sub");
+    refused(directory.path() / "sub" / "a", options, errc::bad_config);
+    refused(directory.path() / "sub" / ".." / "a", options, errc::bad_config);
+    options.workspace = directory.path() / "sub";
+    AuditLog beside(file, options);
+    std::filesystem::create_directory_symlink(directory.path() / "sub", directory.path() / "link");
+    refused(directory.path() / "link" / "a", options, errc::bad_config);
+    std::filesystem::create_symlink(file, directory.path() / "other");
+    refused(directory.path() / "other", {}, errc::io_error);
+    refused(directory.path() / "absent" / "a", {}, errc::io_error);
+    options.inside_workspace = true;
+    AuditLog inside(directory.path() / "sub" / "a", options);
+}
+
+BOOST_AUTO_TEST_CASE(secrets_are_masked_by_name_and_by_value) {
+    for (const char* name : {"password", "db_password", "apiKey", "api_key", "X-Auth-Token", "Authorization", "KEY", "client-secret", "myToken"})
+        BOOST_TEST(detail::names_a_secret(name), name);
+    for (const char* name : {"path", "monkey", "keyboard", "tokens", "max_tokens", "author", "passage", ""})
+        BOOST_TEST(!detail::names_a_secret(name), name);
+    secrets.add("s3cr3t-value");
+    ToolCall made = call();
+    made.arguments["password"] = "hunter2";
+    made.arguments["nested"] = json::parse(R"([{"token": {"a": 1}, "text": "with s3cr3t-value inside", "key": null}])");
+    made.arguments["s3cr3t-value"] = 1;
+    made.arguments["long"] = std::string(100'000, 'x');
+    {
+        const auto log = std::make_shared<AuditLog>(file);
+        AuditedCall audited(log, made, secrets, 3);
+        Decision decision(Verdict::allow, "because s3cr3t-value");
+        decision.by = "rules: rule 1";
+        audited.decided(decision);
+        audited.ended("error", "s3cr3t-value is wrong");
+    }
+    const auto text_of_file = test::read_file(file);
+    BOOST_TEST(text_of_file.find("s3cr3t") == std::string::npos);
+    BOOST_TEST(text_of_file.find("hunter2") == std::string::npos);
+    BOOST_TEST(text_of_file.size() < 20'000u);
+    const auto all = records(file);
+    BOOST_TEST_REQUIRE(all.size() == 2u);
+    const auto& arguments = all[0].at("arguments").as_object();
+    BOOST_TEST(text(arguments, "password") == "[hidden]");
+    BOOST_TEST(json::serialize(arguments.at("nested")) == R"([{"token":"[hidden]","text":"with [hidden] inside","key":null}])");
+    BOOST_TEST(text(arguments, "path") == "/x");
+    BOOST_TEST(text(all[0], "verdict") == "allow");
+    BOOST_TEST(text(all[0], "by") == "rules: rule 1");
+    BOOST_TEST(text(all[0], "origin") == "mcp");
+    BOOST_TEST(all[0].at("execution").to_number<int>() == 3);
+    BOOST_TEST(all[0].at("call") == all[1].at("call"));
+    BOOST_TEST(text(all[1], "outcome") == "error");
+    BOOST_TEST(all[1].at("duration_ms").is_number());
+}
+
+BOOST_AUTO_TEST_CASE(arguments_without_bounds_leave_their_size_and_hash) {
+    ToolCall made = call();
+    json::array many;
+    for (int i = 0; i < 100'000; ++i) many.emplace_back(i);
+    made.arguments["many"] = many;
+    AuditedCall(std::make_shared<AuditLog>(file), made, secrets, 0).decided(Decision(Verdict::deny));
+    const auto all = records(file);
+    BOOST_TEST(all.at(0).at("arguments").as_object().contains("sha256"));
+    BOOST_TEST(test::read_file(file).size() < 1000u);
+}
+
+BOOST_AUTO_TEST_CASE(every_call_leaves_its_end) {
+    const auto log = std::make_shared<AuditLog>(file);
+    { AuditedCall(log, call(), secrets, 0); }
+    { AuditedCall(log, call(), secrets, 0).failed("no such tool"); }
+    { AuditedCall(log, call(), secrets, 0).decided(Decision(Verdict::allow)); }
+    {
+        AuditedCall audited(log, call(), secrets, 0);
+        audited.decided(Decision(Verdict::allow));
+        audited.failed("the server died");
+    }
+    { AuditedCall(nullptr, call(), secrets, 0).decided(Decision(Verdict::allow)); }
+    const auto all = records(file);
+    BOOST_TEST_REQUIRE(all.size() == 6u);
+    BOOST_TEST(text(all[0], "reason") == "withdrawn before it was decided");
+    BOOST_TEST(text(all[1], "reason") == "no such tool");
+    BOOST_TEST(text(all[1], "by") == "tool server");
+    BOOST_TEST(text(all[3], "outcome") == "withdrawn");
+    BOOST_TEST(text(all[5], "outcome") == "failed");
+    BOOST_TEST(text(all[5], "error") == "the server died");
+}
+
+BOOST_AUTO_TEST_CASE(executions_leave_the_hash_of_their_code_and_the_code_if_wanted) {
+    AuditLog log(file);
+    audit_execution(log, "s", 7, "print(1)");
+    AuditOptions options;
+    options.code_text = true;
+    AuditLog whole(file, options);
+    audit_execution(whole, "s", 8, "print(1)");
+    const auto all = records(file);
+    BOOST_TEST(text(all.at(0), "code_sha256") == detail::sha256_hex("print(1)"));
+    BOOST_TEST(text(all.at(0), "code_sha256").size() == 64u);
+    BOOST_TEST(!all.at(0).contains("code"));
+    BOOST_TEST(text(all.at(1), "code") == "print(1)");
+}
+
+BOOST_AUTO_TEST_CASE(a_full_disk_stops_calls_and_loses_no_record) {
+    const auto log = std::make_shared<AuditLog>(file);
+    log->write(event("first"));
+    AuditedCall running(log, call(), secrets, 0);
+    running.decided(Decision(Verdict::allow));
+    {
+        const SizeLimit full(std::filesystem::file_size(file) + 20);  // a part of a line still fits
+        AuditedCall refused(log, call(), secrets, 0);
+        BOOST_CHECK_EXCEPTION(refused.decided(Decision(Verdict::allow)), Error,
+                              [](const Error& error) { return error.code() == errc::io_error; });
+        BOOST_CHECK_THROW(running.ended("ok"), Error);
+        BOOST_CHECK_THROW(log->write(event("later")), Error);
+    }
+    log->write(event("last"));
+    std::vector<std::string> events;
+    for (const auto& record : records(file)) events.emplace_back(text(record, "event"));
+    // `refused` was recorded as allowed, and as withdrawn when it ended.
+    const std::vector<std::string> expected = {"first", "call", "call", "result", "result", "later", "last"};
+    BOOST_TEST(std::is_permutation(events.begin(), events.end(), expected.begin(), expected.end()));
+    BOOST_TEST(events.back() == "last");
+}
+
+BOOST_AUTO_TEST_CASE(by_option_a_full_disk_is_a_warning) {
+    std::string warned;
+    Logger logger;
+    logger.write = [&](LogLevel, std::string_view line) { warned = line; };
+    AuditOptions options;
+    options.stop_on_failure = false;
+    AuditLog log("/dev/full", options, logger);
+    log.write(event("lost"));
+    BOOST_TEST(warned.find("/dev/full cannot be written: No space left") != std::string::npos, warned);
+    BOOST_CHECK_THROW(AuditLog("/dev/full").write(event("kept")), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
