@@ -32,16 +32,19 @@
 
 namespace ipybox {
 
+// A tool that got a module.
 struct GeneratedTool {
     std::string tool;    // the name on the wire
     std::string module;  // the Python module
 };
 
+// A tool, and why it has no module or an untyped one.
 struct SkippedTool {
     std::string tool;
     std::string reason;
 };
 
+// The Python package of one server, in memory.
 struct GeneratedPackage {
     std::map<std::string, std::string> files;  // file name -> UTF-8 text
     std::vector<GeneratedTool> tools;          // sorted by tool name
@@ -1412,6 +1415,7 @@ inline bool write_package(const detail::PackageRoot& root, std::string_view serv
     return true;
 }
 
+// The same; root_dir is made when it is absent.
 inline bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
                           const GeneratedPackage& package) {
     check_server_name(server_name);

@@ -29,6 +29,7 @@ inline PolicyList checked_members(PolicyList members, const char* name) {
 // The first member that does not pass decides. Throws errc::bad_config for an empty list.
 class FirstMatch final : public ApprovalPolicy {
 public:
+    // members: asked in this order, each only if those before it passed.
     explicit FirstMatch(PolicyList members)
         : members_(detail::checked_members(std::move(members), "first_match")) {}
 
@@ -47,6 +48,7 @@ private:
 // Any denial denies; passes if none denies and any passes; else allows.
 class AllOf final : public ApprovalPolicy {
 public:
+    // members: asked in this order until one denies.
     explicit AllOf(PolicyList members)
         : members_(detail::checked_members(std::move(members), "all_of")) {}
 
@@ -67,6 +69,7 @@ private:
 // Any allowance allows; else any denial denies; else passes.
 class AnyOf final : public ApprovalPolicy {
 public:
+    // members: asked in this order until one allows.
     explicit AnyOf(PolicyList members)
         : members_(detail::checked_members(std::move(members), "any_of")) {}
 

@@ -7,8 +7,11 @@
 
 namespace ipybox {
 
+// Where a call comes from: a tool of an MCP server, !cmd, %%bash, install_package, or
+// register_mcp_server.
 enum class CallOrigin { mcp, shell, shell_magic, package, registration };
 
+// As in policies and the audit log.
 constexpr std::string_view to_string(CallOrigin origin) noexcept {
     switch (origin) {
         case CallOrigin::mcp: return "mcp";
@@ -34,8 +37,10 @@ struct ToolCall {
 
 enum class Verdict { pass, allow, deny };  // pass: not mine to judge
 
+// What a policy says about one call.
 struct Decision {
     Decision() = default;
+    // reason: see below.
     Decision(Verdict answer, std::string why = {}) : verdict(answer), reason(std::move(why)) {}
 
     Verdict verdict = Verdict::pass;
@@ -44,6 +49,7 @@ struct Decision {
     std::string by;             // who decided, for the audit log: a rule, a person, a program
 };
 
+// Judges calls. Made by a plugin or by the application; combined as approval.hpp does.
 class ApprovalPolicy {
 public:
     virtual ~ApprovalPolicy() = default;

@@ -34,6 +34,7 @@ inline Clock::time_point deadline_after(Duration limit) {
 // Completes with (error_code, …) instead of throwing.
 inline constexpr auto as_result = asio::as_tuple(asio::use_awaitable);
 
+// Returns at `time`, or earlier when the coroutine is cancelled.
 inline awaitable<void> sleep_until(Clock::time_point time) {
     asio::steady_timer timer(co_await asio::this_coro::executor, time);
     co_await timer.async_wait(as_result);
@@ -53,10 +54,12 @@ inline awaitable<bool> ends_first(awaitable<void> work, awaitable<void> other) {
 // cannot be lost, because both run on the same thread without suspension between them.
 class Event {
 public:
+    // executor: of the thread that notifies and waits.
     explicit Event(asio::any_io_executor executor) : executor_(std::move(executor)) {}
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
 
+    // Wakes all who wait now; who waits later is not woken.
     void notify() {
         for (auto* timer : waiting_) timer->cancel();
     }

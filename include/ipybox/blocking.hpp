@@ -22,8 +22,10 @@ public:
     // before returning or later, from any thread.
     using EventHandler = std::function<void(ExecutionEvent&)>;
 
+    // With the plugins that PluginRegistry::standard() finds. Throws what CodeExecutor's constructor does.
     explicit BlockingCodeExecutor(CodeExecutorOptions options)
         : BlockingCodeExecutor(PluginRegistry::standard(), std::move(options)) {}
+    // With the plugins of a registry of the caller's.
     BlockingCodeExecutor(PluginRegistry registry, CodeExecutorOptions options)
         : registry_(std::move(registry)), work_(asio::make_work_guard(context_)) {
         executor_ = std::make_unique<CodeExecutor>(context_.get_executor(), registry_, std::move(options));
@@ -40,10 +42,14 @@ public:
         thread_.join();
     }
 
+    // Starts the kernel.
     void start() { wait(executor_->start()); }
+    // Ends the kernel and the MCP servers.
     void stop() { wait(executor_->stop()); }
+    // A new kernel; the state of the old one is lost.
     void reset() { wait(executor_->reset()); }
 
+    // Runs code to its end. What the policy would ask is answered with yes; denials stand.
     CodeExecutionResult execute(std::string code, Duration timeout = std::chrono::seconds(120)) {
         return wait(executor_->execute(std::move(code), timeout));
     }
@@ -64,13 +70,16 @@ public:
         }
     }
 
+    // Interrupts the running execution, if any; its result says cancelled.
     void cancel() {
         asio::post(context_, [this] { executor_->cancel(); });
     }
 
+    // Makes an MCP server callable by name. Throws errc::bad_config.
     void register_server(const std::string& name, const json::object& params) {
         wait(do_register(name, params));
     }
+    // Registers the server and writes its Python API to root_dir/<name>. Returns the tools' names.
     std::vector<std::string> generate_mcp_sources(const std::string& name, const json::object& params,
                                                   const std::filesystem::path& root_dir = "mcptools") {
         return wait(executor_->generate_mcp_sources(name, params, root_dir));

@@ -55,6 +55,7 @@ public:
             throw;
         }
     }
+    // The other one removes nothing then.
     Cgroup(Cgroup&& other) noexcept
         : path_(std::exchange(other.path_, {})),
           entrance_(std::move(other.entrance_)),

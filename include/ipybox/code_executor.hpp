@@ -35,6 +35,7 @@
 
 namespace ipybox {
 
+// What an executor is made of, and its limits.
 struct CodeExecutorOptions {
     // Plugins and their configuration.
     std::string sandbox = "bubblewrap";
@@ -94,6 +95,7 @@ struct CodeExecutionResult {
     std::vector<json::object> displays;             // full MIME bundles, in order
     std::string error;                              // Python's traceback, or what happened and what to do
 
+    // Whether the code ran to its end.
     bool ok() const noexcept { return status == Status::ok; }
     // This result, or Error: code_failed, timed_out, cancelled, kernel_died, output_limit.
     const CodeExecutionResult& value() const {
@@ -108,12 +110,16 @@ struct CodeExecutionResult {
 // once the call was withdrawn. accept() and reject() may be called from any thread.
 class ApprovalRequest {
 public:
+    // What is called, as code in the kernel wrote it: escape it before a person sees it.
     const std::string& server_name() const noexcept { return state_->call.server; }
     const std::string& tool_name() const noexcept { return state_->call.tool; }
     const json::object& tool_args() const noexcept { return state_->call.arguments; }
+    // All that is known of the call, the tool's annotations and schema included.
     const ToolCall& call() const noexcept { return state_->call; }
 
+    // Lets the call happen.
     void accept() const { answer(Decision(Verdict::allow)); }
+    // Refuses it; the code gets an ApprovalRejectedError with the reason.
     void reject(std::string reason = {}) const { answer(Decision(Verdict::deny, std::move(reason))); }
 
     // server.tool(k='v', …) on one line, safe to show on a terminal.
@@ -221,6 +227,7 @@ public:
             run_->abandoned = true;
             cancel();
         }
+        // What was moved from cancels nothing.
         Execution(Execution&&) noexcept = default;
         Execution& operator=(Execution&&) = delete;
 
@@ -230,6 +237,8 @@ public:
         std::shared_ptr<Run> run_;
     };
 
+// Makes the plugins, starts nothing. executor: of an io_context that one thread runs. Throws
+// Error: bad_argument, bad_config, no_such_plugin, bad_plugin.
     CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry, CodeExecutorOptions options)
         : session_(std::make_shared<Session>(std::move(executor), registry, std::move(options))) {
         session_->prepare(session_);
@@ -323,6 +332,7 @@ public:
         co_return co_await session->install_package(std::move(package), timeout);
     }
 
+    // The workspace as an absolute path without links.
     const std::filesystem::path& workspace() const noexcept { return session_->workspace; }
 
 private:

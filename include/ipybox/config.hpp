@@ -107,6 +107,7 @@ public:
         std::sort(values_.begin(), values_.end(),
                   [](const auto& a, const auto& b) { return a.size() > b.size(); });
     }
+    // The text with [hidden] in the place of each secret.
     std::string hide(std::string text) const {
         for (const auto& value : values_)
             for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += 8)
@@ -121,7 +122,9 @@ private:
 // Looks ${NAME} up: the environment of this process first, then `variables`.
 class VariableSource {
 public:
+    // variables: what a .env file says.
     explicit VariableSource(Variables variables = {}) : variables_(std::move(variables)) {}
+    // The variable's value; absent when it is set nowhere.
     std::optional<std::string> find(const std::string& name) const {
         if (const char* value = std::getenv(name.c_str())) return std::string(value);
         const auto found = variables_.find(name);

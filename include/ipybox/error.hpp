@@ -63,6 +63,7 @@ struct ErrorCategory final : boost::system::error_category {
 inline constexpr ErrorCategory error_category{};
 }  // namespace detail
 
+// How errc becomes an error_code.
 inline boost::system::error_code make_error_code(errc code) noexcept {
     return {static_cast<int>(code), detail::error_category};
 }
@@ -71,11 +72,15 @@ inline boost::system::error_code make_error_code(errc code) noexcept {
 // what happened and what to do about it. what() is "<detail> (<kind>)".
 class Error : public boost::system::system_error {
 public:
+    // For codes of other categories, such as those of the system.
     Error(boost::system::error_code code, std::string detail)
         : system_error(code), detail_(std::move(detail)), what_(detail_ + " (" + code.message() + ")") {}
+    // detail: a sentence for a person: what happened, and the remedy.
     Error(errc code, std::string detail) : Error(make_error_code(code), std::move(detail)) {}
 
+    // The sentence alone.
     const std::string& detail() const noexcept { return detail_; }
+    // The sentence and the kind of failure.
     const char* what() const noexcept override { return what_.c_str(); }
 
 private:

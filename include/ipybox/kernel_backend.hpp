@@ -13,6 +13,7 @@
 
 namespace ipybox {
 
+// What to start.
 struct KernelSpec {
     std::filesystem::path python;       // interpreter that has ipykernel
     SandboxPolicy policy;               // view, environment and working directory of the kernel
@@ -22,11 +23,13 @@ struct KernelSpec {
     Logger logger;
 };
 
+// One cell.
 struct ExecuteRequest {
     std::string code;
     bool silent = false;                // no output, no effect on Out and history
 };
 
+// Text that the cell printed.
 struct Stream {
     bool is_stderr = false;
     std::string text;
@@ -37,11 +40,13 @@ struct Display {
     json::object data;
     json::object metadata;
 };
+// The exception that ended the cell.
 struct PythonError {
     std::string name;
     std::string value;
     std::string traceback;              // lines joined by "\n", as the kernel sent it
 };
+// The end of an execution.
 struct Done {
     bool ok = true;                     // false after PythonError or an abort
 };
@@ -67,6 +72,7 @@ public:
     virtual bool alive() const noexcept = 0;
 };
 
+// Starts kernels. A plugin.
 class KernelBackend {
 public:
     virtual ~KernelBackend() = default;

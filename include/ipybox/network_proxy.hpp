@@ -40,6 +40,7 @@ struct NetworkDecision {
     std::string reason;
 };
 
+// What a proxy lets through, and its limits.
 struct NetworkProxyOptions {
     // Rules are HOST or *.HOST, either with :PORT, else for every port. The deny list wins. Any
     // mode but allow_list allows nothing, and so does an empty list.

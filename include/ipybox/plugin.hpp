@@ -58,6 +58,7 @@ struct Host {
 template <class Interface>
 using Factory = std::unique_ptr<Interface> (*)(Host& host, const json::object& config);
 
+// What a plugin says of itself. Constant: it is read before any code of the plugin runs.
 struct Plugin {
     // Read and checked before anything else: these two stay first for ever.
     const char* abi = detail::abi_tag;

@@ -42,6 +42,7 @@ struct Identity {
     gid_t group;
 };
 
+// What to run, and how.
 struct SpawnRequest {
     std::vector<std::string> argv;           // argv[0] is an absolute path
     std::map<std::string, std::string> env;  // exact

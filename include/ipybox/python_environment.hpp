@@ -15,6 +15,7 @@
 
 namespace ipybox {
 
+// What an interpreter says of itself.
 struct PythonEnvironment {
     std::filesystem::path executable;             // as configured, its directory without links
     std::string version;                          // "3.11.2"

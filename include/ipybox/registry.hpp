@@ -26,6 +26,7 @@ namespace ipybox {
 // thread-safe; one registry may serve several executors of one thread.
 class PluginRegistry {
 public:
+    // A plugin, and where it was found.
     struct Entry {
         const Plugin* plugin;
         std::filesystem::path file;   // the program itself for a plugin that is linked in

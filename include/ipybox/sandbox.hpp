@@ -15,6 +15,7 @@
 
 namespace ipybox {
 
+// Which hosts a process may reach.
 struct NetworkPolicy {
     enum class Mode { none, allow_list, full };
     Mode mode = Mode::none;
@@ -81,6 +82,7 @@ struct Capabilities {
     std::string problem;              // why not, and the remedy; empty when all is well
 };
 
+// How a process ended.
 struct ExitStatus {
     int code = 0;                     // exit code, or 128 + signal
     bool signalled = false;
@@ -107,9 +109,11 @@ public:
     virtual awaitable<std::optional<ExitStatus>> wait(Clock::time_point deadline) = 0;
     // Standard streams; only when launched with Stdio::pipes.
     virtual asio::writable_pipe& input() = 0;
+    // The other one; it is for the caller to read.
     virtual asio::readable_pipe& output() = 0;
     // The newest lines (at most 8 KiB) of standard error and, without pipes, standard output.
     virtual std::string output_tail() const = 0;
+    // Of the whole tree, where a cgroup measures it; of the outermost process elsewhere.
     virtual Statistics statistics() const noexcept = 0;
     // SIGINT to the command itself, inside whatever wraps it.
     virtual void interrupt() noexcept = 0;
@@ -121,6 +125,7 @@ public:
 
 enum class Stdio { tail, pipes };  // tail: standard input empty, output kept as a tail
 
+// Starts processes that are confined. A plugin.
 class Sandbox {
 public:
     virtual ~Sandbox() = default;

@@ -28,6 +28,7 @@
 
 namespace ipybox {
 
+// Limits of a tool server.
 struct ToolServerOptions {
     Duration approval_timeout = std::chrono::seconds(60);   // zero: unlimited
     Duration connect_timeout = std::chrono::seconds(30);    // to start an MCP server
@@ -100,11 +101,13 @@ public:
     void begin_execution() { state_->active = true; }
     // The number of the execution in audit records.
     unsigned long execution() const noexcept { return state_->execution; }
+    // The other one of the two.
     void end_execution() {
         state_->active = false;
         ++state_->execution;
         state_->withdrawn.notify();
     }
+    // Whether calls are accepted now.
     bool execution_active() const noexcept { return state_->active; }
 
     // Withdraws every call and stops every MCP server; they start again on their next use.
