@@ -47,11 +47,11 @@ struct Host {
     asio::any_io_executor executor;
     Logger logger;
     // Puts a call before the people or programs that can answer; denies when there are none.
-    std::function<awaitable<Decision>(ToolCall)> ask;
+    std::function<awaitable<Decision>(ToolCall)> ask = nullptr;
     // Sends a person (or a headless test) to an authorization page and returns the address they
     // were redirected to, if they hand it over; runs until cancelled when that reaches this machine
     // without them. An empty address, or no function: nobody is there.
-    std::function<awaitable<std::string>(std::string url)> browse;
+    std::function<awaitable<std::string>(std::string url)> browse = nullptr;
 };
 
 // Called with a configuration that fits config_schema. May throw Error.
