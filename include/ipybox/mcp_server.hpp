@@ -17,8 +17,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/json/serialize.hpp>
+#include <charconv>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <ipybox/async.hpp>

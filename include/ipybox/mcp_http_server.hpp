@@ -1,0 +1,1162 @@
+#pragma once
+// Serves an McpServer over HTTP (MCP "Streamable HTTP"): legacy clients with sessions and resumable
+// streams (2025-03-26 to 2025-11-25) and modern ones without (2026-07-28), at one address.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/json/parse.hpp>
+#include <filesystem>
+#include <ipybox/detail/event_backlog.hpp>
+#include <ipybox/detail/sse.hpp>
+#include <ipybox/mcp_server.hpp>
+
+namespace ipybox {
+
+struct McpHttpOptions {
+    std::string path = "/mcp";
+    // Names under which clients may address the server, besides localhost, 127.0.0.1 and [::1];
+    // "*": any. Requests for another host are refused before their body is read: a web page could
+    // otherwise reach a server on the visitor's machine.
+    std::vector<std::string> allowed_hosts;
+    // Web pages that may use it, "https://app.example", besides those of the same machine.
+    std::vector<std::string> allowed_origins;
+    // Who presents one of these as bearer token may use the server; each is a principal of its
+    // own. Empty: everybody may who reaches it.
+    std::vector<std::string> tokens;
+    // Members of the protected-resource metadata (RFC 9728): authorization_servers,
+    // scopes_supported, resource_name. `resource` is derived from the request unless given here.
+    json::object resource_metadata;
+    std::size_t max_header = std::size_t{32} << 10;     // bytes of a request's head
+    std::size_t max_buffered = std::size_t{256} << 20;  // bytes of all bodies being received
+    std::size_t max_connections = 16'384;
+    std::size_t max_sessions = 1'000;
+    std::size_t max_batch = 100;                       // messages in a batch (2025-03-26)
+    std::size_t max_stream = std::size_t{1} << 20;     // bytes unsent, or kept for a resumption
+    std::size_t max_replay = std::size_t{4} << 20;     // bytes kept for all streams of a session
+    Duration session_idle = std::chrono::minutes(30);  // without a request or an open stream
+    Duration replay_time = std::chrono::minutes(5);    // how long an ended stream can be resumed
+    Duration connection_idle = std::chrono::seconds(75);
+    Duration request_timeout = std::chrono::seconds(60);  // from a request's first byte to its last
+    Duration write_timeout = std::chrono::seconds(60);    // for a client that does not read
+    Duration keep_alive = std::chrono::seconds(15);       // between signs of life on a quiet stream
+    std::chrono::milliseconds retry{1000};  // after which clients come back to a stream
+};
+
+namespace detail {
+struct HttpListener;
+}
+
+// Any number of listeners for one McpServer, on its executor. The McpServer must outlive it.
+class McpHttpServer {
+public:
+    explicit McpHttpServer(McpServer& server, McpHttpOptions options = {});
+    ~McpHttpServer();
+    McpHttpServer(const McpHttpServer&) = delete;
+    McpHttpServer& operator=(const McpHttpServer&) = delete;
+
+    // host: an address or "localhost"; port 0: any. Returns the port. Throws errc::io_error, and
+    // errc::bad_argument for an address others can reach while options.allowed_hosts is empty.
+    unsigned short listen(const std::string& host, unsigned short port);
+    // A Unix socket of mode 0600; the path must not exist. Throws errc::io_error.
+    void listen(const std::filesystem::path& path);
+    // Closes listeners and connections; sessions end with the McpServer or when they are idle.
+    void stop();
+
+    std::size_t connections() const noexcept;
+
+private:
+    std::shared_ptr<detail::HttpListener> state_;
+};
+
+namespace detail {
+
+class HttpStream;
+
+// What HTTP keeps for a legacy session.
+struct HttpSession {
+    std::map<std::uint64_t, std::shared_ptr<HttpStream>> streams;  // that can be resumed
+    std::uint64_t last_stream = 0;
+    std::size_t max_replay = 0;
+    void trim();
+};
+
+// The answer to one POST: a JSON object if nothing comes before it, else a stream of events. Or
+// the stream of a legacy session for what belongs to no request.
+class HttpStream final : public McpOutlet, public std::enable_shared_from_this<HttpStream> {
+public:
+    struct Style {
+        bool resumable = false;  // events have ids and are kept
+        bool primed = false;     // the stream begins with an event that has only an id
+        std::chrono::milliseconds retry{1000};
+    };
+    HttpStream(const asio::any_io_executor& executor, std::size_t limit, Style style,
+               const std::shared_ptr<HttpSession>& home)
+        : changed(executor), backlog_(limit, style.resumable), style_(style), home_(home) {}
+
+    bool notify(json::object message) override {
+        if (ended || (standalone && !listened)) return false;
+        std::string data = json::serialize(message);
+        if (backlog_.crowded(data.size())) return false;
+        begin();
+        add(data);
+        return true;
+    }
+    void ask(json::object message) override {
+        if (ended) return;
+        begin();
+        add(json::serialize(message));
+    }
+    void respond(json::object message, unsigned status) override {
+        if (ended) return;
+        if (streaming) {
+            add(json::serialize(message));
+        } else {
+            answers.push_back(std::move(message));
+            answer_status = status;
+        }
+        if (--expected == 0) end();
+        changed.notify();
+    }
+    void abandon() override {
+        if (expected > 1 && !standalone) {
+            --expected;
+        } else {
+            end();
+        }
+        changed.notify();
+    }
+    void close_stream() override {
+        if (!style_.resumable || ended) return;
+        begin();
+        closing = true;
+        changed.notify();
+    }
+
+    // From now on it is a stream of events.
+    void begin() {
+        if (streaming) return;
+        streaming = true;
+        if (style_.resumable) {
+            if (const auto home = home_.lock()) {
+                if (!standalone) number_ = ++home->last_stream;
+                home->streams[number_] = shared_from_this();
+            }
+            if (style_.primed) backlog_.add(sse_event({}, {}, next_id(), style_.retry));
+        }
+        for (const auto& answer : answers) add(json::serialize(answer));
+        answers.clear();
+    }
+    bool pending() const noexcept { return backlog_.pending(); }
+    // Events to send, of about `size` bytes.
+    std::string take(std::size_t size) {
+        std::string text;
+        while (backlog_.pending() && text.size() < size) text += backlog_.take();
+        return text;
+    }
+    void rewind(std::uint64_t event) noexcept { backlog_.rewind(event); }
+    std::size_t size() const noexcept { return backlog_.size(); }
+    void trim(std::size_t limit) { backlog_.trim(limit); }
+
+    Event changed;
+    bool standalone = false, listened = false;  // of the session; some client ever asked for it
+    bool batch = false;                         // answers come as an array
+    bool streaming = false, closing = false, ended = false;
+    std::size_t expected = 1;           // answers still to come
+    std::vector<json::object> answers;  // while it is no stream
+    unsigned answer_status = 200;
+    std::uint64_t reader = 0;  // which connection sends it, counted; a new one takes over
+    bool attached = false;
+    Clock::time_point ended_at = never;
+
+private:
+    void end() {
+        ended = true;
+        ended_at = Clock::now();
+    }
+    std::string next_id() const {
+        return std::to_string(number_) + '-' + std::to_string(backlog_.coming());
+    }
+    void add(const std::string& data) {
+        auto text = sse_event(data, "message", style_.resumable ? next_id() : std::string());
+        backlog_.add(std::move(text));
+        if (const auto home = style_.resumable ? home_.lock() : nullptr) home->trim();
+        changed.notify();
+    }
+
+    EventBacklog backlog_;
+    Style style_;
+    std::weak_ptr<HttpSession> home_;
+    std::uint64_t number_ = 0;
+};
+
+inline void HttpSession::trim() {
+    constexpr std::size_t max_streams = 1000;
+    std::size_t total = 0;
+    for (const auto& [number, stream] : streams) total += stream->size();
+    for (auto at = streams.begin(); at != streams.end();) {
+        const auto& stream = *at->second;
+        if (total <= max_replay && streams.size() <= max_streams) break;
+        if (stream.ended && !stream.pending()) {
+            total -= stream.size();
+            at = streams.erase(at);
+        } else {
+            ++at;
+        }
+    }
+    // Still too much: what clients never fetched goes too, oldest first.
+    for (auto at = streams.begin(); at != streams.end() && total > 2 * max_replay;) {
+        const auto& stream = *at->second;
+        if (stream.ended && !stream.attached) {
+            total -= stream.size();
+            at = streams.erase(at);
+        } else {
+            ++at;
+        }
+    }
+}
+
+using HttpSocket = asio::generic::stream_protocol::socket;
+
+struct HttpConnection {
+    explicit HttpConnection(HttpSocket s) : socket(std::move(s)) {}
+    HttpSocket socket;
+    std::string buffer;                  // received and not yet used
+    Clock::time_point deadline = never;  // when it is closed
+    std::size_t held = 0;                // of max_buffered
+    bool keep_alive = true, chunked = true;
+    std::string cors;  // header lines for the page that asks
+};
+using HttpConnectionPtr = std::shared_ptr<HttpConnection>;
+
+struct HttpListener : std::enable_shared_from_this<HttpListener> {
+    using Request = boost::beast::http::request<boost::beast::http::string_body>;
+    using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+    using Digest = std::array<unsigned char, SHA256_DIGEST_LENGTH>;
+
+    struct Reply {
+        unsigned status = 0;                                           // 0: none yet
+        std::string body, content_type = "application/json", headers;  // lines of headers
+    };
+
+    HttpListener(std::shared_ptr<McpEngine> e, McpHttpOptions o)
+        : engine(std::move(e)),
+          options(std::move(o)),
+          freed(engine->executor),
+          tick(engine->executor) {
+        for (const auto& token : options.tokens) tokens.push_back(digest(token));
+    }
+
+    std::shared_ptr<McpEngine> engine;
+    McpHttpOptions options;
+    std::list<asio::ip::tcp::acceptor> tcp;
+    std::list<asio::local::stream_protocol::acceptor> local;
+    std::list<HttpConnectionPtr> connections;
+    std::vector<Digest> tokens;
+    Event freed, tick;
+    std::size_t buffered = 0;
+    bool closed = false, watching = false;
+
+    void stop() {
+        closed = true;
+        boost::system::error_code ignored;
+        for (auto& one : tcp) one.close(ignored);
+        for (auto& one : local) one.close(ignored);
+        for (const auto& one : connections) one->socket.close(ignored);
+        freed.notify();
+        tick.notify();
+    }
+
+    static Digest digest(std::string_view text) {
+        Digest bytes;
+        SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), bytes.data());
+        return bytes;
+    }
+
+    template <class Acceptor>
+    static awaitable<void> accept(std::shared_ptr<HttpListener> self, Acceptor& acceptor);
+    static awaitable<void> watch_time(std::shared_ptr<HttpListener> self);
+    void sweep();
+    static awaitable<void> serve(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection);
+    static awaitable<bool> read(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+                                Request& request, Reply& reply);
+    static awaitable<bool> answer(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+                                  Request request);
+    static awaitable<bool> write(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+                                 std::string text);
+    static awaitable<bool> send(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+                                Reply reply);
+    static awaitable<bool> pump(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+                                std::shared_ptr<HttpStream> stream, McpCallPtr call);
+    static awaitable<void> stream(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+                                  std::shared_ptr<HttpStream> stream, bool& whole);
+    static awaitable<void> hang_up(HttpConnectionPtr connection);
+    static std::string render(const HttpConnection& connection, const Reply& reply);
+    static Reply answer_of(HttpStream& stream);
+
+    void check_head(HttpConnection& connection, const Request& head, Reply& reply);
+    Reply preflight(const Request& head) const;
+    Reply metadata(const Request& head) const;
+    bool host_allowed(std::string_view host) const;
+    bool origin_allowed(std::string_view origin) const;
+    std::optional<std::string> principal_of(std::string_view authorization) const;
+    SessionPtr find_session(const Request& request, const std::string& principal, Reply& reply);
+    SessionPtr shared_session(const std::string& principal);
+    bool room_for_session();
+    void check_headers(const Request& request, std::string_view method, const json::object& params);
+    std::shared_ptr<HttpStream> make_stream(const SessionPtr& session);
+};
+
+// ---- what may come in ----
+
+inline std::string_view reason_of(unsigned status) {
+    switch (status) {
+        case 200:
+            return "OK";
+        case 202:
+            return "Accepted";
+        case 204:
+            return "No Content";
+        case 400:
+            return "Bad Request";
+        case 401:
+            return "Unauthorized";
+        case 403:
+            return "Forbidden";
+        case 404:
+            return "Not Found";
+        case 405:
+            return "Method Not Allowed";
+        case 406:
+            return "Not Acceptable";
+        case 409:
+            return "Conflict";
+        case 411:
+            return "Length Required";
+        case 413:
+            return "Content Too Large";
+        case 415:
+            return "Unsupported Media Type";
+        case 431:
+            return "Request Header Fields Too Large";
+        case 503:
+            return "Service Unavailable";
+        default:
+            return "Error";
+    }
+}
+
+inline HttpListener::Reply http_error(unsigned status, std::string_view text,
+                                      std::int64_t code = rpc_invalid_request,
+                                      std::string headers = "") {
+    HttpListener::Reply reply;
+    reply.status = status;
+    reply.body = json::serialize(rpc_error(json::value(), code, text));
+    reply.headers = std::move(headers);
+    return reply;
+}
+
+// Whether an Accept header admits a type; one that is absent admits all.
+inline bool accepts(std::string_view header, std::string_view type) {
+    return header.empty() || header.find("*/*") != header.npos ||
+           header.find(type) != header.npos ||
+           header.find(std::string(type.substr(0, type.find('/'))) + "/*") != header.npos;
+}
+
+inline std::string_view without_port(std::string_view host) {
+    if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
+    return host.substr(0, host.find(':'));
+}
+inline bool is_loopback_name(std::string_view host) {
+    const auto name = without_port(host);
+    return same_without_case(name, "localhost") || name == "127.0.0.1" || name == "[::1]";
+}
+
+inline bool HttpListener::host_allowed(std::string_view host) const {
+    if (is_loopback_name(host)) return true;
+    for (const auto& allowed : options.allowed_hosts)
+        if (allowed == "*" || same_without_case(allowed, host) ||
+            same_without_case(allowed, without_port(host)))
+            return true;
+    return false;
+}
+
+inline bool HttpListener::origin_allowed(std::string_view origin) const {
+    for (const auto& allowed : options.allowed_origins)
+        if (allowed == "*" || same_without_case(allowed, origin)) return true;
+    const auto scheme = origin.find("://");
+    if (scheme == origin.npos) return false;
+    const auto name = origin.substr(0, scheme);
+    return (name == "http" || name == "https") && is_loopback_name(origin.substr(scheme + 3));
+}
+
+// Who presents the token; nullopt: nobody we know. Looks at every token, whichever fits.
+inline std::optional<std::string> HttpListener::principal_of(std::string_view authorization) const {
+    if (tokens.empty()) return std::string();
+    constexpr std::string_view scheme = "bearer ";
+    if (authorization.size() < scheme.size() ||
+        !same_without_case(authorization.substr(0, scheme.size()), scheme))
+        return std::nullopt;
+    authorization.remove_prefix(scheme.size());
+    while (authorization.starts_with(' ')) authorization.remove_prefix(1);
+    const Digest given = digest(authorization);
+    bool known = false;
+    for (const auto& token : tokens)
+        known |= CRYPTO_memcmp(token.data(), given.data(), given.size()) == 0;
+    if (!known) return std::nullopt;
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string name;
+    for (std::size_t i = 0; i < 16; ++i) {
+        name += digits[given[i] >> 4];
+        name += digits[given[i] & 15];
+    }
+    return name;
+}
+
+// Sets `reply` when the request is refused, or answered, without looking at its body.
+inline void HttpListener::check_head(HttpConnection& connection, const Request& head,
+                                     Reply& reply) {
+    namespace http = boost::beast::http;
+    const std::string_view host = head[http::field::host], origin = head[http::field::origin];
+    connection.cors.clear();
+    if (head.count(http::field::host) != 1 || !host_allowed(host)) {
+        reply = http_error(403, "this server does not answer for that host; see allowed_hosts");
+        return;
+    }
+    if (head.count(http::field::origin) > 0) {
+        if (head.count(http::field::origin) != 1 || !origin_allowed(origin)) {
+            reply = http_error(
+                403, "this server does not serve pages of that origin; see allowed_origins");
+            return;
+        }
+        connection.cors = "Access-Control-Allow-Origin: " + std::string(origin) +
+                          "\r\nVary: Origin\r\nAccess-Control-Expose-Headers: Mcp-Session-Id, "
+                          "WWW-Authenticate\r\n";
+        if (head.method() == http::verb::options) {
+            reply = preflight(head);
+            return;
+        }
+    }
+    std::string_view target = head.target();
+    target = target.substr(0, target.find('?'));
+    constexpr std::string_view well_known = "/.well-known/oauth-protected-resource";
+    if (!tokens.empty() && head.method() == http::verb::get &&
+        (target == well_known || target == std::string(well_known) + options.path)) {
+        reply = metadata(head);
+        return;
+    }
+    if (target != options.path) {
+        reply = http_error(404, "there is only " + options.path + " here");
+        return;
+    }
+    if (!principal_of(head[http::field::authorization])) {
+        std::string challenge = "WWW-Authenticate: Bearer resource_metadata=\"http://" +
+                                std::string(host) + std::string(well_known) + options.path + "\"";
+        if (head.count(http::field::authorization) > 0) challenge += ", error=\"invalid_token\"";
+        reply = http_error(401, "a valid bearer token is needed", rpc_invalid_request,
+                           challenge + "\r\n");
+        return;
+    }
+    const std::string_view accept = head[http::field::accept];
+    if (head.method() == http::verb::post) {
+        std::string_view type = head[http::field::content_type];
+        type = type.substr(0, type.find(';'));
+        while (type.ends_with(' ')) type.remove_suffix(1);
+        if (!same_without_case(type, "application/json")) {
+            reply = http_error(415, "Content-Type must be application/json");
+        } else if (!accepts(accept, "application/json") || !accepts(accept, "text/event-stream")) {
+            reply = http_error(406, "Accept must list application/json and text/event-stream");
+        }
+    } else if (head.method() == http::verb::get || head.method() == http::verb::delete_) {
+        if (names_modern_version(head["MCP-Protocol-Version"]) ||
+            head.count("Mcp-Session-Id") == 0) {
+            reply = http_error(405, "only POST without a session", rpc_invalid_request,
+                               "Allow: POST, OPTIONS\r\n");
+        } else if (head.method() == http::verb::get && !accepts(accept, "text/event-stream")) {
+            reply = http_error(406, "Accept must list text/event-stream");
+        }
+    } else {
+        reply = http_error(405, "no such method", rpc_invalid_request,
+                           "Allow: GET, POST, DELETE, OPTIONS\r\n");
+    }
+}
+
+inline HttpListener::Reply HttpListener::preflight(const Request& head) const {
+    namespace http = boost::beast::http;
+    Reply reply;
+    reply.status = 204;
+    // Parameters of tools may come as headers of any name.
+    std::string asked(head[http::field::access_control_request_headers]);
+    const bool plain = asked.size() < 4096 && std::all_of(asked.begin(), asked.end(), [](char c) {
+                           return c == ',' || c == ' ' || is_header_token(std::string_view(&c, 1));
+                       });
+    if (!plain || asked.empty())
+        asked =
+            "Content-Type, Accept, Authorization, Mcp-Session-Id, MCP-Protocol-Version, "
+            "Last-Event-ID, Mcp-Method, Mcp-Name";
+    reply.headers =
+        "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
+        "Access-Control-Max-Age: 600\r\nAccess-Control-Allow-Headers: " +
+        asked + "\r\n";
+    return reply;
+}
+
+inline HttpListener::Reply HttpListener::metadata(const Request& head) const {
+    Reply reply;
+    json::object document = options.resource_metadata;
+    if (!document.contains("resource"))
+        document.emplace(
+            "resource",
+            "http://" + std::string(head[boost::beast::http::field::host]) + options.path);
+    if (!document.contains("bearer_methods_supported"))
+        document.emplace("bearer_methods_supported", json::array{"header"});
+    reply.status = 200;
+    reply.body = json::serialize(document);
+    return reply;
+}
+
+// ---- one request ----
+
+inline std::string HttpListener::render(const HttpConnection& connection, const Reply& reply) {
+    std::string text = "HTTP/1.1 " + std::to_string(reply.status) + ' ';
+    text += reason_of(reply.status);
+    text += "\r\n";
+    if (!reply.body.empty()) text += "Content-Type: " + reply.content_type + "\r\n";
+    if (reply.status != 204)
+        text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
+    if (!connection.keep_alive) text += "Connection: close\r\n";
+    text += reply.headers;
+    text += connection.cors;
+    text += "\r\n";
+    text += reply.body;
+    return text;
+}
+
+inline awaitable<bool> HttpListener::write(std::shared_ptr<HttpListener> self,
+                                           HttpConnectionPtr connection, std::string text) {
+    connection->deadline = deadline_after(self->options.write_timeout);
+    auto [error, size] =
+        co_await asio::async_write(connection->socket, asio::buffer(text), as_result);
+    connection->deadline = never;
+    co_return !error;
+}
+
+// Whether the connection serves another request.
+inline awaitable<bool> HttpListener::send(std::shared_ptr<HttpListener> self,
+                                          HttpConnectionPtr connection, Reply reply) {
+    auto text = render(*connection, reply);
+    const bool written = co_await write(self, connection, std::move(text));
+    co_return written && connection->keep_alive;
+}
+
+// False: the connection is over. A reply that is set: the request was not read to its end.
+inline awaitable<bool> HttpListener::read(std::shared_ptr<HttpListener> self,
+                                          HttpConnectionPtr connection, Request& request,
+                                          Reply& reply) {
+    namespace http = boost::beast::http;
+    Parser parser;
+    parser.header_limit(static_cast<std::uint32_t>(self->options.max_header));
+    parser.body_limit(self->engine->options.max_message);
+    parser.eager(true);
+    auto& buffer = connection->buffer;
+    bool head_checked = false;
+    connection->deadline = deadline_after(self->options.connection_idle);
+    if (!buffer.empty()) connection->deadline = deadline_after(self->options.request_timeout);
+    char chunk[16 * 1024];
+    for (;;) {
+        if (!buffer.empty()) {
+            boost::system::error_code error;
+            const std::size_t used = parser.put(asio::buffer(buffer), error);
+            buffer.erase(0, used);
+            const std::size_t held = parser.get().body().size();
+            self->buffered += held - connection->held;
+            connection->held = held;
+            if (parser.is_header_done() && !head_checked) {
+                head_checked = true;
+                connection->keep_alive = parser.get().keep_alive();
+                connection->chunked = parser.get().version() >= 11;
+                self->check_head(*connection, parser.get(), reply);
+                if (reply.status == 0 &&
+                    same_without_case(parser.get()[http::field::expect], "100-continue")) {
+                    std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+                    const auto deadline = connection->deadline;
+                    const bool written = co_await write(self, connection, std::move(go_on));
+                    if (!written) co_return false;
+                    connection->deadline = deadline;
+                }
+            }
+            if (error && error != http::error::need_more && reply.status == 0) {
+                if (error == http::error::body_limit) {
+                    reply = http_error(413, "the request is larger than " +
+                                                std::to_string(self->engine->options.max_message) +
+                                                " bytes");
+                } else if (error == http::error::header_limit) {
+                    reply =
+                        http_error(431, "the request's head is larger than " +
+                                            std::to_string(self->options.max_header) + " bytes");
+                } else {
+                    reply = http_error(400, "not an HTTP/1.1 request: " + error.message());
+                }
+            }
+            if (reply.status == 0 && self->buffered > self->options.max_buffered)
+                reply = http_error(503, "too much is being received at once; try again",
+                                   rpc_internal_error, "Retry-After: 1\r\n");
+            if (parser.is_done() && (!error || error == http::error::need_more)) {
+                request = parser.release();
+                co_return true;
+            }
+            if (reply.status != 0) {
+                // The rest of the body will not be read.
+                connection->keep_alive = false;
+                co_return true;
+            }
+        }
+        auto [error, size] =
+            co_await connection->socket.async_read_some(asio::buffer(chunk), as_result);
+        if (error) co_return false;
+        if (buffer.empty() && !parser.got_some())
+            connection->deadline = deadline_after(self->options.request_timeout);
+        buffer.append(chunk, size);
+    }
+}
+
+inline awaitable<void> HttpListener::serve(std::shared_ptr<HttpListener> self,
+                                           HttpConnectionPtr connection) {
+    const auto place = self->connections.insert(self->connections.end(), connection);
+    struct Leave {
+        HttpListener& self;
+        std::list<HttpConnectionPtr>::iterator place;
+        ~Leave() {
+            self.buffered -= (*place)->held;
+            self.connections.erase(place);
+            self.freed.notify();
+        }
+    } const leave{*self, place};
+    try {
+        bool more = true;
+        while (more && !self->closed) {
+            Request request;
+            Reply reply;
+            const bool alive = co_await read(self, connection, request, reply);
+            connection->deadline = never;
+            if (!alive) break;
+            if (reply.status != 0) {
+                more = co_await send(self, connection, std::move(reply));
+            } else {
+                more = co_await answer(self, connection, std::move(request));
+            }
+            self->buffered -= std::exchange(connection->held, 0);
+        }
+        // What a refused client still sends would otherwise reset the connection before it reads
+        // why.
+        boost::system::error_code ignored;
+        connection->socket.shutdown(HttpSocket::shutdown_send, ignored);
+        char rest[4096];
+        connection->deadline = Clock::now() + std::chrono::seconds(2);
+        for (int i = 0; i < 64 && !self->closed && !connection->keep_alive; ++i) {
+            auto [error, size] =
+                co_await connection->socket.async_read_some(asio::buffer(rest), as_result);
+            if (error) break;
+        }
+    } catch (const std::exception& error) {
+        self->engine->options.logger(LogLevel::warning,
+                                     std::string("MCP over HTTP: ") + error.what());
+    }
+}
+
+// ---- sessions ----
+
+inline bool HttpListener::room_for_session() {
+    if (engine->sessions.size() < options.max_sessions) return true;
+    SessionPtr oldest;
+    for (const auto& [id, session] : engine->sessions)
+        if (session->busy == 0 && session->transport &&
+            (!oldest || session->last_used < oldest->last_used))
+            oldest = session;
+    if (!oldest || Clock::now() - oldest->last_used < std::chrono::minutes(1)) return false;
+    engine->end(oldest);
+    return true;
+}
+
+// The session a legacy request names; else sets `reply`.
+inline SessionPtr HttpListener::find_session(const Request& request, const std::string& principal,
+                                             Reply& reply) {
+    const std::string_view spoken = request["MCP-Protocol-Version"], id = request["Mcp-Session-Id"];
+    if (!spoken.empty() && !is_legacy_version(spoken)) {
+        reply =
+            http_error(400, "unsupported MCP-Protocol-Version \"" + excerpt(spoken, 100) + "\"");
+        return nullptr;
+    }
+    if (id.empty()) {
+        reply = http_error(400, "no session: Mcp-Session-Id is missing; begin with initialize");
+        return nullptr;
+    }
+    const auto found = engine->sessions.find(id);
+    if (found == engine->sessions.end() || !found->second->transport ||
+        found->second->principal != principal) {
+        reply = http_error(404, "session not found; begin with initialize");
+        return nullptr;
+    }
+    return found->second;
+}
+
+// That of all modern requests of one principal.
+inline SessionPtr HttpListener::shared_session(const std::string& principal) {
+    const std::string id = "modern " + principal;
+    if (const auto found = engine->sessions.find(id); found != engine->sessions.end())
+        return found->second;
+    return engine->open_session(id, principal, true);
+}
+
+inline std::shared_ptr<HttpStream> HttpListener::make_stream(const SessionPtr& session) {
+    HttpStream::Style style;
+    style.resumable = !session->modern;
+    style.primed = !session->modern && session->protocol_version >= "2025-11-25";
+    style.retry = options.retry;
+    return std::make_shared<HttpStream>(engine->executor, options.max_stream, style,
+                                        std::static_pointer_cast<HttpSession>(session->transport));
+}
+
+// Throws what a modern request is answered whose headers and body do not say the same.
+inline void HttpListener::check_headers(const Request& request, std::string_view method,
+                                        const json::object& params) {
+    const auto mismatch = [](std::string_view header, std::string_view why) {
+        return McpError(rpc_header_mismatch,
+                        "header mismatch: " + std::string(header) + ' ' + std::string(why));
+    };
+    const auto the = [&](std::string_view header) {
+        const std::size_t count = request.count(std::string(header));
+        if (count == 0) throw mismatch(header, "is missing");
+        if (count > 1) throw mismatch(header, "comes more than once");
+        return std::string_view(request[std::string(header)]);
+    };
+    const auto* meta = object_of(params, "_meta");
+    if (meta == nullptr) throw McpError(rpc_invalid_params, "the request has no _meta");
+    const auto spoken = string_of(*meta, meta_version);
+    if (!spoken.empty() && the("MCP-Protocol-Version") != spoken)
+        throw mismatch("MCP-Protocol-Version", "does not match the request's _meta");
+    McpEngine::check_modern(*meta);
+    if (the("Mcp-Method") != method)
+        throw mismatch("Mcp-Method", "does not match the request's method");
+    const bool by_uri = method == "resources/read";
+    if (!by_uri && method != "tools/call" && method != "prompts/get") return;
+    const auto name = string_of(params, by_uri ? "uri" : "name");
+    const auto said = decode_header_value(the("Mcp-Name"));
+    if (!said || *said != name) throw mismatch("Mcp-Name", "does not match the request's params");
+    if (method != "tools/call") return;
+    const auto tool = engine->find_tool(name);
+    if (!tool) return;
+    const auto* given = object_of(params, "arguments");
+    const json::object arguments =
+        given != nullptr && !tool->mirrored.empty() ? *given : json::object();
+    for (const auto& parameter : tool->mirrored) {
+        const std::string header = "Mcp-Param-" + parameter.name;
+        const std::size_t count = request.count(header);
+        const std::string_view value = request[header];
+        if (count > 1 || !mirrors(parameter, arguments, count == 0 ? nullptr : &value))
+            throw mismatch(header, "does not match the argument");
+    }
+}
+
+// ---- answering ----
+
+inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
+                                            HttpConnectionPtr connection, Request request) {
+    namespace http = boost::beast::http;
+    auto& engine = *self->engine;
+    const auto principal = self->principal_of(request[http::field::authorization]).value_or("");
+    Reply reply;
+    std::shared_ptr<HttpStream> stream;
+    McpCallPtr call;
+    SessionPtr session;
+    if (request.method() != http::verb::post) {
+        session = self->find_session(request, principal, reply);
+        if (session && request.method() == http::verb::delete_) {
+            engine.end(session);
+            reply.status = 204;
+        } else if (session) {
+            session->last_used = Clock::now();
+            const auto home = std::static_pointer_cast<HttpSession>(session->transport);
+            const std::string_view last = request["Last-Event-ID"];
+            if (last.empty()) {
+                stream = std::static_pointer_cast<HttpStream>(session->outlet);
+                if (stream->attached) {
+                    stream.reset();
+                    reply = http_error(409, "this session's stream is open on another connection");
+                } else {
+                    stream->begin();
+                }
+            } else {
+                std::uint64_t number = 0, event = 0;
+                const char* const end = last.data() + last.size();
+                const auto first = std::from_chars(last.data(), end, number);
+                const bool dashed =
+                    first.ec == std::errc() && first.ptr != end && *first.ptr == '-';
+                const auto second = dashed ? std::from_chars(first.ptr + 1, end, event) : first;
+                const auto found = home->streams.find(number);
+                if (!dashed || second.ec != std::errc() || second.ptr != end ||
+                    found == home->streams.end()) {
+                    reply = http_error(400, "there is no stream to resume by that Last-Event-ID");
+                } else {
+                    stream = found->second;
+                    stream->rewind(event);
+                }
+            }
+            if (stream) stream->listened = true;
+        }
+    } else {
+        json::parse_options limits;
+        limits.max_depth = max_message_depth;
+        boost::system::error_code error;
+        json::value body = json::parse(request.body(), error, {}, limits);
+        request.body().clear();
+        request.body().shrink_to_fit();
+        std::string_view spoken = request["MCP-Protocol-Version"];
+        if (error) {
+            reply = http_error(400, "the body is no JSON, or nested too deep", rpc_parse_error);
+        } else if (auto* message = body.if_object()) {
+            auto rpc = classify(*message);
+            const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
+            const bool is_request = rpc.kind == RpcMessage::Kind::request;
+            const bool modern =
+                names_modern_version(spoken) ||
+                (is_request && params != nullptr && McpEngine::is_modern(*params)) ||
+                (is_request && rpc.method == "server/discover");
+            if (rpc.kind == RpcMessage::Kind::malformed) {
+                reply = http_error(400, std::string("not a JSON-RPC message: ") + rpc.problem);
+            } else if (modern && is_request) {
+                try {
+                    self->check_headers(request, rpc.method,
+                                        params != nullptr ? *params : json::object());
+                    session = self->shared_session(principal);
+                } catch (const McpError& wrong) {
+                    auto refusal = rpc_error(*rpc.id, wrong.rpc_code(), wrong.detail());
+                    if (!wrong.data().empty()) refusal["error"].get_object()["data"] = wrong.data();
+                    reply.status = 400;
+                    reply.body = json::serialize(refusal);
+                }
+            } else if (modern) {
+                // No notification is defined for modern clients over HTTP, and no response.
+                if (rpc.kind == RpcMessage::Kind::notification) {
+                    reply.status = 202;
+                } else {
+                    reply = http_error(400, "only requests are sent to this server");
+                }
+            } else if (is_request && rpc.method == "initialize") {
+                if (self->room_for_session()) {
+                    session = engine.open_session(McpEngine::random_hex(), principal, false);
+                    const auto home = std::make_shared<HttpSession>();
+                    home->max_replay = self->options.max_replay;
+                    session->transport = home;
+                    stream = self->make_stream(session);
+                    engine.accept(session, stream, std::move(*message));
+                    reply = answer_of(*stream);
+                    stream.reset();
+                    if (session->begun) {
+                        auto standalone = self->make_stream(session);
+                        standalone->standalone = true;
+                        session->outlet = std::move(standalone);
+                        reply.headers = "Mcp-Session-Id: " + session->id + "\r\n";
+                    } else {
+                        engine.end(session);
+                    }
+                    session.reset();
+                } else {
+                    reply = http_error(503, "too many sessions; try again later",
+                                       rpc_internal_error, "Retry-After: 30\r\n");
+                }
+            } else {
+                session = self->find_session(request, principal, reply);
+                if (session && !is_request) {
+                    engine.accept(session, session->outlet, std::move(*message));
+                    reply.status = 202;
+                }
+            }
+            if (reply.status == 0 && session) {
+                stream = self->make_stream(session);
+                call = engine.accept(session, stream, std::move(*message));
+            }
+        } else if (auto* batch = body.if_array()) {
+            session = self->find_session(request, principal, reply);
+            if (session && session->protocol_version != "2025-03-26")
+                reply = http_error(400, "this protocol version has no batches");
+            if (session && reply.status == 0 &&
+                (batch->empty() || batch->size() > self->options.max_batch))
+                reply = http_error(400, "a batch has 1 to " +
+                                            std::to_string(self->options.max_batch) + " messages");
+            if (session && reply.status == 0) {
+                std::size_t requests = 0;
+                for (auto& one : *batch) {
+                    auto* object = one.if_object();
+                    const auto kind =
+                        object != nullptr ? classify(*object).kind : RpcMessage::Kind::malformed;
+                    requests +=
+                        kind == RpcMessage::Kind::request || kind == RpcMessage::Kind::malformed;
+                }
+                stream = self->make_stream(session);
+                stream->expected = requests;
+                stream->batch = true;
+                for (auto& one : *batch) {
+                    if (one.is_object()) {
+                        engine.accept(session, stream, std::move(one.get_object()));
+                    } else {
+                        stream->respond(
+                            rpc_error(json::value(), rpc_invalid_request, "not an object"), 200);
+                    }
+                }
+                if (requests == 0) {
+                    stream.reset();
+                    reply.status = 202;
+                }
+            }
+        } else {
+            reply = http_error(400, "the body is no JSON-RPC message");
+        }
+    }
+    if (!stream) co_return co_await send(self, connection, std::move(reply));
+    struct Busy {
+        SessionPtr session;
+        explicit Busy(SessionPtr s) : session(std::move(s)) { ++session->busy; }
+        ~Busy() {
+            --session->busy;
+            session->last_used = Clock::now();
+        }
+    } const busy(session);
+    co_return co_await pump(self, connection, std::move(stream), std::move(call));
+}
+
+inline HttpListener::Reply HttpListener::answer_of(HttpStream& stream) {
+    Reply reply;
+    reply.status = stream.answer_status;
+    if (stream.batch) {
+        json::array all;
+        for (auto& one : stream.answers) all.push_back(std::move(one));
+        reply.body = json::serialize(all);
+    } else if (!stream.answers.empty()) {
+        reply.body = json::serialize(stream.answers.front());
+    }
+    return reply;
+}
+
+// Sends what the stream brings until it ends, the client hangs up, or another connection takes
+// over.
+inline awaitable<bool> HttpListener::pump(std::shared_ptr<HttpListener> self,
+                                          HttpConnectionPtr connection,
+                                          std::shared_ptr<HttpStream> stream, McpCallPtr call) {
+    if (stream->ended && !stream->streaming && !stream->answers.empty()) {
+        auto reply = answer_of(*stream);
+        co_return co_await send(self, connection, std::move(reply));
+    }
+    bool whole = false;
+    const auto reader = ++stream->reader;
+    stream->attached = true;
+    stream->changed.notify();
+    auto sending = HttpListener::stream(self, connection, stream, whole);
+    auto leaving = hang_up(connection);
+    const bool ended = co_await ends_first(std::move(sending), std::move(leaving));
+    if (stream->reader == reader) stream->attached = false;
+    if (!ended || !whole) {
+        // Modern clients cancel by going away; legacy ones may come back.
+        if (call && call->modern && call->outlet == stream) self->engine->cancel(call);
+        co_return false;
+    }
+    co_return connection->keep_alive;
+}
+
+inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
+                                            HttpConnectionPtr connection,
+                                            std::shared_ptr<HttpStream> stream, bool& whole) {
+    const auto reader = stream->reader;
+    auto quiet_until = deadline_after(self->options.keep_alive);
+    while (!stream->streaming) {
+        if (stream->ended && !stream->answers.empty()) {
+            auto reply = render(*connection, answer_of(*stream));
+            whole = co_await write(self, connection, std::move(reply));
+            co_return;
+        }
+        // Proxies and clients give up on what stays silent.
+        if (stream->ended || Clock::now() >= quiet_until) stream->begin();
+        if (!stream->streaming) co_await stream->changed.wait(quiet_until);
+    }
+    if (!connection->chunked) connection->keep_alive = false;
+    std::string text =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache, "
+        "no-transform\r\nX-Accel-Buffering: no\r\n";
+    text += connection->chunked ? "Transfer-Encoding: chunked\r\n" : "Connection: close\r\n";
+    if (connection->chunked && !connection->keep_alive) text += "Connection: close\r\n";
+    text += connection->cors + "\r\n";
+    const auto put = [&connection, &text](const std::string& events) {
+        if (events.empty()) return;
+        if (!connection->chunked) {
+            text += events;
+            return;
+        }
+        char size[32];
+        const auto end = std::to_chars(size, size + sizeof size, events.size(), 16).ptr;
+        text.append(size, end);
+        text += "\r\n" + events + "\r\n";
+    };
+    for (;;) {
+        put(stream->take(64 * 1024));
+        const bool over = !stream->pending() && (stream->ended || stream->closing);
+        if (over && connection->chunked) text += "0\r\n\r\n";
+        if (!text.empty()) {
+            std::string piece = std::move(text);
+            text.clear();
+            const bool written = co_await write(self, connection, std::move(piece));
+            if (!written) co_return;
+            quiet_until = deadline_after(self->options.keep_alive);
+        }
+        if (over) {
+            stream->closing = false;
+            whole = true;
+            co_return;
+        }
+        if (stream->reader != reader || self->closed) co_return;
+        if (stream->pending()) continue;
+        if (stream->ended || stream->closing) continue;
+        if (Clock::now() >= quiet_until) {
+            put(": still here\n\n");
+            continue;
+        }
+        co_await stream->changed.wait(quiet_until);
+    }
+}
+
+// Completes when the client hangs up, and not before it does.
+inline awaitable<void> HttpListener::hang_up(HttpConnectionPtr connection) {
+    for (;;) {
+        auto [error] = co_await connection->socket.async_wait(HttpSocket::wait_read, as_result);
+        if (error) co_return;
+        char byte;
+        const auto got =
+            ::recv(connection->socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
+            co_return;
+        if (got > 0) {
+            // The next request already: it waits for its turn, and a hang-up shows on writing.
+            co_await sleep_until(Clock::now() + std::chrono::seconds(1));
+        }
+    }
+}
+
+// ---- listening ----
+
+template <class Acceptor>
+awaitable<void> HttpListener::accept(std::shared_ptr<HttpListener> self, Acceptor& acceptor) {
+    while (!self->closed) {
+        if (self->connections.size() >= self->options.max_connections) {
+            co_await self->freed.wait();
+            continue;
+        }
+        auto [error, socket] = co_await acceptor.async_accept(as_result);
+        if (self->closed) break;
+        if (error) {
+            // Out of descriptors, most likely: wait for a connection to end, not in a circle.
+            const auto soon = Clock::now() + std::chrono::milliseconds(50);
+            co_await self->freed.wait(soon);
+            continue;
+        }
+        const int on = 1;
+        if constexpr (std::is_same_v<Acceptor, asio::ip::tcp::acceptor>)
+            ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        auto connection = std::make_shared<HttpConnection>(HttpSocket(std::move(socket)));
+        asio::co_spawn(self->engine->executor, serve(self, std::move(connection)), asio::detached);
+    }
+}
+
+inline awaitable<void> HttpListener::watch_time(std::shared_ptr<HttpListener> self) {
+    while (!self->closed) {
+        const auto next = Clock::now() + std::chrono::seconds(1);
+        co_await self->tick.wait(next);
+        self->sweep();
+    }
+}
+
+inline void HttpListener::sweep() {
+    const auto now = Clock::now();
+    boost::system::error_code ignored;
+    for (const auto& connection : connections)
+        if (connection->deadline <= now) connection->socket.close(ignored);
+    std::vector<SessionPtr> idle;
+    for (const auto& [id, session] : engine->sessions) {
+        if (!session->transport && !session->modern) continue;  // standard input
+        if (const auto home = std::static_pointer_cast<HttpSession>(session->transport))
+            std::erase_if(home->streams, [&](const auto& one) {
+                return one.second->ended && !one.second->attached &&
+                       one.second->ended_at + options.replay_time <= now;
+            });
+        if (session->busy == 0 && options.session_idle > Duration::zero() &&
+            session->last_used + options.session_idle <= now)
+            idle.push_back(session);
+    }
+    for (const auto& session : idle) engine->end(session);
+}
+
+}  // namespace detail
+
+inline McpHttpServer::McpHttpServer(McpServer& server, McpHttpOptions options)
+    : state_(std::make_shared<detail::HttpListener>(server.engine_, std::move(options))) {}
+inline McpHttpServer::~McpHttpServer() { state_->stop(); }
+inline void McpHttpServer::stop() { state_->stop(); }
+inline std::size_t McpHttpServer::connections() const noexcept {
+    return state_->connections.size();
+}
+
+inline unsigned short McpHttpServer::listen(const std::string& host, unsigned short port) {
+    boost::system::error_code error;
+    const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
+    if (error) throw Error(errc::bad_argument, "\"" + host + "\" is no address to listen at");
+    if (!address.is_loopback() && state_->options.allowed_hosts.empty())
+        throw Error(errc::bad_argument,
+                    "listening at " + host +
+                        " needs allowed_hosts: the names by which clients address this server");
+    asio::ip::tcp::acceptor acceptor(state_->engine->executor);
+    const asio::ip::tcp::endpoint endpoint(address, port);
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) acceptor.set_option(asio::ip::tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error)
+        throw Error(errc::io_error, "cannot listen at " + host + ":" + std::to_string(port) + ": " +
+                                        error.message());
+    const auto bound = acceptor.local_endpoint().port();
+    state_->tcp.push_back(std::move(acceptor));
+    asio::co_spawn(state_->engine->executor,
+                   detail::HttpListener::accept(state_, state_->tcp.back()), asio::detached);
+    if (!std::exchange(state_->watching, true))
+        asio::co_spawn(state_->engine->executor, detail::HttpListener::watch_time(state_),
+                       asio::detached);
+    return bound;
+}
+
+inline void McpHttpServer::listen(const std::filesystem::path& path) {
+    boost::system::error_code error;
+    asio::local::stream_protocol::acceptor acceptor(state_->engine->executor);
+    const asio::local::stream_protocol::endpoint endpoint(path.string());
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error && ::chmod(path.c_str(), 0600) != 0)
+        error.assign(errno, boost::system::system_category());
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error)
+        throw Error(errc::io_error, "cannot listen at " + path.string() + ": " + error.message());
+    state_->local.push_back(std::move(acceptor));
+    asio::co_spawn(state_->engine->executor,
+                   detail::HttpListener::accept(state_, state_->local.back()), asio::detached);
+    if (!std::exchange(state_->watching, true))
+        asio::co_spawn(state_->engine->executor, detail::HttpListener::watch_time(state_),
+                       asio::detached);
+}
+
+}  // namespace ipybox
