@@ -29,7 +29,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -300,23 +302,16 @@ public:
     }
 
     // Registers the server and writes its Python API to root_dir/<name> (relative to the
-    // workspace). Returns the tools' names; what could not be generated is logged.
+    // workspace). Returns the tools' names; what could not be generated is logged. When the server
+    // says later that its tools changed, the API is written anew, between two executions.
     awaitable<std::vector<std::string>> generate_mcp_sources(std::string name, json::object params,
                                                              std::filesystem::path root_dir = "mcptools") {
         auto session = session_;
         register_server(name, params);
         const json::array tools = co_await session->tools->list_tools(name);
         const auto package = generate_package(name, tools);
-        if (root_dir.is_relative()) {
-            const auto root = detail::open_directory(session->workspace);
-            const auto directory = detail::make_directory_beneath(root.get(), root_dir);
-            // By handle: the kernel could put a link in the path's place.
-            write_package(directory.get(), name, package);
-        } else {
-            write_package(root_dir, name, package);
-        }
-        for (const auto& skipped : package.skipped)
-            session->host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
+        session->write_api(name, root_dir, package);
+        session->generated[name] = root_dir;
         std::vector<std::string> names;
         for (const auto& tool : package.tools) names.push_back(tool.tool);
         co_return names;
@@ -418,8 +413,40 @@ private:
                 return std::make_unique<ServerSandbox>(registry, host, std::move(wanted), workspace,
                                                        run_place().path() / socket);
             };
+            settings.on_tools_changed = [self = weak_from_this()](const std::string& name) {
+                const auto session = self.lock();
+                if (!session || !session->generated.contains(name)) return;
+                session->outdated.insert(name);
+                session->renew_apis();
+            };
             tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy, std::move(settings));
             tools->set_variables(options.variables);
+        }
+
+        // Returns false when the files were as they should be.
+        bool write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package) {
+            for (const auto& skipped : package.skipped)
+                host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
+            if (!root_dir.is_relative()) return write_package(root_dir, name, package);
+            const auto root = detail::open_directory(workspace);
+            const auto directory = detail::make_directory_beneath(root.get(), root_dir);
+            // By handle: the kernel could put a link in the path's place.
+            return write_package(directory.get(), name, package);
+        }
+
+        // Writes the APIs of servers whose tools changed. Not while code runs: it could import
+        // half of the old package and half of the new one.
+        void renew_apis() {
+            if (run || abandoned) return;
+            for (const auto& name : std::exchange(outdated, {})) {
+                try {
+                    const auto package = generate_package(name, tools->listed_tools(name));
+                    if (write_api(name, generated.at(name), package))
+                        host.logger(LogLevel::info, "the API of MCP server " + name + " was written anew: its tools changed");
+                } catch (const std::exception& error) {
+                    host.logger(LogLevel::warning, "the API of MCP server " + name + " is out of date: " + error.what());
+                }
+            }
         }
 
         awaitable<void> start() {
@@ -762,6 +789,7 @@ private:
             current->finished = true;
             current->push(std::move(result));
             self->run = nullptr;
+            self->renew_apis();
             self->idle.notify();
             if (self->abandoned) self->kernel.reset();
         }
@@ -925,6 +953,8 @@ private:
         std::unique_ptr<NetworkProxy> proxy;  // the kernel's way out, when it has one
         std::optional<PythonEnvironment> environment;
         std::unique_ptr<ToolServer> tools;
+        std::map<std::string, std::filesystem::path> generated;  // root_dir of each server's API
+        std::set<std::string> outdated;                          // of these, those to be written anew
         std::unique_ptr<Kernel> kernel;
         std::shared_ptr<Run> run;
         bool abandoned = false;

@@ -43,6 +43,8 @@ struct ToolServerOptions {
     bool shell_commands = false;  // answer what ipybox_kernel asks about shell commands
     // Makes the sandbox that "sandbox" in a server's parameters asks for; empty: none can be had.
     std::function<std::unique_ptr<Sandbox>(json::object settings)> make_sandbox;
+    // The tools of a server are no longer those that were listed before; listed_tools() has them.
+    std::function<void(const std::string& server)> on_tools_changed;
     // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
     std::shared_ptr<void> owner;
 };
@@ -97,6 +99,9 @@ public:
         co_return server->tools;
     }
 
+    // The same as they were listed last, without asking the server; empty when it never started.
+    const json::array& listed_tools(std::string_view name) const { return find(*state_, name)->tools; }
+
     // Calls are accepted between these two; ending withdraws what is pending.
     void begin_execution() { state_->active = true; }
     // The number of the execution in audit records.
@@ -148,12 +153,15 @@ private:
         std::shared_ptr<McpClient> client;
         McpEra era = McpEra::detect;  // known from the second start on
         bool connecting = false;
-        bool stale = false;           // the server said that its tools changed
+        bool was_listed = false;
         Event changed;
         json::array tools;
         std::map<std::string, Tool, std::less<>> by_name;
 
-        void adopt(json::array listed) {
+        // False when they are the tools that it had before.
+        bool adopt(json::array listed) {
+            const bool first = !std::exchange(was_listed, true);
+            if (!first && listed == tools) return false;
             by_name.clear();
             tools = std::move(listed);
             for (const auto& entry : tools) {
@@ -165,6 +173,7 @@ private:
                     tool.schema = *schema;
                 by_name.insert_or_assign(std::string(text_of(object, "name")), std::move(tool));
             }
+            return !first;
         }
     };
     using ServerPtr = std::shared_ptr<Server>;
@@ -249,7 +258,7 @@ private:
 
     static awaitable<void> connect_once(StatePtr state, ServerPtr server) {
         while (server->connecting) co_await server->changed.wait();
-        if (server->client && server->client->alive() && !server->stale) co_return;
+        if (server->client && server->client->alive() && server->client->tools_current()) co_return;
         server->connecting = true;
         struct Finished {
             Server& server;
@@ -259,10 +268,9 @@ private:
             }
         } const finished{*server};
         if (server->client && server->client->alive()) {  // its tools changed since they were listed
-            server->stale = false;
             auto client = server->client;
             json::array tools = co_await client->list_tools();
-            server->adopt(std::move(tools));
+            if (server->adopt(std::move(tools))) tell_changed(*state, *server);
             co_return;
         }
         server->client = nullptr;
@@ -292,16 +300,33 @@ private:
             options.logger.write = [weak = std::weak_ptr<State>(state)](LogLevel level, std::string_view line) {
                 if (const auto held = weak.lock()) held->host.logger(level, held->secrets.hide(std::string(line)));
             };
-        options.on_tools_changed = [weak = std::weak_ptr<Server>(server)] {
-            if (auto changed = weak.lock()) changed->stale = true;
+        options.on_tools_changed = [weak_state = std::weak_ptr<State>(state), weak = std::weak_ptr<Server>(server)] {
+            auto held = weak_state.lock();
+            auto changed = weak.lock();
+            if (held && changed) asio::co_spawn(held->host.executor, relist(held, changed), asio::detached);
         };
         auto client = std::make_shared<McpClient>(state->host.executor, std::move(transport), std::move(options));
         co_await client->connect(sandbox);
         server->era = client->era();
-        server->stale = false;
         json::array tools = co_await client->list_tools();
-        server->adopt(std::move(tools));
+        const bool differs = server->adopt(std::move(tools));
         server->client = std::move(client);
+        if (differs) tell_changed(*state, *server);
+    }
+
+    static void tell_changed(const State& state, const Server& server) {
+        state.host.logger(LogLevel::info, "the tools of MCP server " + server.name + " changed");
+        if (state.options.on_tools_changed) state.options.on_tools_changed(server.name);
+    }
+
+    // Lists the tools of a server that said that they changed, if it is still there.
+    static awaitable<void> relist(StatePtr state, ServerPtr server) {
+        if (state->closed || !server->client || !server->client->alive()) co_return;
+        try {
+            co_await connect(state, server);
+        } catch (const std::exception& error) {
+            state->host.logger(LogLevel::warning, std::string("its changed tools could not be listed: ") + error.what());
+        }
     }
 
     static void begin(const StatePtr& state, Socket socket) {
@@ -543,7 +568,8 @@ private:
         co_return answer(*state, std::move(result));
     }
 
-    // Text and structured results go as "result", as in the original; media as "content".
+    // Text and structured results go as "result", as in the original; media as "content", with a
+    // structured result beside it where there is one. An error has "error" besides.
     static Reply answer(const State& state, CallResult result) {
         bool only_text = true;
         std::string text;
@@ -556,16 +582,17 @@ private:
             if (!text.empty()) text += '\n';
             text += text_of(*block, "text");
         }
-        if (result.is_error)
-            return failure(state.secrets.hide(text.empty() ? "the tool failed without saying why" : std::move(text)));
+        // Some servers say null where they mean nothing.
+        const bool structured = result.structured_content &&
+                                (!result.structured_content->is_null() || result.content.empty());
         Reply reply;
-        if (result.structured_content && !result.structured_content->is_null()) {
-            reply.body["result"] = std::move(*result.structured_content);
-        } else if (only_text) {
+        if (result.is_error) {
+            reply = failure(state.secrets.hide(text.empty() ? "the tool failed without saying why" : std::move(text)));
+        } else if (!structured && only_text) {
             reply.body["result"] = std::move(text);
-        } else {
-            reply.body["content"] = std::move(result.content);
         }
+        if (structured) reply.body["result"] = std::move(*result.structured_content);
+        if (!only_text) reply.body["content"] = std::move(result.content);
         return reply;
     }
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .client import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError, send, send_async
-from .results import Audio, Blob, Image, Resource, ResourceLink
+from .results import Audio, Blob, Image, Parts, Resource, ResourceLink, media
 
 if TYPE_CHECKING:
     from .models import Model, Open, Out, asynchronous, call, object_rule, one_of, pattern, rule, unique
 
 __all__ = [
     "ApprovalRejectedError", "ApprovalTimeoutError", "ToolRunnerError",
-    "Audio", "Blob", "Image", "Resource", "ResourceLink", "call", "Model", "Out",
+    "Audio", "Blob", "Image", "Parts", "Resource", "ResourceLink", "media", "call", "Model", "Out",
 ]
 
 

@@ -12,13 +12,20 @@ import sys
 import threading
 from typing import Any
 
-from .results import from_content
+from .results import Parts, from_content, parts_of
 
 _MAX_HEAD = 64 * 1024
 
 
 class ToolRunnerError(Exception):
     """A tool call failed: the tool said so, the server is unavailable, or the call was refused."""
+
+    content: Parts
+    """What the tool returned besides its message; empty in most cases. `content.structured` too."""
+
+    def __init__(self, *args: Any, content: Parts | None = None) -> None:
+        super().__init__(*args)
+        self.content = Parts() if content is None else content
 
 
 class ApprovalRejectedError(ToolRunnerError):
@@ -112,9 +119,10 @@ class _Response:
     def value(self) -> Any:
         reply = json.loads(self._data[self._body_at : self._end])
         if "error" in reply:
-            raise _ERRORS.get(reply.get("type"), ToolRunnerError)(reply["error"])
+            content = parts_of(reply.get("content", []), reply.get("result"))
+            raise _ERRORS.get(reply.get("type"), ToolRunnerError)(reply["error"], content=content)
         if "content" in reply:
-            return from_content(reply["content"])
+            return from_content(reply["content"], reply.get("result"))
         return reply.get("result")
 
 

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 import ipybox_kernel
+from ipybox_kernel.results import Parts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -401,6 +402,11 @@ def _shape(kind: Any) -> Any:
 def _result(answer: Any, model: type[_M] | None) -> Any:
     if model is None:
         return answer
+    if isinstance(answer, Parts) and answer.structured is not None:
+        result = _result(answer.structured, model)
+        # Beside the fields, where media() finds it.
+        object.__setattr__(result, "__pydantic_private__", {"_media": list(answer)})
+        return result
     if isinstance(answer, str):  # a server that declares structured output but answers with text
         try:
             return model.model_validate(json.loads(answer))

@@ -1,4 +1,5 @@
 // Tool calls from a real kernel to real MCP servers, under approval.
+#include <algorithm>
 #include <set>
 
 #include "executor_fixture.hpp"
@@ -61,6 +62,80 @@ BOOST_DATA_TEST_CASE_F(ToolsFixture, real_servers_answer_with_text_structure_and
     BOOST_TEST(text("print(open('note.txt').read(), '/', read_text_file.run(path='note.txt').content)") ==
                "from a tool / from a tool");
     BOOST_TEST(text("text = ' '.join(echo.run(message=str(i)) for i in range(50)); print(len(text.split()))") == "100");
+}
+
+BOOST_AUTO_TEST_CASE(media_reach_python_typed) {
+    start("bubblewrap");
+    generate_everything();
+    generate_own();
+    text("from ipybox_kernel import media, ToolRunnerError, Audio, Blob, Image, Resource, ResourceLink\n"
+         "from mcptools.own import media as own, picture, structured\n"
+         "from mcptools.everything import get_resource_links, get_resource_reference, get_tiny_image");
+    BOOST_TEST(text("a = own.run(kind='audio'); print(a, bytes(a)[:4])") == "Audio(audio/wav, 12 bytes) b'RIFF'");
+    const auto heard = execute("a");
+    BOOST_TEST_REQUIRE(heard.displays.size() == 1u);
+    BOOST_TEST(heard.displays[0].at("audio/wav").as_string() == "UklGRgAAAABXQVZF");
+    BOOST_TEST(text("b = own.run(kind='blob'); print(b, b.uri, b.data == bytes(range(256)))") ==
+               "Blob(application/octet-stream, 256 bytes) test://blob True");
+    BOOST_TEST(text("b") == "Blob(application/octet-stream, 256 bytes)");
+    BOOST_TEST(text("print(own.run(kind='link'))") ==
+               "ResourceLink(uri='test://link', name='link', description=None, mime_type='text/plain', "
+               "title='A link', size=7)");
+    // What is not what it says stays as it came.
+    BOOST_TEST(text("print([type(part).__name__ for part in own.run(kind='broken')])") ==
+               "['dict', 'dict', 'dict', 'dict']");
+    BOOST_TEST(text("r = own.run(kind='both'); print(r[0], r.structured, media(r))") ==
+               "hear [1, None, {'a': 2.5}] [Audio(audio/wav, 12 bytes)]");
+    BOOST_TEST(text("print(own.run(kind='null'))") == "None");
+    BOOST_TEST(text("try: own.run(kind='error')\n"
+                    "except ToolRunnerError as e: print(e, media(e.content), e.content.structured)") ==
+               "see the link [ResourceLink(uri='test://link', name='link', description=None, "
+               "mime_type='text/plain', title='A link', size=7)] {'code': 7}");
+    BOOST_TEST(text("p = picture.run(); print(type(p).__name__, p.width, p.model_dump(), media(p))") ==
+               "Result 2 {'width': 2} [Image(image/png, 73 bytes)]");
+    for (const char* value : {"[1, 'a', None]", "{'a': {'b': []}}", "1.5", "True"})
+        BOOST_TEST(text(std::string("print(structured.run(value=") + value + "))") == value);
+    // Real servers.
+    BOOST_TEST(text("links = get_resource_links.run(count=3); print([type(p).__name__ for p in links])") ==
+               "['str', 'ResourceLink', 'ResourceLink', 'ResourceLink']");
+    BOOST_TEST(text("parts = get_resource_reference.run(resourceType='Text', resourceId=1)\n"
+                    "print([type(p).__name__ for p in parts], media(parts)[0].uri, 'Text' in str(media(parts)[0]))")
+                   .find("['str', 'Resource', 'str'] demo://resource/dynamic/text/1") == 0u);
+    BOOST_TEST(text("blob = media(get_resource_reference.run(resourceType='Blob', resourceId=2))[0]\n"
+                    "print(type(blob).__name__, len(blob) > 0)") == "Blob True");
+    // All parts of a result show.
+    const auto shown = execute("get_tiny_image.run()");
+    BOOST_TEST(shown.images.size() == 1u);
+    BOOST_TEST(shown.text.value_or("").find("Here's the image") != std::string::npos, shown.text.value_or(""));
+}
+
+BOOST_AUTO_TEST_CASE(apis_follow_their_servers_but_not_while_code_runs) {
+    std::vector<std::string> log;
+    options.logger.level = LogLevel::info;
+    options.logger.write = [&](LogLevel, std::string_view line) { log.emplace_back(line); };
+    start("bubblewrap");
+    generate_own();
+    BOOST_TEST(text("import os, time\nfrom mcptools.own import change_tools\nchange_tools.run(add='extra_new')\n"
+                    "time.sleep(1); print('extra_new.py' in os.listdir('mcptools/own'))") == "False");
+    const auto module = workspace.path() / "mcptools" / "own" / "extra_new.py";
+    const auto wait_for = [&](const std::filesystem::path& file) {
+        context.restart();
+        const auto limit = Clock::now() + 30s;
+        while (!std::filesystem::exists(file) && context.run_one_until(limit) > 0) {
+        }
+        BOOST_TEST_REQUIRE(std::filesystem::exists(file));
+    };
+    wait_for(module);
+    BOOST_TEST(text("from mcptools.own import extra_new\nprint(extra_new.run())") == "extra_new");
+    const auto told = [&](std::string_view what) {
+        return std::count_if(log.begin(), log.end(), [&](const auto& line) { return line.find(what) != line.npos; });
+    };
+    BOOST_TEST(told("the API of MCP server own was written anew") == 1);
+    // A notice without a change changes nothing; many at once are one.
+    text("for i in range(20): change_tools.run()");
+    text("for i in range(3): change_tools.run(add=f'extra_more{i}')");
+    wait_for(workspace.path() / "mcptools" / "own" / "extra_more2.py");
+    BOOST_TEST(told("the API of MCP server own was written anew") <= 3);
 }
 
 BOOST_DATA_TEST_CASE_F(ToolsFixture, approval_decides_every_call, data::make(test::sandboxes), sandbox) {

@@ -173,8 +173,8 @@ BOOST_AUTO_TEST_CASE(both_eras_and_all_kinds_of_results) {
 BOOST_AUTO_TEST_CASE(pages_of_tools) {
     connect(server({"--page", "5", "--tools", "8"}));
     const auto tools = test::run(context, client->list_tools());
-    BOOST_TEST(tools.size() == 21u);
-    BOOST_TEST(tools.at(20).at("name").as_string() == "extra_7");
+    BOOST_TEST(tools.size() == 23u);
+    BOOST_TEST(tools.at(22).at("name").as_string() == "extra_7");
 }
 
 BOOST_AUTO_TEST_CASE(cursors_that_lead_nowhere) {
@@ -208,6 +208,9 @@ BOOST_AUTO_TEST_CASE(requests_of_the_server_and_its_notifications) {
     BOOST_TEST(contains(text(call("ask", R"({"method":"sampling/createMessage"})")), "declined"));
     call("log", R"({"level":"error","text":"watch out"})");
     call("change_tools", "{}");
+    context.restart();
+    while (changes == 0 && context.run_one_for(10s) > 0) {
+    }
     BOOST_TEST(changes == 1);
     BOOST_TEST(logged("watch out"));
 }

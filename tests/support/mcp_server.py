@@ -73,6 +73,9 @@ TOOLS = [
      "inputSchema": schema(["seconds"], seconds=NUMBER)},
     {"name": "big", "description": "Returns much text.", "inputSchema": schema(["size"], size=INTEGER)},
     {"name": "image", "description": "Returns an image.", "inputSchema": schema()},
+    {"name": "media", "description": "Returns media of a kind.", "inputSchema": schema(["kind"], kind=STRING)},
+    {"name": "picture", "description": "Returns structured content and an image.", "inputSchema": schema(),
+     "outputSchema": schema(["width"], width=INTEGER)},
     {"name": "structured", "description": "Returns what it got, as structured content.",
      "inputSchema": schema(value={})},
     {"name": "error", "description": "Fails.", "inputSchema": schema(protocol={"type": "boolean"})},
@@ -83,7 +86,8 @@ TOOLS = [
      "inputSchema": schema(["method"], method=STRING, params={"type": "object"})},
     {"name": "environment", "description": "Returns the names of its environment variables.",
      "inputSchema": schema()},
-    {"name": "change_tools", "description": "Says that the tools have changed.", "inputSchema": schema()},
+    {"name": "change_tools", "description": "Says that the tools have changed, after adding one.",
+     "inputSchema": schema(add=STRING)},
     {"name": "die", "description": "Ends the server.",
      "inputSchema": schema(code=INTEGER, signal=INTEGER, message=STRING)},
 ] + [{"name": f"extra_{n}", "inputSchema": schema()} for n in range(options.tools)]
@@ -112,6 +116,28 @@ def ask(method, params):
         return answers.get(request_id)
 
 
+def media(kind):
+    """One result for each kind of content block, and some that are broken."""
+    sound = base64.b64encode(b"RIFF\0\0\0\0WAVE").decode()
+    link = {"type": "resource_link", "uri": "test://link", "name": "link", "mimeType": "text/plain",
+            "title": "A link", "size": 7}
+    return {
+        "audio": {"content": [{"type": "audio", "data": sound, "mimeType": "audio/wav"}]},
+        "blob": {"content": [{"type": "resource", "resource": {
+            "uri": "test://blob", "blob": base64.b64encode(bytes(range(256))).decode(),
+            "mimeType": "application/octet-stream"}}]},
+        "link": {"content": [link]},
+        "error": {"content": [{"type": "text", "text": "see the link"}, link], "isError": True,
+                  "structuredContent": {"code": 7}},
+        "broken": {"content": [{"type": "image", "data": "%%%%%", "mimeType": "image/png"}, {"type": "audio"},
+                               {"type": "resource", "resource": 5}, {"type": "tomorrow"}]},
+        "both": {"content": [{"type": "text", "text": "hear"},
+                             {"type": "audio", "data": sound, "mimeType": "audio/wav"}],
+                 "structuredContent": [1, None, {"a": 2.5}]},
+        "null": {"content": [], "structuredContent": None},
+    }[kind]
+
+
 def call(request_id, name, arguments, token):
     if name == "echo":
         return text(arguments["text"])
@@ -126,6 +152,11 @@ def call(request_id, name, arguments, token):
         data = base64.b64encode(png()).decode()
         return {"content": [{"type": "text", "text": "an image"},
                             {"type": "image", "data": data, "mimeType": "image/png"}]}
+    if name == "media":
+        return media(arguments["kind"])
+    if name == "picture":
+        return {"content": [{"type": "image", "data": base64.b64encode(png()).decode(), "mimeType": "image/png"}],
+                "structuredContent": {"width": 2}}
     if name == "structured":
         return text("see structuredContent", structuredContent=arguments.get("value"),
                     _meta={"source": "test"})
@@ -149,6 +180,8 @@ def call(request_id, name, arguments, token):
     if name == "environment":
         return text("\n".join(sorted(os.environ)))
     if name == "change_tools":
+        if "add" in arguments:
+            TOOLS.append({"name": arguments["add"], "inputSchema": schema()})
         send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         return text("said")
     if name == "die":
