@@ -1,0 +1,123 @@
+"""What ships ipybox to others, as far as it can be checked without Claude Code, a registry or a Docker
+engine: the plugin marketplace, server.json, the Dockerfile and the script that builds it."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
+MARKETPLACE = json.loads((ROOT / ".claude-plugin/marketplace.json").read_text())
+SERVER = json.loads((ROOT / "server.json").read_text())
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+SETUP = (ROOT / "scripts/setup").read_text()
+VERSION = re.search(r"version: '([0-9.]+)'", (ROOT / "meson.build").read_text())[1]
+
+
+def words_of(variable):
+    """The words of a shell array in scripts/setup."""
+    return set(re.search(rf"^{variable}=\((.*?)\)", SETUP, re.M | re.S)[1].replace("'", "").split())
+
+
+class MarketplaceTest(unittest.TestCase):
+    def test_three_variants_of_one_plugin(self):
+        plugins = {plugin["name"]: plugin for plugin in MARKETPLACE["plugins"]}
+        self.assertEqual(set(plugins), {"codeact-default", "codeact-sandbox", "codeact-docker"})
+        for plugin in plugins.values():
+            self.assertTrue((ROOT / plugin["source"] / "skills/codeact/SKILL.md").is_file())
+            # The entry says all: there is no plugin.json beside it.
+            self.assertIs(plugin["strict"], False)
+            self.assertFalse((ROOT / plugin["source"] / ".claude-plugin").exists())
+            self.assertEqual(list(plugin["mcpServers"]), ["ipybox"])  # the skill names it
+            self.assertIn("${PWD}", " ".join(plugin["mcpServers"]["ipybox"]["args"]))
+        self.assertNotIn("--sandbox", plugins["codeact-default"]["mcpServers"]["ipybox"]["args"])
+        self.assertIn("--sandbox", plugins["codeact-sandbox"]["mcpServers"]["ipybox"]["args"])
+        docker = plugins["codeact-docker"]["mcpServers"]["ipybox"]
+        self.assertEqual((docker["command"], docker["args"][-1]), ("docker", "ipybox"))
+        self.assertIn("${PWD}:" + re.search(r"^WORKDIR (/app\S*)$", DOCKERFILE, re.M)[1], docker["args"])
+
+    def test_their_flags_are_those_of_the_program(self):
+        known = subprocess.run([PROGRAM, "serve", "--help"], capture_output=True, text=True, timeout=30)
+        if known.returncode != 0:
+            self.skipTest("this ipybox has no command serve")
+        commands = [plugin["mcpServers"]["ipybox"]["args"] for plugin in MARKETPLACE["plugins"][:2]]
+        commands.append(json.loads(re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.M)[1])[1:])
+        commands.append(["serve"] + [argument["name"] for argument in SERVER["packages"][0]["packageArguments"]])
+        for arguments in commands:
+            self.assertEqual(arguments[0], "serve")
+            for argument in arguments:
+                if argument.startswith("-"):
+                    self.assertRegex(known.stdout, rf"(^|\s){argument}\b")
+
+
+class ReleaseTest(unittest.TestCase):
+    def test_one_version_and_one_name(self):
+        self.assertEqual({MARKETPLACE["version"], SERVER["version"], *(p["version"] for p in MARKETPLACE["plugins"])},
+                         {VERSION})
+        package = SERVER["packages"][0]
+        self.assertEqual(package["registryType"], "oci")
+        self.assertTrue(package["identifier"].endswith(":" + VERSION))
+        # The registry takes the label as proof that the image belongs to the entry.
+        self.assertIn(f'LABEL io.modelcontextprotocol.server.name="{SERVER["name"]}"', DOCKERFILE)
+        self.assertLessEqual(len(SERVER["description"]), 100)
+        self.assertRegex(SERVER["name"], r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$")
+
+
+class DockerfileTest(unittest.TestCase):
+    def stages(self):
+        return DOCKERFILE.split("\nFROM ")[1:]
+
+    def test_what_it_builds_with_is_what_setup_installs(self):
+        build, runtime = self.stages()
+        needed = {name for name in words_of("packages") if name.endswith("-dev") or name in ("g++", "meson")}
+        self.assertLessEqual(needed, set(build.split()))
+        for part in re.findall(r'"libboost-(\w+)\$version-dev"', SETUP):
+            if part not in ("test", "process"):  # for tests; a library from 1.86 on
+                self.assertIn(f"libboost-{part}1.81-dev", build)
+                self.assertIn(f"libboost-{part}1.81.0", runtime)
+        for name in words_of("python_packages"):
+            self.assertIn(f"'{name}'", runtime)
+
+    def test_what_runs_in_it_is_installed_in_it(self):
+        release = Path("/etc/os-release").read_text()
+        if 'VERSION_ID="12"' not in release or "ID=debian" not in release or not shutil.which("readelf"):
+            self.skipTest("packages of Debian 12 are known on Debian 12 only")
+        build = Path(PROGRAM).parent
+        files = [PROGRAM, *map(str, build.glob("plugins/*/*.so"))]
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", subprocess.run(
+            ["readelf", "--dynamic", *files], check=True, capture_output=True, text=True).stdout))
+        places = dict(re.findall(r"^\s*(\S+) .* => (\S+)$", subprocess.run(
+            ["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout, re.M))
+        of_every_image = {"libc6", "libgcc-s1", "libstdc++6"}
+        installed = set(self.stages()[1].split()) | of_every_image
+        for library in needed:
+            paths = {os.path.realpath(places[library])} | {re.sub("^/usr/", "/", os.path.realpath(places[library]))}
+            owners = subprocess.run(["dpkg", "--search", *paths], capture_output=True, text=True).stdout
+            self.assertTrue({line.split(":")[0] for line in owners.splitlines()} & installed, f"{library}: {owners}")
+
+    def test_the_script_passes_the_ids_of_the_host(self):
+        directory = Path(tempfile.mkdtemp(prefix="ipybox-docker-"))
+        self.addCleanup(shutil.rmtree, directory)
+        recorder = directory / "docker"
+        recorder.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        recorder.chmod(0o755)
+
+        def docker(*arguments):
+            return subprocess.run([ROOT / "scripts/docker", *arguments], capture_output=True, text=True, timeout=30,
+                                  env={"PATH": f"{directory}:{os.environ['PATH']}"})
+
+        run = docker("--user", "1234:567", "--tag", "mine", "--", "--pull")
+        self.assertEqual(run.stdout.split(), ["build", "--build-arg", "UID=1234", "--build-arg", "GID=567",
+                                              "--tag", "mine", "--pull", "."], run.stderr)
+        for argument in ("UID", "GID"):
+            self.assertIn(f"\nARG {argument}=", DOCKERFILE)
+        if os.geteuid() == 0:
+            run = docker()
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("--user", run.stderr)
+        else:
+            self.assertIn(f"UID={os.getuid()}", docker().stdout.split())
