@@ -23,6 +23,7 @@
 
 namespace ipybox {
 
+// Who may use the server, and its limits.
 struct McpHttpOptions {
     std::string path = "/mcp";
     // Names under which clients may address the server, besides localhost, 127.0.0.1 and [::1];
@@ -60,6 +61,7 @@ struct HttpListener;
 // Any number of listeners for one McpServer, on its executor. The McpServer must outlive it.
 class McpHttpServer {
 public:
+    // Serves nobody before listen().
     explicit McpHttpServer(McpServer& server, McpHttpOptions options = {});
     ~McpHttpServer();
     McpHttpServer(const McpHttpServer&) = delete;
@@ -301,12 +303,14 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
     static awaitable<void> stream(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
                                   std::shared_ptr<HttpStream> stream, bool& whole);
     static awaitable<void> hang_up(HttpConnectionPtr connection);
+    static awaitable<void> drain(HttpConnectionPtr connection);
     static std::string render(const HttpConnection& connection, const Reply& reply);
     static Reply answer_of(HttpStream& stream);
 
     void check_head(HttpConnection& connection, const Request& head, Reply& reply);
     Reply preflight(const Request& head) const;
     Reply metadata(const Request& head) const;
+    std::string public_base(std::string_view host) const;
     bool host_allowed(std::string_view host) const;
     bool origin_allowed(std::string_view origin) const;
     std::optional<std::string> principal_of(std::string_view authorization) const;
@@ -460,8 +464,8 @@ inline void HttpListener::check_head(HttpConnection& connection, const Request& 
         return;
     }
     if (!principal_of(head[http::field::authorization])) {
-        std::string challenge = "WWW-Authenticate: Bearer resource_metadata=\"http://" +
-                                std::string(host) + std::string(well_known) + options.path + "\"";
+        std::string challenge = "WWW-Authenticate: Bearer resource_metadata=\"" +
+                                public_base(host) + std::string(well_known) + options.path + "\"";
         if (head.count(http::field::authorization) > 0) challenge += ", error=\"invalid_token\"";
         reply = http_error(401, "a valid bearer token is needed", rpc_invalid_request,
                            challenge + "\r\n");
@@ -509,6 +513,14 @@ inline HttpListener::Reply HttpListener::preflight(const Request& head) const {
         "Access-Control-Max-Age: 600\r\nAccess-Control-Allow-Headers: " +
         asked + "\r\n";
     return reply;
+}
+
+// How clients reach this server, without the path: behind a proxy, as `resource` says.
+inline std::string HttpListener::public_base(std::string_view host) const {
+    const auto resource = string_of(options.resource_metadata, "resource");
+    const auto scheme = resource.find("://");
+    if (scheme == resource.npos) return "http://" + std::string(host);
+    return std::string(resource.substr(0, resource.find('/', scheme + 3)));
 }
 
 inline HttpListener::Reply HttpListener::metadata(const Request& head) const {
@@ -572,7 +584,8 @@ inline awaitable<bool> HttpListener::read(std::shared_ptr<HttpListener> self,
     bool head_checked = false;
     connection->deadline = deadline_after(self->options.connection_idle);
     if (!buffer.empty()) connection->deadline = deadline_after(self->options.request_timeout);
-    char chunk[16 * 1024];
+    // An idle connection costs little memory, a large body few reads.
+    std::string chunk(2048, '\0');
     for (;;) {
         if (!buffer.empty()) {
             boost::system::error_code error;
@@ -626,7 +639,21 @@ inline awaitable<bool> HttpListener::read(std::shared_ptr<HttpListener> self,
         if (error) co_return false;
         if (buffer.empty() && !parser.got_some())
             connection->deadline = deadline_after(self->options.request_timeout);
-        buffer.append(chunk, size);
+        buffer.append(chunk, 0, size);
+        if (size == chunk.size() && size < (std::size_t{256} << 10)) chunk.resize(2 * size);
+    }
+}
+
+// What a refused client still sends would otherwise reset the connection before it reads why.
+inline awaitable<void> HttpListener::drain(HttpConnectionPtr connection) {
+    boost::system::error_code ignored;
+    connection->socket.shutdown(HttpSocket::shutdown_send, ignored);
+    connection->deadline = Clock::now() + std::chrono::seconds(2);
+    std::string rest(std::size_t{64} << 10, '\0');
+    for (int i = 0; i < 64; ++i) {
+        auto [error, size] =
+            co_await connection->socket.async_read_some(asio::buffer(rest), as_result);
+        if (error) break;
     }
 }
 
@@ -657,17 +684,7 @@ inline awaitable<void> HttpListener::serve(std::shared_ptr<HttpListener> self,
             }
             self->buffered -= std::exchange(connection->held, 0);
         }
-        // What a refused client still sends would otherwise reset the connection before it reads
-        // why.
-        boost::system::error_code ignored;
-        connection->socket.shutdown(HttpSocket::shutdown_send, ignored);
-        char rest[4096];
-        connection->deadline = Clock::now() + std::chrono::seconds(2);
-        for (int i = 0; i < 64 && !self->closed && !connection->keep_alive; ++i) {
-            auto [error, size] =
-                co_await connection->socket.async_read_some(asio::buffer(rest), as_result);
-            if (error) break;
-        }
+        if (!connection->keep_alive && !self->closed) co_await drain(connection);
     } catch (const std::exception& error) {
         self->engine->options.logger(LogLevel::warning,
                                      std::string("MCP over HTTP: ") + error.what());
@@ -810,6 +827,12 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
                 } else {
                     stream = found->second;
                     stream->rewind(event);
+                    if (stream->ended && !stream->pending()) {
+                        // Clients take this for "no more streams" and do not try again.
+                        stream.reset();
+                        reply = http_error(405, "the stream has ended, and all of it was read",
+                                           rpc_invalid_request, "Allow: POST\r\n");
+                    }
                 }
             }
             if (stream) stream->listened = true;
@@ -984,8 +1007,10 @@ inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
             whole = co_await write(self, connection, std::move(reply));
             co_return;
         }
+        // Cancelled: there is nothing to come back for either.
+        if (stream->ended) stream->streaming = true;
         // Proxies and clients give up on what stays silent.
-        if (stream->ended || Clock::now() >= quiet_until) stream->begin();
+        if (Clock::now() >= quiet_until) stream->begin();
         if (!stream->streaming) co_await stream->changed.wait(quiet_until);
     }
     if (!connection->chunked) connection->keep_alive = false;

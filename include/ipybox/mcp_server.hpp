@@ -46,6 +46,7 @@ namespace ipybox {
 // result with isError, which a model can read and act on: prefer that.)
 class McpError : public Error {
 public:
+    // rpc_code: of JSON-RPC; data: what the error carries besides.
     McpError(std::int64_t rpc_code, std::string message, json::object data = {})
         : Error(errc::mcp_error, std::move(message)), rpc_code_(rpc_code), data_(std::move(data)) {}
     std::int64_t rpc_code() const noexcept { return rpc_code_; }
@@ -58,17 +59,22 @@ private:
 
 // Blocks of content as the protocol spells them; `bytes` are raw and get encoded here.
 struct McpContent {
+    // A text.
     static json::object text(std::string_view text);
+    // A picture; mime_type: "image/png".
     static json::object image(std::string_view bytes, std::string_view mime_type);
+    // A sound; mime_type: "audio/wav".
     static json::object audio(std::string_view bytes, std::string_view mime_type);
+    // Where a resource is, for clients that want to read it.
     static json::object link(std::string_view uri, std::string_view name,
                              std::string_view mime_type = {});
     // A resource within a result or a message: takes what text_of or blob_of returns.
     static json::object embedded(json::object contents);
 
-    // What reading a resource returns is an array of these.
+    // What reading a resource returns is an array of these: of a text,
     static json::object text_of(std::string_view uri, std::string_view text,
                                 std::string_view mime_type = "text/plain");
+    // or of bytes.
     static json::object blob_of(std::string_view uri, std::string_view bytes,
                                 std::string_view mime_type);
 
@@ -95,10 +101,13 @@ struct McpEngine;
 // What a handler knows of the request it answers, and does with its client. A handle: copy it.
 class McpContext {
 public:
+    // The server makes it.
     explicit McpContext(std::shared_ptr<detail::McpCall> call) : call_(std::move(call)) {}
 
+    // The client's session, with what the application keeps for it.
     McpSession& session() const;
     const json::object& client_info() const;  // empty when a modern client does not say
+    // What the client says it can do, as the protocol spells it.
     const json::object& client_capabilities() const;
     const json::object& meta() const;  // the request's _meta
 
@@ -141,10 +150,15 @@ private:
 
 // What a tool returns. Structured content comes as text too, unless there is other content.
 struct McpToolResult {
+    // Without content.
     McpToolResult() = default;
+    // One block of text.
     McpToolResult(std::string_view text) { content.push_back(McpContent::text(text)); }
+    // One block of text.
     McpToolResult(const std::string& text) : McpToolResult(std::string_view(text)) {}
+    // One block of text.
     McpToolResult(const char* text) : McpToolResult(std::string_view(text)) {}
+    // Any blocks.
     McpToolResult(json::array blocks) : content(std::move(blocks)) {}
 
     json::array content;
@@ -166,6 +180,7 @@ struct McpTool {
     std::function<awaitable<McpToolResult>(McpContext, json::object arguments)> call = {};
 };
 
+// What an argument could be.
 struct McpCompletion {
     std::vector<std::string> values;  // 100 are sent
     std::optional<std::size_t> total;
@@ -184,10 +199,12 @@ struct McpResource {
     McpCompleter complete = {};  // for a template's variables; may be empty
 };
 
+// An argument of a prompt: a string.
 struct McpArgument {
     std::string name = {}, description = {};
     bool required = false;
 };
+// Messages that a person picks, by name, to begin with.
 struct McpPrompt {
     std::string name = {}, title = {}, description = {};
     std::vector<McpArgument> arguments = {};
@@ -197,6 +214,7 @@ struct McpPrompt {
     McpCompleter complete = {};  // may be empty
 };
 
+// What a server says of itself, and its limits.
 struct McpServerOptions {
     std::string name = "ipybox", title, version = std::string(detail::version);
     std::string instructions;   // for the model
@@ -226,24 +244,32 @@ struct McpServerOptions {
 // be told are told.
 class McpServer {
 public:
+    // Serves nobody before serve_stdio() or McpHttpServer::listen().
     explicit McpServer(asio::any_io_executor executor, McpServerOptions options = {});
     // As stop(). Handlers are cancelled when the executor runs next.
     ~McpServer();
     McpServer(const McpServer&) = delete;
     McpServer& operator=(const McpServer&) = delete;
 
-    // Throw errc::bad_argument for a name or URI that is taken and for malformed schemas.
+    // Throws errc::bad_argument when the name is taken or a schema malformed.
     void add_tool(McpTool tool);
+    // Throws errc::bad_argument when the URI is taken or no template this server understands.
     void add_resource(McpResource resource);
+    // Throws errc::bad_argument when the name is taken.
     void add_prompt(McpPrompt prompt);
     // False: there was none. Calls that run go on.
     bool remove_tool(std::string_view name);
+    // The same for a resource or template.
     bool remove_resource(std::string_view uri);
+    // The same for a prompt.
     bool remove_prompt(std::string_view name);
     // Tells those who subscribed to it that a resource changed.
     void resource_updated(std::string_view uri);
+    // Tells clients to list the tools again; adding and removing does it by itself.
     void tools_changed();
+    // The same for prompts.
     void prompts_changed();
+    // The same for resources.
     void resources_changed();
 
     // Serves one client on two descriptors, which stay open. Returns when the input ends or after
@@ -316,8 +342,9 @@ struct McpCall {
     Event answered;
     std::optional<Error> refusal;
     std::string request_state;
-    std::string key;       // in session->calls
-    std::size_t keys = 0;  // made for questions
+    std::string key;           // in session->calls
+    std::size_t keys = 0;      // made for questions
+    std::size_t repeated = 0;  // how often one was asked again
 };
 
 struct McpSubscription {
@@ -346,7 +373,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     using Entries = std::vector<std::shared_ptr<E>>;
 
     McpEngine(asio::any_io_executor e, McpServerOptions o)
-        : executor(std::move(e)), options(std::move(o)), stopped(executor) {}
+        : executor(std::move(e)), options(std::move(o)) {}
 
     asio::any_io_executor executor;
     McpServerOptions options;
@@ -361,10 +388,10 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     std::size_t calls = 0;
     bool stopping = false;
     bool tell_tools = false, tell_prompts = false, tell_resources = false;
-    Event stopped;
 
     static constexpr std::size_t max_subscriptions = 10'000;
     static constexpr std::size_t max_parked = 10'000;
+    static constexpr std::size_t max_repeated = 5;
 
     // ---- sessions ----
     static std::string random_hex();
@@ -749,7 +776,6 @@ inline void McpEngine::stop() {
     auto waiting = std::move(parked);
     parked.clear();
     for (const auto& [state, call] : waiting) cancel(call);
-    stopped.notify();
 }
 
 // ---- messages ----
@@ -1425,6 +1451,7 @@ inline awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object ques
     if (!call->asked.empty())
         throw Error(errc::busy, "a request asks its client one thing at a time; use ask()");
     call->refusal.reset();
+    call->repeated = 0;
     call->asked = std::move(questions);
     struct Done {
         McpCallPtr call;
@@ -1534,9 +1561,12 @@ inline McpCallPtr McpEngine::resume(const SessionPtr& session, const OutletPtr& 
         if (fits(question.value().get_object(), given)) call->given[question.key()] = *given;
         missing |= !call->given.contains(question.key());
     }
-    if (missing) {
+    if (missing && ++call->repeated < max_repeated) {
         park(call);
     } else {
+        if (missing)
+            call->refusal =
+                Error(errc::mcp_protocol, "the client's answers do not fit the questions");
         call->answered.notify();
     }
     return call;
@@ -1659,7 +1689,7 @@ public:
     }
     void ask(json::object message) override { put(message); }
     void respond(json::object message, unsigned) override { put(message); }
-    void abandon() override {}
+    void abandon() override { changed.notify(); }
 
     bool crowded() const noexcept { return bytes_ > limit_; }
     // Everything that waits, as one piece.
@@ -1739,10 +1769,7 @@ inline awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr 
 
 inline awaitable<void> until_stopped(std::shared_ptr<McpEngine> engine,
                                      std::shared_ptr<StdioOutlet> outlet) {
-    while (!engine->stopping && !outlet->broken) {
-        const auto soon = Clock::now() + std::chrono::seconds(1);
-        co_await engine->stopped.wait(soon);
-    }
+    while (!engine->stopping && !outlet->broken) co_await outlet->changed.wait();
 }
 
 inline awaitable<void> serve_lines(std::shared_ptr<McpEngine> engine, int in, int out) {
