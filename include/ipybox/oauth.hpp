@@ -47,6 +47,7 @@ inline std::filesystem::path default_token_store() {
     return path;
 }
 
+// For which server, and who there is to ask.
 struct OAuthOptions {
     std::string name;  // the server's, for messages; may be empty
     std::string url;   // the MCP server's: what tokens are for
@@ -72,6 +73,7 @@ struct OAuthOptions {
 // timed_out. Cancelling the coroutine ends what it began, with operation_aborted.
 class OAuth {
 public:
+    // Asks nobody yet. Throws errc::bad_argument for a URL that is none.
     OAuth(asio::any_io_executor executor, OAuthOptions options);
     OAuth(const OAuth&) = delete;
     OAuth& operator=(const OAuth&) = delete;
@@ -82,9 +84,11 @@ public:
     awaitable<HttpHeaders> headers(std::string method, std::string url);
 
     // The server answered 401 or 403. True: there is a token that may do; send the request once
-    // more, with new headers(). `sent` are the headers that the refused request had; they tell a
-    // token that another request has replaced meanwhile.
+    // more, with new headers(). A request may need that three times: for a token, for a nonce, and
+    // for more scopes.
     awaitable<bool> challenged(unsigned status, HttpHeaders response);
+    // `sent` are the headers that the refused request had; they tell a token that another request
+    // has replaced meanwhile.
     awaitable<bool> challenged(unsigned status, HttpHeaders response, HttpHeaders sent);
 
     // A server may hand out the next DPoP nonce with any answer.
@@ -96,6 +100,7 @@ public:
     // authorization server if it wants to know. False: there were none.
     awaitable<bool> logout();
 
+    // What is known without asking anybody.
     struct Status {
         bool token = false;
         bool expired = false;
@@ -105,6 +110,7 @@ public:
         std::string scope;
         std::int64_t expires_at = 0;  // seconds since 1970; 0: unknown
     };
+    // Throws errc::io_error when the token store cannot be used.
     Status status() const;
 
     // Hides tokens, codes and secrets in a text.
@@ -305,6 +311,8 @@ struct OAuth::State {
             .count();
     }
     std::string setting(std::string_view key) const { return detail::string_member(options.auth, key); }
+    // A person's token is the same however it was got.
+    std::string grant_name() const { return interactive() ? std::string() : setting("grant"); }
     bool interactive() const { return grant == Grant::code || grant == Grant::device_code; }
     std::string remedy() const {
         return "run `ipybox auth login " + (options.name.empty() ? "NAME" : options.name) + "`";
@@ -332,6 +340,7 @@ struct OAuth::State {
     void save(const Token& fresh);
     void forget_token();
     std::optional<json::object> stored_client(const std::string& issuer) const;
+    void forget_client(const std::string& issuer);
     void bind_client(const std::string& issuer);
 
     HttpHeaders authorization(const std::string& method, const std::string& url);
@@ -350,7 +359,8 @@ struct OAuth::State {
     awaitable<Client> register_client(detail::ServerMetadata server, std::string redirect);
     void sign_in(const Client& client, const detail::ServerMetadata& server, detail::Form& form,
                  HttpHeaders& headers) const;
-    std::string first_scope(const Discovery& found, const std::string& challenged) const;
+    std::string first_scope(const Discovery& found, const std::string& challenged,
+                            const std::string& before) const;
     std::string dpop_key(const Discovery& found) const;
 
     awaitable<detail::TokenAnswer> ask_token(Discovery found, Client client, detail::Form form,
@@ -499,7 +509,7 @@ inline bool OAuth::State::is_ours(const json::value& record) const {
     const auto& fields = record.get_object();
     return detail::string_member(fields, "resource") == resource &&
            detail::string_member(fields, "client") == setting("client_id") &&
-           detail::string_member(fields, "grant") == setting("grant");
+           detail::string_member(fields, "grant") == grant_name();
 }
 
 inline std::optional<OAuth::State::Token> OAuth::State::stored_token() const {
@@ -541,7 +551,7 @@ inline void OAuth::State::save(const Token& fresh) {
         json::object record;
         record["resource"] = resource;
         record["client"] = setting("client_id");
-        record["grant"] = setting("grant");
+        record["grant"] = grant_name();
         record["issuer"] = fresh.issuer;
         record["client_id"] = fresh.client_id;
         record["access_token"] = fresh.access;
@@ -563,6 +573,7 @@ inline void OAuth::State::forget_token() {
         remember(token->refresh);
     }
     token.reset();
+    stepped_up.clear();
     store.update([&](json::object& content) {
         if (auto* list = content.if_contains("tokens"); list && list->is_array()) {
             json::array kept;
@@ -585,6 +596,13 @@ inline std::optional<json::object> OAuth::State::stored_client(const std::string
     if (detail::string_member(fields, "client_id").empty() || (expires != 0 && now() >= expires))
         return std::nullopt;
     return fields;
+}
+
+inline void OAuth::State::forget_client(const std::string& issuer) {
+    store.update([&](json::object& content) {
+        if (auto* clients = content.if_contains("clients"); clients && clients->is_object())
+            clients->get_object().erase(issuer);
+    });
 }
 
 // A configured client without a configured issuer belongs to the first authorization server that
@@ -748,11 +766,9 @@ inline awaitable<OAuth::State::Discovery> OAuth::State::discover(std::string met
         } catch (const Error&) {
         }
         // The whole origin, or a part of it in which the server's address lies.
-        std::string_view rest = url.path;
+        const auto closed = [](std::string path) { return path.ends_with('/') ? path : path + "/"; };
         const bool within = named && named->origin() == url.origin() &&
-                            rest.starts_with(named->path) &&
-                            (named->path.ends_with('/') || rest.size() == named->path.size() ||
-                             rest[named->path.size()] == '/') &&
+                            closed(url.path).starts_with(closed(named->path)) &&
                             (named->query.empty() || named->query == url.query);
         if (!within || found.audience.find('#') != std::string::npos)
             throw Error(errc::mcp_protocol,
@@ -923,14 +939,14 @@ inline void OAuth::State::sign_in(const Client& client, const detail::ServerMeta
     }
 }
 
-// What to ask for without a token: as configured, as the challenge says, or all that the resource
-// knows.
-inline std::string OAuth::State::first_scope(const Discovery& found,
-                                             const std::string& challenged) const {
+// What to ask for: as configured, as the challenge says, or all that the resource knows; and what
+// was asked for before.
+inline std::string OAuth::State::first_scope(const Discovery& found, const std::string& challenged,
+                                             const std::string& before) const {
     auto scope = setting("scope");
     if (scope.empty()) scope = challenged;
     if (scope.empty()) scope = detail::join_scope(found.scopes);
-    return detail::unite_scopes(token ? token->requested : "", scope);
+    return detail::unite_scopes(before, scope);
 }
 
 // The key to bind a token to: where both sides can, unless the configuration says otherwise.
@@ -970,6 +986,12 @@ inline awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, C
         if (fresh && attempt == 0 && reply.status != 200) {
             const auto document = detail::parse_document(reply.body);
             if (document && detail::string_member(*document, "error") == "use_dpop_nonce") continue;
+        }
+        if (reply.status == 400 || reply.status == 401) {
+            // A registration that the server has forgotten is made anew the next time.
+            const auto document = detail::parse_document(reply.body);
+            if (document && detail::string_member(*document, "error") == "invalid_client")
+                forget_client(found.server.issuer);
         }
         co_return detail::read_token_answer(reply.status, reply.body, what);
     }
@@ -1141,11 +1163,9 @@ inline awaitable<void> OAuth::State::by_code(Discovery found, std::string scope,
             }
         }
     }
-    if (!listener && !(fixed && client)) {
-        if (!fixed) {
-            listener = std::make_unique<Listener>(executor, 0, "/callback", expected.state);
-            address = "http://127.0.0.1:" + std::to_string(listener->port) + "/callback";
-        }
+    if (!listener && !fixed) {
+        listener = std::make_unique<Listener>(executor, 0, "/callback", expected.state);
+        address = "http://127.0.0.1:" + std::to_string(listener->port) + "/callback";
     }
     if (!client) client = co_await register_client(server, address);
 
@@ -1379,7 +1399,8 @@ inline awaitable<bool> OAuth::State::handle(unsigned status, detail::AuthChallen
         const bool refreshed = co_await refresh(found);
         if (refreshed) co_return true;
     }
-    const auto scope = first_scope(found, challenge.scope);
+    const auto requested = token ? token->requested : std::string();
+    const auto scope = first_scope(found, challenge.scope, requested);
     co_await acquire(std::move(found), scope);
     co_return true;
 }
@@ -1485,7 +1506,7 @@ inline awaitable<void> OAuth::login(StatePtr state, HttpHeaders response) {
     std::optional<Error> trouble;
     try {
         State::Discovery found = co_await state->discover(challenge.resource_metadata);
-        const auto scope = state->first_scope(found, challenge.scope);
+        const auto scope = state->first_scope(found, challenge.scope, "");
         co_await state->acquire(std::move(found), scope);
     } catch (const Error& error) {
         trouble = state->translated(error);
@@ -1518,9 +1539,8 @@ inline awaitable<bool> OAuth::logout(StatePtr state) {
         state->log(LogLevel::info, error.detail());
     }
     state->forget_token();
+    state->forget_client(old.issuer);
     state->store.update([&](json::object& content) {
-        if (auto* clients = content.if_contains("clients"); clients && clients->is_object())
-            clients->get_object().erase(old.issuer);
         if (auto* bindings = content.if_contains("bindings"); bindings && bindings->is_object())
             bindings->get_object().erase(state->resource + " " + state->setting("client_id"));
     });

@@ -443,9 +443,12 @@ BOOST_AUTO_TEST_CASE(metadata_of_another_resource_is_not_used) {
         BOOST_TEST(holds(refusal(*oauth), "no token is asked for in its name"), other);
     }
     BOOST_TEST(authority.server.seen().empty());
-    authority.resource["resource"] = authority.mcp.origin();  // all of it
-    BOOST_TEST(challenged(*oauth));
-    BOOST_TEST(authority.pages.at(0).at("resource") == authority.mcp.origin());
+    // All of it, and the same with a slash; it is repeated as it was written.
+    for (const auto& same : {authority.mcp.origin(), authority.url() + "/"}) {
+        authority.resource["resource"] = same;
+        BOOST_TEST(challenged(*oauth));
+        BOOST_TEST(authority.pages.back().at("resource") == same);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(servers_without_pkce_are_refused) {
@@ -820,6 +823,10 @@ BOOST_AUTO_TEST_CASE(tokens_are_kept_for_their_owner_alone) {
     other = settings;
     other.auth["client_id"] = "another";
     BOOST_TEST(!OAuth(context.get_executor(), other).status().token);
+    // By whatever means the person consents, it is one token.
+    other = settings;
+    other.auth["grant"] = "device_code";
+    BOOST_TEST(OAuth(context.get_executor(), other).status().token);
     // The registration is used again, at the address it was made for.
     challenged(second);
     BOOST_TEST(authority.registrations.size() == 1u);
@@ -849,6 +856,22 @@ BOOST_AUTO_TEST_CASE(tokens_are_kept_for_their_owner_alone) {
     std::filesystem::create_directory(directory.path() / "real");
     std::filesystem::create_symlink(directory.path() / "real", file.parent_path());
     BOOST_TEST(holds(problem(), "is a link or no directory"));
+}
+
+BOOST_AUTO_TEST_CASE(a_registration_that_was_forgotten_is_made_anew) {
+    const auto oauth = make();
+    authority.refusals = {"invalid_client"};
+    BOOST_TEST(holds(refusal(*oauth), "invalid_client"));
+    BOOST_TEST(challenged(*oauth));
+    BOOST_TEST(authority.registrations.size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(a_login_asks_for_what_it_is_told_and_no_more) {
+    const auto oauth = make();
+    challenged(*oauth, 401, R"(scope="read write")");
+    test::run(context, oauth->login(challenge("scope=read")));
+    BOOST_TEST(authority.pages.at(1).at("scope") == "read");
+    BOOST_TEST(oauth->status().scope == "read");
 }
 
 BOOST_AUTO_TEST_CASE(processes_share_what_one_has_got) {
