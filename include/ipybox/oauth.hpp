@@ -63,6 +63,9 @@ struct OAuthOptions {
     HttpClientOptions http;  // its may_connect is set by OAuth
     Duration request_timeout = std::chrono::seconds(30);  // for one answer of a server
     Duration consent_timeout = std::chrono::minutes(10);  // for the person
+    // What failed is not tried again for so long: other requests get the same error, and a person
+    // who refused is not asked by each of them.
+    Duration failure_holds = std::chrono::seconds(10);
     Logger logger;
 };
 
@@ -300,7 +303,6 @@ struct OAuth::State {
     static constexpr std::size_t max_document = 256 * 1024;
     static constexpr std::size_t max_logins = 3;  // that ask a person, within login_window
     static constexpr Duration login_window = std::chrono::minutes(5);
-    static constexpr Duration failure_holds = std::chrono::seconds(30);
     static constexpr Duration discovery_holds = std::chrono::minutes(10);
 
     State(asio::any_io_executor e, OAuthOptions o);
@@ -1372,7 +1374,7 @@ inline awaitable<void> OAuth::State::renew() {
 
 // Alone: gets or widens a token.
 inline awaitable<bool> OAuth::State::handle(unsigned status, detail::AuthChallenge challenge) {
-    if (!interactive() && failure && Clock::now() - failed < failure_holds) throw *failure;
+    if (failure && Clock::now() - failed < options.failure_holds) throw *failure;
     load();
     const auto before = token ? token->access : std::string();
     Discovery found = co_await discover(challenge.resource_metadata);
@@ -1468,7 +1470,10 @@ inline awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, HttpHe
     if (status == 401 && challenge.error == "use_dpop_nonce" && state->token) {
         // A nonce that differs from the one the request had; never twice for the same.
         state->adopt_nonce(response, state->resource_nonce);
-        co_return state->resource_nonce != state->last_nonce;
+        std::string used = state->last_nonce;
+        if (const auto proof = find_header(sent, "DPoP"); !proof.empty())
+            used = detail::string_member(detail::jwt_claims(proof), "nonce");
+        co_return state->resource_nonce != used;
     }
     // Others may be at it: what they get is ours as well.
     auto generation = state->generation;
