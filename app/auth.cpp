@@ -57,8 +57,15 @@ void open_browser(const std::string& url) {
 awaitable<std::string> typed_line() {
     asio::posix::stream_descriptor input(co_await asio::this_coro::executor);
     if (const int fd = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3); fd >= 0) input.assign(fd);
-    std::string line;
-    while (input.is_open() && line.size() < 64 * 1024) {
+    std::string typed;
+    while (input.is_open() && typed.size() < 64 * 1024) {
+        // An empty line is no answer.
+        for (auto end = typed.find('\n'); end != typed.npos; end = typed.find('\n')) {
+            if (end > 0 && typed[end - 1] == '\r') typed[end - 1] = ' ';
+            const auto line = detail::trim_blanks(std::string_view(typed).substr(0, end));
+            if (!line.empty()) co_return std::string(line);
+            typed.erase(0, end + 1);
+        }
         // Waiting and a plain read leave the terminal in blocking mode for whoever shares it.
         const auto [error] =
             co_await input.async_wait(asio::posix::descriptor_base::wait_read, as_result);
@@ -66,17 +73,7 @@ awaitable<std::string> typed_line() {
         char chunk[4096];
         const auto size = ::read(input.native_handle(), chunk, sizeof chunk);
         if (size <= 0) break;
-        line.append(chunk, static_cast<std::size_t>(size));
-        const auto end = line.find('\n');
-        if (end == line.npos) continue;
-        const auto from = line.find_first_not_of(" \t\r\n");
-        if (from >= end) {  // an empty line is no answer
-            line.erase(0, end + 1);
-            continue;
-        }
-        line.resize(end);
-        while (static_cast<unsigned char>(line.back()) <= ' ') line.pop_back();
-        co_return line.substr(from);
+        typed.append(chunk, static_cast<std::size_t>(size));
     }
     for (;;) co_await sleep_until(never);
 }

@@ -8,9 +8,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
@@ -259,7 +262,7 @@ class TerminalTest(ProgramTest):
 class OtherCommandsTest(ProgramTest):
     def test_help_and_version(self):
         self.assertRegex(self.ipybox("--version").stdout, r"^ipybox \d+\.\d+\.\d+\n$")
-        for command in ([], ["run"], ["apigen"], ["doctor"], ["plugins"]):
+        for command in ([], ["run"], ["apigen"], ["auth"], ["auth", "login"], ["doctor"], ["plugins"]):
             run = self.ipybox(*command, "--help")
             self.assertEqual(run.returncode, 0)
             self.assertIn("Usage: ipybox", run.stdout)
@@ -312,6 +315,112 @@ class OtherCommandsTest(ProgramTest):
         self.assert_refused(self.ipybox("apigen", "other", "--config", "mcp.json", "--out", "o"), "other", "own")
         self.assert_refused(self.ipybox("apigen", "x", "--server-params", "{", "--out", "o"), "--server-params", "line 1")
         self.assert_refused(self.ipybox("apigen", "x", "--out", "o"), "--server-params", "--config", "--tools-json")
+
+
+class AuthTest(ProgramTest):
+    """`ipybox auth` against an authorization server and an MCP server in this process."""
+
+    def setUp(self):
+        super().setUp()
+        test = self
+        self.asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self, status, body, **headers):
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def do_GET(self):
+                if self.path == "/.well-known/oauth-protected-resource/mcp":
+                    self.answer(200, {"resource": test.origin + "/mcp", "authorization_servers": [test.origin]})
+                elif self.path == "/.well-known/oauth-authorization-server":
+                    self.answer(200, {
+                        "issuer": test.origin, "authorization_endpoint": test.origin + "/authorize",
+                        "token_endpoint": test.origin + "/token", "registration_endpoint": test.origin + "/register",
+                        "revocation_endpoint": test.origin + "/revoke", "code_challenge_methods_supported": ["S256"],
+                        "token_endpoint_auth_methods_supported": ["none"]})
+                else:
+                    self.answer(404, {})
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                test.asked.append((self.path, body))
+                if self.path == "/mcp":
+                    self.answer(401, {}, WWW_Authenticate='Bearer scope="read"')
+                elif self.path == "/register":
+                    self.answer(201, {"client_id": "the-client"})
+                elif self.path == "/token":
+                    self.answer(200, {"access_token": "the-access-token", "token_type": "Bearer", "expires_in": 3600,
+                                      "refresh_token": "the-refresh-token"})
+                else:
+                    self.answer(200, {})
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.origin = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.config.write_text(json.dumps({"mcpServers": {
+            "docs": {"url": self.origin + "/mcp"}, "own": {"command": "python3"}}}))
+        self.environment = {"XDG_DATA_HOME": str(self.directory / "data")}
+        if os.geteuid() == 0:
+            os.chown(self.directory, 0, 0)
+
+    def auth(self, *arguments):
+        return self.ipybox("auth", *arguments, "--config", "mcp.json", env=self.environment)
+
+    def login(self, answer):
+        """Logs in as a person who opens the page's address elsewhere and types back `answer(query)`."""
+        with subprocess.Popen(
+                [PROGRAM, "auth", "login", "docs", "--config", "mcp.json", "--no-browser"], cwd=self.directory,
+                text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env={**ENVIRONMENT, **self.environment}) as process:
+            self.addCleanup(process.kill)
+            page = next(line for line in iter(process.stderr.readline, "") if line.startswith("http"))
+            query = dict(parse_qsl(urlsplit(page.strip()).query))
+            out, err = process.communicate(answer(query) + "\n", timeout=60)
+        return process.returncode, out, err
+
+    def test_login_status_and_logout(self):
+        before = self.auth("status", "docs")
+        self.assertEqual((before.returncode, before.stdout), (1, "docs: not logged in\n"))
+        code, out, err = self.login(
+            lambda query: f"\n  {query['redirect_uri']}?code=the-code&state={query['state']}&iss={self.origin}  ")
+        self.assertEqual(code, 0, err)
+        self.assertIn(f"docs: logged in at {self.origin} as client the-client, scope read, expires", out)
+        store = self.directory / "data/ipybox/tokens.json"
+        self.assertEqual((store.stat().st_mode & 0o777, store.parent.stat().st_mode & 0o777), (0o600, 0o700))
+        self.assertEqual(self.auth("status", "docs").stdout, out)
+        self.assertEqual(self.auth("status", "docs").returncode, 0)
+        after = self.auth("logout", "docs")
+        self.assertEqual((after.returncode, after.stdout), (0, "docs: logged out\n"))
+        self.assertIn(("/revoke", "token=the-refresh-token&client_id=the-client"), self.asked)
+        self.assertEqual(self.auth("status", "docs").returncode, 1)
+        self.assertNotIn("the-", store.read_text())
+
+    def test_what_belongs_to_another_login_is_refused(self):
+        code, out, err = self.login(lambda query: query["redirect_uri"] + "?code=the-code&state=guessed")
+        self.assertEqual((code, out), (2, ""))
+        self.assertIn("its state differs", err)
+        self.assertNotIn("/token", [path for path, _ in self.asked])
+
+    def test_refusals(self):
+        self.assert_refused(self.auth("login", "own"), "own", "command")
+        self.assert_refused(self.auth("login", "absent"), "absent", "docs")
+        self.assert_refused(self.auth("login", "docs", "--device"), "device code")
+        self.auth("status", "docs")
+        data = self.directory / "data/ipybox"
+        data.mkdir(parents=True)
+        data.chmod(0o755)
+        self.assert_refused(self.auth("status", "docs"), "chmod 700")
 
 
 if __name__ == "__main__":
