@@ -10,6 +10,8 @@
 #include <ipybox/mcp_client.hpp>
 #include <ipybox/registry.hpp>
 
+#include "headless_auth.hpp"
+
 using namespace ipybox;
 
 namespace {
@@ -115,6 +117,7 @@ awaitable<void> play(Host& host, PluginRegistry& registry, Sandbox& sandbox, std
         context = parse_json(text, "MCP_CONFORMANCE_CONTEXT").as_object();
     json::object params;
     params["url"] = url;
+    params["auth"] = conformance::auth_of_scenario();
     McpClientOptions options;
     options.name = "conformance";
     options.logger = host.logger;
@@ -147,6 +150,8 @@ int main(int count, char** arguments) {
         host.executor = context.get_executor();
         host.logger.level = LogLevel::info;
         host.logger.write = [](LogLevel, std::string_view line) { std::cerr << line << "\n"; };
+        host.browse = conformance::headless_browse(host.executor);
+        conformance::forget_token_store();
         auto registry = PluginRegistry::standard();
         // This program lies beside the build's plugins, one directory deeper.
         std::error_code ignored;
