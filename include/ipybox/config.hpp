@@ -261,7 +261,8 @@ inline json::object check_server_params(const json::value& value, const std::str
     const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
     const auto* params = value.if_object();
     if (!params) fail("must be an object with \"command\" (stdio) or \"url\" (HTTP)");
-    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "sandbox", "url", "headers", "type", "auth"};
+    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "sandbox", "max_message", "url", "headers",
+                                               "type", "auth"};
     static constexpr std::string_view clients[] = {"disabled", "autoApprove", "alwaysAllow", "timeout",
                                                    "description", "name", "icon", "gallery", "trust"};
     json::object result;
@@ -271,13 +272,15 @@ inline json::object check_server_params(const json::value& value, const std::str
             result[key] = item;
         } else if (std::find(std::begin(clients), std::end(clients), name) == std::end(clients)) {
             fail("unknown field \"" + std::string(name) +
-                 "\"; accepted: command, args, env, cwd, sandbox (stdio) or url, headers, auth (HTTP), and type");
+                 "\"; accepted: command, args, env, cwd, sandbox, max_message (stdio) or url, headers, auth (HTTP), and type");
         }
     }
     if (result.contains("command") == result.contains("url"))
         fail("needs either \"command\" (stdio) or \"url\" (HTTP)");
     if (result.contains("sandbox") && !result.contains("command"))
         fail("\"sandbox\" confines a \"command\", and there is none");
+    if (const auto* limit = result.if_contains("max_message"); limit && !(limit->is_int64() && result.contains("command")))
+        fail("\"max_message\" must be a number of bytes, and goes with a \"command\"");
     if (const auto* auth = result.if_contains("auth")) {
         if (!result.contains("url")) fail("\"auth\" is for a \"url\", and there is none");
         check_auth(*auth, where + ", auth");

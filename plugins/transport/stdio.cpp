@@ -40,6 +40,7 @@ struct Settings {
     std::vector<std::string> arguments;
     std::map<std::string, std::string> env;  // as configured: may hold secrets
     std::filesystem::path cwd;
+    std::size_t max_message = detail::default_max_message;
     Logger logger;
 
     // Text of the server without the values of its configured environment.
@@ -62,7 +63,7 @@ struct Connection {
           input(executor),
           output(executor),
           changed(executor),
-          splitter(detail::default_max_message, [this](std::string_view line) { noise(line); }) {}
+          splitter(settings.max_message, [this](std::string_view line) { noise(line); }) {}
 
     void noise(std::string_view line) {
         if (++noise_lines > max_noise_lines) return;
@@ -143,8 +144,8 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
                 connection->end =
                     Error(errc::mcp_protocol,
                           connection->settings.command + " sent a message of more than " +
-                              std::to_string(detail::default_max_message >> 20) +
-                              " MiB; the server was stopped");
+                              std::to_string(connection->settings.max_message) +
+                              " bytes (max_message); the server was stopped");
                 connection->process->kill_tree();
                 connection->changed.notify();
             }
@@ -314,6 +315,8 @@ public:
                 settings.env.emplace(name, value.as_string());
         if (const auto* cwd = config.if_contains("cwd"))
             settings.cwd = std::string(cwd->as_string());
+        if (const auto* limit = config.if_contains("max_message"))
+            settings.max_message = limit->to_number<std::size_t>();
     }
 
     ~StdioTransport() override {
@@ -421,7 +424,9 @@ constexpr Plugin self{
             "args": {"type": "array", "items": {"type": "string"}},
             "env": {"type": "object", "additionalProperties": {"type": "string"},
                     "description": "added to HOME, PATH and the like; nothing else is inherited"},
-            "cwd": {"type": "string", "minLength": 1, "description": "default: the current directory"}
+            "cwd": {"type": "string", "minLength": 1, "description": "default: the current directory"},
+            "max_message": {"type": "integer", "minimum": 4096, "maximum": 1073741824,
+                            "description": "bytes of one message of the server; default: 64 MiB"}
         },
         "required": ["command"],
         "additionalProperties": false

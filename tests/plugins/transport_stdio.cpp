@@ -244,10 +244,13 @@ BOOST_AUTO_TEST_CASE(messages_of_ten_megabytes_both_ways) {
 }
 
 BOOST_AUTO_TEST_CASE(a_message_beyond_the_limit_is_one_clear_error) {
-    connect(server());
-    const auto error = failure([&] { call("big", R"({"size":70000000})"); });
+    auto config = server();
+    config["max_message"] = 1'000'000;
+    connect(config);
+    BOOST_TEST(text(call("big", R"({"size":900000})")).size() == 900'000u);
+    const auto error = failure([&] { call("big", R"({"size":1000000})"); });
     BOOST_TEST((error.code() == errc::mcp_protocol));
-    BOOST_TEST(contains(error.detail(), "64 MiB"));
+    BOOST_TEST(contains(error.detail(), "1000000 bytes (max_message)"));
     BOOST_TEST((failure([&] { call("echo", R"({"text":"a"})"); }).code() == errc::mcp_protocol));
 }
 
@@ -460,7 +463,7 @@ BOOST_AUTO_TEST_CASE(the_configuration_is_checked) {
     for (const char* config :
          {R"({})", R"({"command":""})", R"({"command":"sh","args":"x"})",
           R"({"command":"sh","env":{"A":1}})", R"({"command":"sh","type":"sse"})",
-          R"({"command":"sh","comand":"x"})"})
+          R"({"command":"sh","comand":"x"})", R"({"command":"sh","max_message":0})"})
         BOOST_TEST((failure([&] { transport(json::parse(config).as_object()); }).code() ==
                     errc::bad_config),
                    config);

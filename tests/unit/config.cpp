@@ -65,6 +65,8 @@ BOOST_AUTO_TEST_CASE(servers_are_checked_field_by_field) {
     BOOST_TEST(problem(R"({})") == "s: needs either \"command\" (stdio) or \"url\" (HTTP)");
     BOOST_TEST(problem(R"({"command": 1})") == "s: \"command\" must be a string");
     BOOST_TEST(problem(R"({"command": "x", "args": "y"})") == "s: \"args\" must be an array of strings");
+    for (const char* params : {R"({"command": "x", "max_message": "1"})", R"({"url": "http://x/mcp", "max_message": 9999})"})
+        BOOST_TEST(problem(params) == "s: \"max_message\" must be a number of bytes, and goes with a \"command\"");
     BOOST_TEST(problem(R"({"command": "x", "env": {"K": 1}})") == "s: \"env/K\" must be a string");
     BOOST_TEST(error_of([] { read_mcp_servers(parsed("[]"), "f"); }) == "f: must be a JSON object with \"mcpServers\"");
 }
