@@ -38,13 +38,10 @@ constexpr const char* tools = R"([{"type": "function", "function": {
     "description": "Runs Python code in the IPython kernel.",
     "parameters": {"type": "object", "required": ["code"], "properties": {"code": {"type": "string"}}}}}])";
 
-// Allows what changes nothing. The hint is the server's word: configure servers that you trust.
-class AllowReadOnly final : public ApprovalPolicy {
-    awaitable<Decision> decide(ToolCall call) override {
-        const auto* hint = call.annotations.if_contains("readOnlyHint");
-        co_return Decision(hint && *hint == true ? Verdict::allow : Verdict::pass);
-    }
-};
+// The hint is the server's word: configure servers that you trust.
+constexpr const char* policy = R"({"first_match": [
+    {"rules": [{"name": "reads", "when": {"annotations": {"readOnlyHint": true}}, "then": "allow"}]},
+    "ask"]})";
 
 // What a model wrote, without the escape sequences that could fake a question.
 std::string shown(std::string_view text) { return detail::TerminalFilter()(text); }
@@ -61,7 +58,7 @@ public:
     Agent(asio::any_io_executor executor, PluginRegistry& registry, const std::string& config)
         : http_(executor, {}),
           input_(executor, ::dup(STDIN_FILENO)),
-          executor_(executor, registry, options(registry, config)) {
+          executor_(executor, registry, options(config)) {
         request_.method = "POST";
         request_.url = setting("AGENT_BASE_URL") + "/chat/completions";
         request_.headers = {{"Content-Type", "application/json"}};
@@ -91,16 +88,11 @@ public:
     }
 
 private:
-    static CodeExecutorOptions options(PluginRegistry& registry, const std::string& config) {
+    static CodeExecutorOptions options(const std::string& config) {
         CodeExecutorOptions options;  // bubblewrap, no network, the current directory as workspace
         // The next start runs what it names.
         if (!config.empty()) options.write_protected = {std::filesystem::canonical(config)};
-        options.make_policy = [&registry](Host& host) -> PolicyPtr {
-            PolicyList members;
-            members.push_back(std::make_unique<AllowReadOnly>());
-            members.push_back(registry.make<ApprovalPolicy>("ask", host, {}));
-            return std::make_unique<FirstMatch>(std::move(members));
-        };
+        options.approval = json::parse(policy);
         return options;
     }
 
