@@ -1,0 +1,68 @@
+"""What docs/ promises and no other test covers: the plugin of writing-a-plugin.md, and all links."""
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(os.environ["IPYBOX_TEST_PROGRAM"])
+QUOTA = PROGRAM.parent / "examples/quota.so"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@unittest.skipUnless(QUOTA.exists(), f"plugins are linked in: no {QUOTA}")
+class WritingAPluginTest(unittest.TestCase):
+    def ipybox(self, *arguments):
+        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60,
+                              env={"PATH": os.environ["PATH"], "IPYBOX_PLUGIN_PATH": str(QUOTA.parent)})
+
+    def test_it_is_found_by_its_name(self):
+        run = self.ipybox("plugins")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, r"quota\b.*example: denies a tool")
+
+    def verdict(self, policy):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(policy, file)
+            file.flush()
+            return self.ipybox("policy", "test", file.name, "--call", '{"server": "files", "tool": "read_text_file"}')
+
+    def test_it_decides_and_its_configuration_is_checked(self):
+        used_up = self.verdict({"first_match": [{"quota": {"calls": 0}}, "allow"]})
+        self.assertEqual(used_up.returncode, 1)
+        self.assertIn("the quota of read_text_file is used up", used_up.stdout)
+        self.assertEqual(self.verdict({"first_match": [{"quota": {"calls": 1}}, "allow"]}).returncode, 0)
+        for mistake in ({}, {"calls": -1}, {"calls": "many"}, {"calls": 1, "cals": 2}):
+            refused = self.verdict({"quota": mistake})
+            self.assertEqual(refused.returncode, 2, refused.stdout)
+            self.assertIn("quota", refused.stderr)
+
+
+def anchors(page):
+    """The anchors that hosts of Markdown make of headings."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", re.sub(r"[`*]", "", title).lower()).replace(" ", "-") for title in titles}
+
+
+class LinksTest(unittest.TestCase):
+    def test_every_link_leads_somewhere(self):
+        for page in PAGES:
+            text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+            for link in re.findall(r"\]\(([^)\s]+)\)", text):
+                if re.match(r"https?:", link):
+                    continue
+                file, _, anchor = link.partition("#")
+                target = (page.parent / file).resolve() if file else page
+                with self.subTest(page=page.name, link=link):
+                    self.assertTrue(target.exists())
+                    if anchor:
+                        self.assertIn(anchor, anchors(target))
+
+    def test_json_in_the_docs_is_json(self):
+        for page in PAGES:
+            for text in re.findall(r"^```json\n(.*?)^```$", page.read_text(), re.M | re.S):
+                with self.subTest(page=page.name, text=text[:60]):
+                    json.loads(text)
