@@ -90,11 +90,11 @@ class DockerfileTest(unittest.TestCase):
         files = [PROGRAM, *map(str, build.glob("plugins/*/*.so"))]
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", subprocess.run(
             ["readelf", "--dynamic", *files], check=True, capture_output=True, text=True).stdout))
-        places = dict(re.findall(r"^\s*(\S+) .* => (\S+)$", subprocess.run(
-            ["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout, re.M))
+        places = dict(re.findall(r"^\s*(\S+) => (/\S+)", subprocess.run(
+            ["ldd", *files], check=True, capture_output=True, text=True).stdout, re.M))
         of_every_image = {"libc6", "libgcc-s1", "libstdc++6"}
         installed = set(self.stages()[1].split()) | of_every_image
-        for library in needed:
+        for library in needed - {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}:
             paths = {os.path.realpath(places[library])} | {re.sub("^/usr/", "/", os.path.realpath(places[library]))}
             owners = subprocess.run(["dpkg", "--search", *paths], capture_output=True, text=True).stdout
             self.assertTrue({line.split(":")[0] for line in owners.splitlines()} & installed, f"{library}: {owners}")
