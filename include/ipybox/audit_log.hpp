@@ -26,6 +26,7 @@
 
 namespace ipybox {
 
+// What is recorded, and what happens when it cannot be.
 struct AuditOptions {
     bool fsync = false;       // a record reaches the disk before the call goes on
     bool code_text = false;   // the code itself, beside its hash

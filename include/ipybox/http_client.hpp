@@ -81,12 +81,15 @@ struct HttpUrl {
 
     // host, or host:port where the port is not the scheme's own: the Host header.
     std::string authority() const;
+    // Scheme, host and port: what says whether two addresses are one server.
     std::string origin() const { return (tls ? "https://" : "http://") + authority(); }
     // For messages: without query and credentials.
     std::string printable() const { return origin() + path; }
+    // The whole address but for the credentials.
     std::string text() const { return origin() + path + query; }
 };
 
+// What to send.
 struct HttpRequest {
     std::string method = "GET";
     std::string url;
@@ -99,6 +102,7 @@ struct HttpRequest {
     bool repeatable = false;
 };
 
+// Limits of a client, whom it trusts and where it may go.
 struct HttpClientOptions {
     Duration connect_timeout = std::chrono::seconds(10);  // name, connection and TLS together
     std::size_t max_header = std::size_t{64} << 10;       // bytes of a response's head
@@ -122,17 +126,22 @@ public:
     using executor_type = asio::any_io_executor;
     using Socket = asio::ip::tcp::socket;
 
+    // Not connected: HttpClient::connect() makes one that is.
     explicit HttpStream(const executor_type& executor) : socket_(executor) {}
 
+    // As Asio and Beast ask for it.
     executor_type get_executor() { return socket_.get_executor(); }
+    // The socket below TLS.
     Socket& socket() noexcept { return socket_; }
     bool is_tls() const noexcept { return tls_.has_value(); }
 
+    // Reads some bytes; completes as Asio's function of that name.
     template <class Buffers, class Token>
     auto async_read_some(const Buffers& buffers, Token&& token) {
         if (tls_) return tls_->async_read_some(buffers, std::forward<Token>(token));
         return socket_.async_read_some(buffers, std::forward<Token>(token));
     }
+    // Writes some bytes; completes as Asio's function of that name.
     template <class Buffers, class Token>
     auto async_write_some(const Buffers& buffers, Token&& token) {
         if (tls_) return tls_->async_write_some(buffers, std::forward<Token>(token));
@@ -156,6 +165,7 @@ inline void teardown(boost::beast::role_type, HttpStream& stream,
                      boost::system::error_code& error) {
     stream.socket().close(error);
 }
+// The same without waiting.
 template <class Handler>
 void async_teardown(boost::beast::role_type, HttpStream& stream, Handler&& handler) {
     boost::system::error_code error;
@@ -295,6 +305,7 @@ private:
 // are verified always. Destroying it breaks off everything in flight.
 class HttpClient {
 public:
+    // Connects to nothing yet.
     HttpClient(asio::any_io_executor executor, HttpClientOptions options);
     ~HttpClient();
     HttpClient(const HttpClient&) = delete;

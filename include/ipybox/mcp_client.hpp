@@ -35,6 +35,7 @@ namespace ipybox {
 // the answer can be kept and given the next time.
 enum class McpEra { detect, legacy, modern };
 
+// What a client says of itself, and how long it waits.
 struct McpClientOptions {
     std::string name;  // the server's name in messages
     McpEra era = McpEra::detect;
@@ -57,12 +58,14 @@ struct McpClientOptions {
     Logger logger;
 };
 
+// A report of a server that works on a request.
 struct CallProgress {
     double progress = 0;
     std::optional<double> total;
     std::string message;
 };
 
+// How long one request may take, and who is told of its progress.
 struct CallOptions {
     Duration idle_timeout = std::chrono::seconds(300);  // starts anew with each progress report
     Duration total_timeout = std::chrono::hours(1);     // progress does not extend it
@@ -70,6 +73,7 @@ struct CallOptions {
     std::function<void(const CallProgress&)> on_progress;
 };
 
+// What a tool returned.
 struct CallResult {
     json::array content;  // objects with "type": text, image, audio, resource, …
     std::optional<json::value> structured_content;
@@ -87,6 +91,7 @@ struct CallResult {
 // (the text tells which limit), cancelled (the coroutine was cancelled, or the client closed).
 class McpClient {
 public:
+    // Starts nothing: connect() does. The client owns the transport.
     McpClient(asio::any_io_executor executor, std::unique_ptr<McpTransport> transport,
               McpClientOptions options);
     // At any moment, also from a callback: fails what is pending with errc::cancelled. The server
@@ -125,6 +130,7 @@ public:
     // Returns when the server has agreed. In the modern era the subscription is renewed when it
     // breaks; a server that ends it for good is logged.
     awaitable<void> subscribe(std::string uri);
+    // Ends what subscribe() began.
     awaitable<void> unsubscribe(std::string uri);
 
     // Fails what is pending with errc::cancelled and ends the server in order.
