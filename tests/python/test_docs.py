@@ -1,4 +1,4 @@
-"""What docs/ promises and no other test covers: the plugin of writing-a-plugin.md, and all links."""
+"""What docs/ and examples/ promise and no other test covers."""
 import json
 import os
 import re
@@ -39,6 +39,20 @@ class WritingAPluginTest(unittest.TestCase):
             refused = self.verdict({"quota": mistake})
             self.assertEqual(refused.returncode, 2, refused.stdout)
             self.assertIn("quota", refused.stderr)
+
+
+class ComposedPoliciesTest(unittest.TestCase):
+    def test_it_says_what_the_policies_say(self):
+        plugins = PROGRAM.parent / "plugins"
+        run = subprocess.run([PROGRAM.parent / "examples/composed_policies"], capture_output=True, text=True, timeout=60,
+                             env={"IPYBOX_PLUGIN_PATH": str(plugins)} if plugins.is_dir() else {})
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(run.stdout.splitlines(), [
+            "files.read_text_file: allowed",
+            "files.delete_file: denied, nothing is deleted here",
+            "files.write_file: denied, the person said no",
+            "mail.send_mail: allowed",
+            "shop.list_orders: denied, the server shop is not known"])
 
 
 def anchors(page):
