@@ -124,15 +124,22 @@ private:
         std::cerr << shown(source) << '\n';
         auto execution = co_await executor_.stream(std::move(source), 5min);
         std::string feedback;
+        bool lost = false;
         while (auto event = co_await execution.next()) {
             if (auto* question = std::get_if<ApprovalRequest>(&*event)) {
                 const bool yes = co_await confirm("Allow " + question->to_string() + " ? [y/N] ");
                 yes ? question->accept() : question->reject("the user said no");
             } else if (auto* result = std::get_if<CodeExecutionResult>(&*event)) {
                 feedback = result->text.value_or("") + (result->ok() ? "" : "\n" + result->error);
+                lost = result->status == CodeExecutionResult::Status::kernel_lost;
             }
         }
-        if (feedback.size() > max_feedback) feedback = feedback.substr(0, max_feedback) + "\n[cut]";
+        if (feedback.size() > max_feedback) {
+            std::size_t end = max_feedback;
+            while ((feedback[end] & 0xC0) == 0x80) --end;  // between characters of UTF-8
+            feedback = feedback.substr(0, end) + "\n[cut]";
+        }
+        if (lost) co_await executor_.reset();
         co_return feedback.empty() ? "(no output)" : feedback;
     }
 
@@ -172,6 +179,6 @@ int main(int count, char** arguments) try {
     context.run();
     if (failure) std::rethrow_exception(failure);
 } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
+    std::cerr << shown(error.what()) << '\n';
     return 1;
 }

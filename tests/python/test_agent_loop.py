@@ -97,6 +97,16 @@ class AgentLoopTest(unittest.TestCase):
             self.assertEqual(self.feedback(requests),
                              ["ApprovalRejectedError approval request for own.echo rejected: the user said no"])
 
+    def test_long_output_is_cut_and_a_dead_kernel_replaced(self):
+        run, requests = self.agent(
+            message(None, "print('x' + 'ä' * 15000)", "import os; os._exit(1)", "print('a new one')"), message("Done."))
+        self.assertEqual((run.returncode, run.stdout), (0, "Done.\n"), run.stderr)
+        cut, dead, alive = self.feedback(requests)
+        self.assertRegex(cut, r"^xä+\n\[cut\]$")
+        self.assertLess(len(cut.encode()), 20100)
+        self.assertIn("kernel", dead)
+        self.assertEqual(alive, "a new one")
+
     def test_an_endpoint_that_fails_ends_it(self):
         run, _ = self.agent((401, {"error": {"message": "no such key"}}))
         self.assertEqual(run.returncode, 1)
