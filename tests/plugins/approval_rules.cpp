@@ -4,6 +4,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_approval_rules_tests {
+
 using namespace ipybox;
 
 namespace {
@@ -79,3 +81,5 @@ BOOST_AUTO_TEST_CASE(a_mistake_names_the_file_and_the_place) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_approval_rules_tests

@@ -12,6 +12,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_kernel_zmq_tests {
+
 using namespace ipybox;
 using namespace ipybox::test;
 using namespace std::chrono_literals;
@@ -890,3 +892,5 @@ BOOST_AUTO_TEST_CASE(it_may_be_dropped_at_any_moment) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_kernel_zmq_tests

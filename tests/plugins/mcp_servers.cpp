@@ -10,6 +10,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_mcp_servers_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 
@@ -196,3 +198,5 @@ BOOST_AUTO_TEST_CASE(everything_asks_the_application) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_mcp_servers_tests

@@ -14,6 +14,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_sandbox_bubblewrap_tests {
+
 namespace {
 using namespace ipybox;
 using namespace std::chrono_literals;
@@ -828,3 +830,5 @@ BOOST_AUTO_TEST_CASE(root_drops_to_a_user_that_can_write_or_refuses) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_sandbox_bubblewrap_tests

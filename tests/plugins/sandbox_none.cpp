@@ -5,6 +5,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_sandbox_none_tests {
+
 namespace {
 using namespace ipybox;
 using namespace std::chrono_literals;
@@ -108,3 +110,5 @@ BOOST_AUTO_TEST_CASE(interrupt_reaches_the_command) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_sandbox_none_tests

@@ -15,6 +15,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_sandbox_srt_tests {
+
 namespace {
 using namespace ipybox;
 using namespace ipybox::test;
@@ -593,3 +595,5 @@ BOOST_AUTO_TEST_CASE(the_version_that_the_original_pins_takes_its_settings) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_sandbox_srt_tests

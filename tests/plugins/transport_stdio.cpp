@@ -16,6 +16,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_transport_stdio_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 
@@ -479,3 +481,5 @@ BOOST_AUTO_TEST_CASE(a_transport_that_is_not_open_says_so) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_transport_stdio_tests

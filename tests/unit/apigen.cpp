@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+namespace apigen_tests {
+
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
@@ -390,3 +392,5 @@ BOOST_AUTO_TEST_CASE(root_writes_for_the_owner_of_the_folder) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace apigen_tests

@@ -22,6 +22,8 @@
 
 #include "test_support.hpp"
 
+namespace apigen_fuzz_tests {
+
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
@@ -313,3 +315,5 @@ BOOST_AUTO_TEST_CASE(nothing_becomes_code) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace apigen_fuzz_tests

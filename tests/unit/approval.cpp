@@ -4,6 +4,8 @@
 
 #include "test_support.hpp"
 
+namespace approval_tests {
+
 using namespace ipybox;
 
 namespace {
@@ -129,3 +131,5 @@ BOOST_AUTO_TEST_CASE(the_first_answer_counts_and_the_others_are_withdrawn) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace approval_tests

@@ -2,6 +2,11 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/approval_rules.hpp>
 
+BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::detail::Fit)
+BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::detail::Rule::Effect)
+
+namespace approval_rules_tests {
+
 using namespace ipybox;
 using detail::Fit;
 using detail::RuleSet;
@@ -47,9 +52,6 @@ bool globs(std::string_view pattern, std::string_view text) {
     return detail::Glob(pattern).matches(text, steps) == Fit::yes;
 }
 }  // namespace
-
-BOOST_TEST_DONT_PRINT_LOG_VALUE(Fit)
-BOOST_TEST_DONT_PRINT_LOG_VALUE(Effect)
 
 BOOST_AUTO_TEST_SUITE(approval_rules)
 
@@ -281,3 +283,5 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_refused_with_its_place_and_what_is_accepted) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace approval_rules_tests

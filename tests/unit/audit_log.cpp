@@ -8,6 +8,8 @@
 
 #include "test_support.hpp"
 
+namespace audit_log_tests {
+
 using namespace ipybox;
 
 namespace {
@@ -224,3 +226,5 @@ BOOST_AUTO_TEST_CASE(by_option_a_full_disk_is_a_warning) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace audit_log_tests

@@ -6,6 +6,8 @@
 
 #include "test_support.hpp"
 
+namespace beneath_tests {
+
 using namespace ipybox;
 using namespace ipybox::detail;
 namespace fs = std::filesystem;
@@ -54,3 +56,5 @@ BOOST_AUTO_TEST_CASE(base64) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace beneath_tests

@@ -3,6 +3,8 @@
 
 #include "test_support.hpp"
 
+namespace config_tests {
+
 using namespace ipybox;
 
 namespace {
@@ -100,3 +102,5 @@ BOOST_AUTO_TEST_CASE(the_transport_follows_type_or_url) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace config_tests

@@ -3,6 +3,8 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/detail/domain_rule.hpp>
 
+namespace domain_rule_tests {
+
 namespace {
 using namespace ipybox::detail;
 using namespace std::string_view_literals;
@@ -205,3 +207,5 @@ BOOST_AUTO_TEST_CASE(addresses_of_this_machine_are_told) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace domain_rule_tests

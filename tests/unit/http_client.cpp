@@ -13,6 +13,8 @@
 #include "http_server.hpp"
 #include "test_support.hpp"
 
+namespace http_client_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 using test::HttpMessage;
@@ -628,3 +630,5 @@ BOOST_AUTO_TEST_CASE(a_connected_stream_carries_anything) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace http_client_tests

@@ -10,6 +10,8 @@
 
 #include "test_support.hpp"
 
+namespace json_schema_tests {
+
 using namespace ipybox::detail;
 
 namespace {
@@ -247,3 +249,5 @@ BOOST_AUTO_TEST_CASE(test_suite) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace json_schema_tests

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace jsonrpc_tests {
+
 using namespace ipybox;
 using namespace ipybox::detail;
 
@@ -243,3 +245,5 @@ BOOST_AUTO_TEST_CASE(long_messages_survive_many_reads) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace jsonrpc_tests

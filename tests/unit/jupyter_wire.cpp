@@ -3,6 +3,8 @@
 #include <random>
 #include <set>
 
+namespace jupyter_wire_tests {
+
 using namespace ipybox::detail;
 
 namespace {
@@ -209,3 +211,5 @@ BOOST_AUTO_TEST_CASE(arbitrary_frames_do_no_harm) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace jupyter_wire_tests

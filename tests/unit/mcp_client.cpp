@@ -1,6 +1,8 @@
 // McpClient against a transport in memory: both eras, lists, timeouts, deaths and hostile servers.
 #include "mcp_client_fixture.hpp"
 
+namespace mcp_client_tests {
+
 using namespace ipybox;
 using namespace ipybox::test;
 using namespace std::chrono_literals;
@@ -672,3 +674,5 @@ BOOST_AUTO_TEST_CASE(the_context_may_go_first) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace mcp_client_tests

@@ -2,6 +2,8 @@
 // list of tools, output schemas, and what it offers to servers.
 #include "mcp_client_fixture.hpp"
 
+namespace mcp_client_input_tests {
+
 using namespace ipybox;
 using namespace ipybox::test;
 using namespace std::chrono_literals;
@@ -516,3 +518,5 @@ BOOST_AUTO_TEST_CASE(each_of_many_calls_has_its_own_limit) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace mcp_client_input_tests

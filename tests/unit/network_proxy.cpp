@@ -12,6 +12,8 @@
 
 #include "test_support.hpp"
 
+namespace network_proxy_tests {
+
 namespace {
 using namespace ipybox;
 using namespace std::string_literals;
@@ -1103,3 +1105,5 @@ BOOST_AUTO_TEST_CASE(wrong_rules_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace network_proxy_tests

@@ -15,6 +15,8 @@
 #include "http_server.hpp"
 #include "test_support.hpp"
 
+namespace oauth_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 using test::HttpMessage;
@@ -894,3 +896,5 @@ BOOST_AUTO_TEST_CASE(processes_share_what_one_has_got) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace oauth_tests

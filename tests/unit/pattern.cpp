@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+namespace pattern_tests {
+
 using ipybox::detail::Pattern;
 
 namespace {
@@ -118,3 +120,5 @@ BOOST_AUTO_TEST_CASE(work_is_bounded) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace pattern_tests

@@ -12,6 +12,8 @@
 
 #include "test_support.hpp"
 
+namespace process_tests {
+
 namespace {
 using namespace ipybox;
 using namespace std::chrono_literals;
@@ -361,3 +363,5 @@ BOOST_AUTO_TEST_CASE(programs_are_found_in_absolute_directories_only) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace process_tests

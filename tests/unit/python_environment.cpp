@@ -6,6 +6,8 @@
 
 #include "test_support.hpp"
 
+namespace python_environment_tests {
+
 namespace {
 using namespace ipybox;
 using namespace std::chrono_literals;
@@ -183,3 +185,5 @@ BOOST_AUTO_TEST_CASE(links_in_the_directory_are_resolved_but_not_the_interpreter
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace python_environment_tests

@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+namespace python_source_tests {
+
 using namespace ipybox::detail;
 
 BOOST_AUTO_TEST_SUITE(python_source)
@@ -90,3 +92,5 @@ BOOST_AUTO_TEST_CASE(patterns_of_ecma_in_python) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace python_source_tests

@@ -6,6 +6,8 @@
 
 #include "test_support.hpp"
 
+namespace registry_tests {
+
 using namespace ipybox;
 namespace {
 
@@ -193,3 +195,5 @@ BOOST_AUTO_TEST_CASE(a_name_cannot_leave_the_directories) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace registry_tests

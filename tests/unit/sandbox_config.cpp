@@ -7,6 +7,8 @@
 
 #include "test_support.hpp"
 
+namespace sandbox_config_tests {
+
 namespace {
 using namespace ipybox;
 namespace fs = std::filesystem;
@@ -158,3 +160,5 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_honoured_names_its_field) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace sandbox_config_tests

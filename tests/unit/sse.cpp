@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+namespace sse_tests {
+
 using namespace ipybox;
 using detail::SseParser;
 
@@ -118,3 +120,5 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_again) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace sse_tests

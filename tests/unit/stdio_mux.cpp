@@ -10,6 +10,8 @@
 
 #include "test_support.hpp"
 
+namespace stdio_mux_tests {
+
 namespace {
 using namespace ipybox;
 using namespace ipybox::test;
@@ -520,3 +522,5 @@ BOOST_AUTO_TEST_CASE(a_guard_leaves_nothing_behind) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace stdio_mux_tests

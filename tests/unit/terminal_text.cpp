@@ -2,6 +2,8 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 
+namespace terminal_text_tests {
+
 using namespace ipybox::detail;
 
 namespace {
@@ -48,3 +50,5 @@ BOOST_AUTO_TEST_CASE(the_filter_lets_text_through_and_sequences_vanish) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace terminal_text_tests
