@@ -16,6 +16,7 @@
 #include <ipybox/detail/sse.hpp>
 #include <ipybox/http_client.hpp>
 #include <ipybox/mcp_transport.hpp>
+#include <ipybox/oauth.hpp>
 #include <ipybox/plugin.hpp>
 #include <list>
 #include <map>
@@ -45,8 +46,9 @@ class HttpTransport final : public McpTransport {
 public:
     enum class Wire { streamable, sse };
 
-    // config: "url", and "headers" for every request. A server of the streamable kind that turns
-    // out to be one of HTTP+SSE is treated as such. Throws errc::bad_argument for the URL.
+    // config: "url", "headers" for every request, "auth" for OAuth. A server of the streamable kind
+    // that turns out to be one of HTTP+SSE is treated as such. Throws errc::bad_argument for the
+    // URL.
     HttpTransport(Host& host, const json::object& config, Wire wire);
     ~HttpTransport() override;
 
@@ -111,6 +113,7 @@ private:
         Wire configured = Wire::streamable;
         std::string post_url;
         std::shared_ptr<HttpClient> http;
+        std::shared_ptr<OAuth> oauth;  // null when the configuration brings its own Authorization
         bool closed = false;
         std::optional<Error> end;  // why the server is gone (HTTP+SSE)
 
@@ -126,6 +129,7 @@ private:
 
         std::string session;
         std::string protocol_version;
+        std::string modern_version;    // of modern requests; empty once a session is asked for
         std::uint64_t generation = 0;  // of the session
         json::object initialize;       // the message that opened it
         bool reopening = false;
@@ -137,6 +141,7 @@ private:
 
         // Words of the server, fit for an error text.
         std::string excerpt(std::string text) const {
+            if (oauth) text = oauth->hide(std::move(text));
             for (const auto& [name, secret] : headers) {
                 if (secret.size() < shortest_secret) continue;
                 for (auto at = text.find(secret); at != text.npos; at = text.find(secret, at + 3))
@@ -210,7 +215,7 @@ private:
     static awaitable<void> listen(StatePtr state, std::uint64_t generation);
     static awaitable<void> find_endpoint(StatePtr state, Clock::time_point deadline);
     static awaitable<void> pump(StatePtr state, ResponsePtr response, StreamPtr stream);
-    static awaitable<ResponsePtr> request(StatePtr state, HttpRequest request);
+    static awaitable<ResponsePtr> request(StatePtr state, HttpRequest request, bool probe = false);
     static awaitable<ResponsePtr> get(StatePtr state, std::string last_id,
                                       Clock::time_point deadline);
     static awaitable<void> read_stream(StatePtr state, CallPtr call, ResponsePtr response,
@@ -258,6 +263,14 @@ inline HttpTransport::HttpTransport(Host& host, const json::object& config, Wire
     if (const auto* headers = config.if_contains("headers"))
         for (const auto& [name, value] : headers->as_object())
             state.headers.emplace_back(name, value.as_string());
+    const json::value* auth = config.if_contains("auth");
+    if (auth == nullptr && !find_header(state.headers, "Authorization").empty()) return;
+    OAuthOptions options;
+    options.url = state.url.text();
+    if (auth != nullptr) options.auth = auth->as_object();
+    options.browse = host.browse;
+    options.logger = host.logger;
+    state.oauth = std::make_shared<OAuth>(host.executor, std::move(options));
 }
 
 inline HttpTransport::~HttpTransport() {
@@ -297,6 +310,7 @@ inline awaitable<void> HttpTransport::open(StatePtr state) {
     state->incoming_size = 0;
     state->session.clear();
     state->protocol_version.clear();
+    state->modern_version.clear();
     ++state->generation;
     if (state->wire == Wire::sse) co_await find_endpoint(state, Clock::now() + patience);
 }
@@ -345,13 +359,17 @@ inline HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
     const json::value* id = message.if_contains("id");
     if (!call->method.empty() && id != nullptr) call->id = *id;
     const json::value* value = message.if_contains("params");
-    if (value == nullptr || !value->is_object()) return call;
-    const auto& params = value->get_object();
+    const json::object none;
+    const auto& params = value != nullptr && value->is_object() ? value->get_object() : none;
     call->first_page = !params.contains("cursor");
     if (const json::value* meta = params.if_contains("_meta"); meta != nullptr && meta->is_object())
         call->version =
             detail::string_of(meta->get_object(), "io.modelcontextprotocol/protocolVersion");
-    if (call->version.empty()) return call;
+    // Notifications do not say it themselves.
+    if (call->method == "initialize") state->modern_version.clear();
+    if (!call->version.empty()) state->modern_version = call->version;
+    call->version = state->modern_version;
+    if (call->version.empty() || call->method.empty()) return call;
     call->headers.emplace_back("Mcp-Method", mcp_header_value(call->method));
     if (call->method == "tools/call" || call->method == "prompts/get")
         call->headers.emplace_back("Mcp-Name", mcp_header_value(detail::string_of(params, "name")));
@@ -421,6 +439,12 @@ inline awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call, json
     while (state->blockers > 0) co_await state->unblocked.wait();
     // A modern request is cancelled by closing its stream.
     if (!call->version.empty() && call->method == "notifications/cancelled") co_return;
+    // No revision with discovery has HTTP+SSE; servers that answer all the same cannot ask back.
+    if (state->wire == Wire::sse && call->method == "server/discover") {
+        std::string why = "HTTP+SSE belongs to older revisions of the protocol";
+        co_await refuse_discovery(state, call, std::move(why));
+        co_return;
+    }
     std::optional<Unblock> unblock;
     if (call->method == "initialize") {
         state->initialize = message;
@@ -464,7 +488,8 @@ inline awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr state,
     if (call->id.is_null() || call->own) post.deadline = Clock::now() + patience;
     post.body = body;
     const std::string used = state->session;
-    const ResponsePtr response = co_await request(state, std::move(post));
+    const bool probe = method == "server/discover";
+    const ResponsePtr response = co_await request(state, std::move(post), probe);
     const unsigned status = response->status();
     if (status / 100 != 2) {
         const auto outcome = co_await refused(state, call, response, used, std::move(body));
@@ -913,10 +938,14 @@ inline awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t gener
 
 // ---- requests ----
 
-// Sends one request with what belongs to every one. The place where authorization joins in.
+// Sends one request with what belongs to every one, authorization included. A server of before
+// 2026-07-28 may answer 401 to a `probe` although it wants no credentials.
 inline awaitable<HttpTransport::ResponsePtr> HttpTransport::request(StatePtr state,
-                                                                    HttpRequest request) {
+                                                                    HttpRequest request,
+                                                                    bool probe) {
+    constexpr int max_challenges = 4;
     const auto http = state->http;
+    const auto oauth = state->oauth;
     if (!http) throw_closed();
     if (request.url.empty()) request.url = state->url.text();
     HttpHeaders headers = state->headers;
@@ -924,9 +953,28 @@ inline awaitable<HttpTransport::ResponsePtr> HttpTransport::request(StatePtr sta
         headers.emplace_back("MCP-Protocol-Version", state->protocol_version);
     if (!state->session.empty()) headers.emplace_back("Mcp-Session-Id", state->session);
     headers.insert(headers.end(), request.headers.begin(), request.headers.end());
-    request.headers = std::move(headers);
-    auto response = co_await http->send(std::move(request));
-    co_return ResponsePtr(std::move(response));
+    for (int challenges = 0;; ++challenges) {
+        HttpHeaders credentials;
+        if (oauth) credentials = co_await oauth->headers(request.method, request.url);
+        request.headers = headers;
+        request.headers.insert(request.headers.end(), credentials.begin(), credentials.end());
+        auto sent = co_await http->send(request);
+        ResponsePtr response(std::move(sent));
+        if (!oauth) co_return response;
+        oauth->observe(response->headers());
+        const unsigned status = response->status();
+        if ((status != 401 && status != 403) || challenges == max_challenges) co_return response;
+        const auto started = Clock::now();
+        bool again = false;
+        try {
+            again = co_await oauth->challenged(status, response->headers(), std::move(credentials));
+        } catch (const Error&) {
+            if (!probe) throw;
+        }
+        if (!again) co_return response;
+        // A person's time is not the server's.
+        if (request.deadline != never) request.deadline += Clock::now() - started;
+    }
 }
 
 }  // namespace ipybox

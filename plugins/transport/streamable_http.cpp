@@ -15,7 +15,8 @@ constexpr Plugin self{
             "type": {"enum": ["streamable_http", "streamable-http", "http"]},
             "url": {"type": "string", "minLength": 1, "description": "http:// or https://; proxies come from the environment"},
             "headers": {"type": "object", "additionalProperties": {"type": "string"},
-                        "description": "sent with every request"}
+                        "description": "sent with every request"},
+            "auth": {"type": "object", "description": "how to get tokens (OAuth), where the server's own word does not suffice"}
         },
         "required": ["url"],
         "additionalProperties": false
