@@ -121,7 +121,9 @@ public:
     void progress(double done, std::optional<double> total = {},
                   std::string_view message = {}) const;
     // level: "debug" to "emergency" (RFC 5424). Reaches clients that want this level.
-    void log(std::string_view level, json::value data, std::string_view logger = {}) const;
+    void log(std::string_view level, std::string_view text, std::string_view logger = {}) const;
+    // The same with structured data.
+    void log(std::string_view level, json::object data, std::string_view logger = {}) const;
 
     // Asks the person for what `schema` (a flat object schema) describes. Returns {"action":
     // "accept", "decline" or "cancel", "content"}; accepted content fits the schema. The handler
@@ -145,6 +147,8 @@ public:
     void close_stream() const;
 
 private:
+    void log_value(std::string_view level, json::value data, std::string_view logger) const;
+
     std::shared_ptr<detail::McpCall> call_;
 };
 
@@ -1628,8 +1632,16 @@ inline void McpContext::progress(double done, std::optional<double> total,
     call_->outlet->notify(detail::rpc_notification("notifications/progress", std::move(params)));
 }
 
-inline void McpContext::log(std::string_view level, json::value data,
+inline void McpContext::log(std::string_view level, std::string_view text,
                             std::string_view logger) const {
+    log_value(level, json::value(text), logger);
+}
+inline void McpContext::log(std::string_view level, json::object data,
+                            std::string_view logger) const {
+    log_value(level, json::value(std::move(data)), logger);
+}
+inline void McpContext::log_value(std::string_view level, json::value data,
+                                  std::string_view logger) const {
     const auto severity = detail::log_severity(level);
     if (!severity)
         throw Error(errc::bad_argument, "there is no log level \"" + std::string(level) + "\"");

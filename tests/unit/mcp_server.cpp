@@ -1,0 +1,632 @@
+// McpServer on pipes: both eras, questions to the client, cancellation, lists, limits.
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/test/unit_test.hpp>
+#include <ipybox/detail/event_backlog.hpp>
+#include <ipybox/mcp_server.hpp>
+#include <memory>
+#include <string>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+using namespace std::chrono_literals;
+
+namespace {
+
+json::object object(std::string_view text) { return json::parse(text).as_object(); }
+
+json::object call(json::value id, std::string_view tool, json::object arguments = {}) {
+    json::object params;
+    params["name"] = tool;
+    params["arguments"] = std::move(arguments);
+    return detail::rpc_request(std::move(id), "tools/call", std::move(params));
+}
+
+// As a modern client says it.
+json::object modern(json::object request, json::object capabilities = {}) {
+    auto& meta = request["params"].as_object()["_meta"];
+    if (!meta.is_object()) meta.emplace_object();
+    meta.as_object()[detail::meta_version] = "2026-07-28";
+    meta.as_object()[detail::meta_capabilities] = std::move(capabilities);
+    return request;
+}
+
+std::string text_of(const json::object& answer) {
+    return std::string(answer.at("result").at("content").at(0).at("text").as_string());
+}
+int code_of(const json::object& answer) { return answer.at("error").at("code").to_number<int>(); }
+
+json::object name_schema() {
+    return object(
+        R"({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]})");
+}
+
+// What the tests' tools saw.
+struct Seen {
+    int runs = 0, cancelled = 0, begun = 0, ended = 0;
+};
+
+void add_tools(McpServer& server, std::shared_ptr<Seen> seen) {
+    using Result = awaitable<McpToolResult>;
+    server.add_tool(
+        {.name = "echo",
+         .description = "Returns its argument",
+         .input_schema = object(R"({"type": "object", "properties": {"text": {"type": "string"}},
+                                                "required": ["text"]})"),
+         .call = [](McpContext, json::object arguments) -> Result {
+             co_return std::string_view(arguments.at("text").as_string());
+         }});
+    server.add_tool({.name = "fail", .call = [](McpContext, json::object) -> Result {
+                         throw Error(errc::io_error, "the disk is full; free some space");
+                         co_return "";
+                     }});
+    server.add_tool({.name = "hang", .call = [seen](McpContext, json::object) -> Result {
+                         struct Gone {
+                             std::shared_ptr<Seen> seen;
+                             ~Gone() { ++seen->cancelled; }
+                         } const gone{seen};
+                         ++seen->runs;
+                         co_await sleep_until(Clock::now() + 1h);
+                         co_await sleep_until(Clock::now() + 1h);
+                         co_return "";
+                     }});
+    server.add_tool({.name = "ask", .call = [seen](McpContext context, json::object) -> Result {
+                         ++seen->runs;
+                         auto schema = name_schema();
+                         const auto answer =
+                             co_await context.elicit("Who?", std::move(schema), "who");
+                         co_return json::serialize(answer);
+                     }});
+    server.add_tool({.name = "talk", .call = [](McpContext context, json::object) -> Result {
+                         context.progress(1, 2, "half");
+                         context.log("info", "to know");
+                         context.log("error", "to fear", "here");
+                         co_return "talked";
+                     }});
+    server.add_tool(
+        {.name = "count",
+         .output_schema = object(R"({"type": "object", "properties": {"n": {"type": "integer"}},
+                                                 "required": ["n"]})"),
+         .call = [](McpContext, json::object arguments) -> Result {
+             McpToolResult result;
+             if (const auto* n = arguments.if_contains("n"))
+                 result.structured = json::object{{"n", *n}};
+             co_return result;
+         }});
+    server.add_tool(
+        {.name = "large", .call = [](McpContext context, json::object arguments) -> Result {
+             const auto size = arguments.at("size").to_number<std::size_t>();
+             if (const auto* pieces = arguments.if_contains("pieces"))
+                 for (int i = 0; i < pieces->to_number<int>(); ++i)
+                     context.log("error", std::string(size, 'x'));
+             co_return std::string(size, 'y');
+         }});
+}
+
+// A server and a client on two pipes, in one thread.
+struct Pipes {
+    explicit Pipes(McpServerOptions options = {}) {
+        options.on_session_begin = [this](McpSession& session) {
+            ++seen->begun;
+            session.data = std::string("mine");
+        };
+        options.on_session_end = [this](McpSession&) { ++seen->ended; };
+        server = std::make_unique<McpServer>(context.get_executor(), std::move(options));
+        add_tools(*server, seen);
+        int to_server[2], to_client[2];
+        if (::pipe(to_server) != 0 || ::pipe(to_client) != 0) throw std::runtime_error("no pipes");
+        asio::co_spawn(context, server->serve_stdio(to_server[0], to_client[1]),
+                       [this](std::exception_ptr error) {
+                           failure = error;
+                           served = true;
+                       });
+        while (context.poll_one() > 0) {
+        }
+        ::close(to_server[0]);  // serve_stdio() has its own
+        ::close(to_client[1]);
+        output.assign(to_server[1]);
+        input.assign(to_client[0]);
+    }
+    ~Pipes() {
+        server.reset();
+        context.restart();
+        context.run_for(100ms);
+    }
+
+    void send(std::string text) {
+        text += '\n';
+        asio::write(output, asio::buffer(text));
+    }
+    void send(const json::object& message) { send(json::serialize(message)); }
+    json::object receive() { return test::run(context, next()); }
+    json::object ask(const json::object& message) {
+        send(message);
+        return receive();
+    }
+    awaitable<json::object> next() {
+        const auto size = co_await asio::async_read_until(input, asio::dynamic_buffer(received),
+                                                          '\n', asio::use_awaitable);
+        auto message = object(std::string_view(received).substr(0, size));
+        received.erase(0, size);
+        co_return message;
+    }
+    // Lets the server work until it has nothing more to do.
+    void settle(Duration time = 20ms) {
+        context.restart();
+        context.run_for(time);
+    }
+    json::object initialize(std::string_view version = "2025-11-25",
+                            json::object capabilities = {}) {
+        json::object params{{"protocolVersion", version},
+                            {"clientInfo", {{"name", "test"}, {"version", "1"}}}};
+        params["capabilities"] = std::move(capabilities);
+        auto answer = ask(detail::rpc_request(0, "initialize", std::move(params)));
+        send(detail::rpc_notification("notifications/initialized", {}));
+        return answer;
+    }
+
+    asio::io_context context;
+    std::shared_ptr<Seen> seen = std::make_shared<Seen>();
+    std::unique_ptr<McpServer> server;
+    asio::posix::stream_descriptor output{context}, input{context};
+    std::string received;
+    std::exception_ptr failure;
+    bool served = false;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(mcp_server)
+
+// ---- without I/O ----
+
+BOOST_AUTO_TEST_CASE(header_values_are_decoded_strictly) {
+    const auto decode = [](std::string_view text) { return detail::decode_header_value(text); };
+    BOOST_TEST(decode("us-west1").value() == "us-west1");
+    BOOST_TEST(decode("=?base64?SGVsbG8sIOS4lueVjA==?=").value() == "Hello, 世界");
+    BOOST_TEST(decode("=?base64?SGVsbG8").value() == "=?base64?SGVsbG8");
+    for (const auto* bad : {"=?base64?SGVsbG8?=", "=?base64?SGVs!!!bG8=?=", "caf\xc3\xa9", "a\x01"})
+        BOOST_TEST(!decode(bad).has_value(), bad);
+}
+
+BOOST_AUTO_TEST_CASE(mirrored_parameters_are_found_and_compared) {
+    const auto schema = object(R"({"type": "object", "properties": {
+        "region": {"type": "string", "x-mcp-header": "Region"},
+        "deep": {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}}})");
+    const auto found = detail::mirrored_parameters(schema);
+    BOOST_REQUIRE(found.size() == 2);
+    const auto arguments = object(R"({"region": "eu", "deep": {"n": 42}})");
+    const auto says = [&](std::size_t i, std::string_view value) {
+        return detail::mirrors(found[i], arguments, &value);
+    };
+    BOOST_TEST(says(0, "eu"));
+    BOOST_TEST(says(0, "=?base64?ZXU=?="));
+    BOOST_TEST(!says(0, "EU"));
+    BOOST_TEST(says(1, "42.0"));
+    BOOST_TEST(!says(1, "43"));
+    BOOST_TEST(!says(1, "42x"));
+    BOOST_TEST(!detail::mirrors(found[0], arguments, nullptr));
+    BOOST_TEST(detail::mirrors(found[0], object(R"({"region": null})"), nullptr));
+    const std::string_view three = "3";
+    BOOST_TEST(!detail::mirrors(found[1], object(R"({"deep": 3})"), &three));
+    for (const auto* bad : {R"({"properties": {"a": {"type": "string", "x-mcp-header": ""}}})",
+                            R"({"properties": {"a": {"type": "string", "x-mcp-header": "a b"}}})",
+                            R"({"properties": {"a": {"type": "number", "x-mcp-header": "A"}}})",
+                            R"({"properties": {"a": {"type": "string", "x-mcp-header": "A"},
+                                               "b": {"type": "string", "x-mcp-header": "a"}}})"})
+        BOOST_CHECK_THROW(detail::mirrored_parameters(object(bad)), Error);
+}
+
+BOOST_AUTO_TEST_CASE(uri_templates_match_whole_uris) {
+    const detail::UriTemplate notes("notes://{user}/{name}.md");
+    const auto found = notes.match("notes://ann/a%20b.md");
+    BOOST_REQUIRE(found.has_value());
+    BOOST_TEST(found->at("user").as_string() == "ann");
+    BOOST_TEST(found->at("name").as_string() == "a b");
+    for (const auto* other :
+         {"notes://ann/x/y.md", "notes:///a.md", "notes://ann/.md", "notes://ann/a.mdx", "x"})
+        BOOST_TEST(!notes.match(other).has_value(), other);
+    BOOST_TEST(
+        detail::UriTemplate("f:///{+path}").match("f:///a/b?c").value().at("path").as_string() ==
+        "a/b?c");
+    for (const auto* bad : {"a{", "a}b", "a{}", "a{x}{y}", "a{?q}", "a{x*}"})
+        BOOST_CHECK_THROW(detail::UriTemplate{bad}, Error);
+}
+
+BOOST_AUTO_TEST_CASE(a_backlog_keeps_what_is_unsent_and_what_fits) {
+    detail::EventBacklog kept(10, true);
+    for (const auto* text : {"1111", "2222", "3333", "4444"}) kept.add(text);
+    BOOST_TEST(kept.unsent() == 16u);
+    BOOST_TEST(kept.crowded(1));
+    std::string all;
+    while (kept.pending()) all += kept.take();
+    BOOST_TEST(all == "1111222233334444");
+    kept.add("5555");  // what was sent makes room
+    BOOST_TEST(kept.size() <= 10u);
+    kept.rewind(0);  // events 1 to 3 are gone
+    all.clear();
+    while (kept.pending()) all += kept.take();
+    BOOST_TEST(all == "44445555");
+    kept.rewind(4);
+    BOOST_TEST(kept.take() == "5555");
+    kept.rewind(999);
+    BOOST_TEST(!kept.pending());
+    detail::EventBacklog passing(10, false);
+    passing.add("one");
+    BOOST_TEST(passing.take() == "one");
+    BOOST_TEST(passing.size() == 0u);
+    BOOST_TEST(passing.coming() == 2u);
+}
+
+// ---- standard input and output ----
+
+BOOST_AUTO_TEST_CASE(legacy_clients_shake_hands_and_call) {
+    for (const auto* version : {"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"}) {
+        Pipes pipes;
+        const auto early = pipes.ask(call(1, "echo", {{"text", "x"}}));
+        BOOST_TEST(code_of(early) == detail::rpc_invalid_request);
+        const auto told = pipes.initialize(version);
+        BOOST_TEST(told.at("result").at("protocolVersion").as_string() == version);
+        BOOST_TEST(text_of(pipes.ask(call("a", "echo", {{"text", "hello"}}))) == "hello");
+        const auto failed = pipes.ask(call(2, "fail"));
+        BOOST_TEST(failed.at("result").at("isError").as_bool());
+        BOOST_TEST(text_of(failed) == "the disk is full; free some space");
+        BOOST_TEST(code_of(pipes.ask(call(3, "nothing"))) == detail::rpc_invalid_params);
+        const auto wrong = pipes.ask(call(4, "echo", {{"text", 1}}));
+        if (std::string_view(version) < "2025-11-25") {
+            BOOST_TEST(code_of(wrong) == detail::rpc_invalid_params);
+        } else {
+            BOOST_TEST(wrong.at("result").at("isError").as_bool());
+        }
+        BOOST_TEST(code_of(pipes.ask(detail::rpc_request(5, "no/method", {}))) ==
+                   detail::rpc_method_not_found);
+        BOOST_TEST(pipes.ask(detail::rpc_request(6, "ping", {})).at("result").as_object().empty());
+        BOOST_TEST(pipes.seen->begun == 1);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_legacy_version_gets_the_newest) {
+    Pipes pipes;
+    BOOST_TEST(pipes.initialize("1999-01-01").at("result").at("protocolVersion").as_string() ==
+               "2025-11-25");
+}
+
+BOOST_AUTO_TEST_CASE(modern_clients_need_no_handshake) {
+    Pipes pipes;
+    const auto told = pipes.ask(modern(detail::rpc_request(1, "server/discover", {})));
+    BOOST_TEST(told.at("result").at("supportedVersions").at(0).as_string() == "2026-07-28");
+    BOOST_TEST(told.at("result").at("resultType").as_string() == "complete");
+    const auto answer = pipes.ask(modern(call(2, "echo", {{"text", "x"}})));
+    BOOST_TEST(text_of(answer) == "x");
+    BOOST_TEST(answer.at("result").at("resultType").as_string() == "complete");
+    const auto listed = pipes.ask(modern(detail::rpc_request(3, "tools/list", {})));
+    BOOST_TEST(listed.at("result").at("ttlMs").to_number<int>() == 0);
+    BOOST_TEST(listed.at("result").at("cacheScope").as_string() == "private");
+    BOOST_TEST(code_of(pipes.ask(modern(detail::rpc_request(4, "ping", {})))) ==
+               detail::rpc_method_not_found);
+    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(5, "server/discover", {}))) ==
+               detail::rpc_invalid_params);
+    auto future = modern(detail::rpc_request(6, "tools/list", {}));
+    future["params"].as_object()["_meta"].as_object()[detail::meta_version] = "2099-01-01";
+    const auto refused = pipes.ask(future);
+    BOOST_TEST(code_of(refused) == detail::rpc_unsupported_version);
+    BOOST_TEST(refused.at("error").at("data").at("requested").as_string() == "2099-01-01");
+}
+
+BOOST_AUTO_TEST_CASE(garbage_is_answered_or_ignored_and_the_next_message_is_not) {
+    Pipes pipes;
+    pipes.send("hello?");
+    pipes.send("{broken");
+    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_parse_error);
+    BOOST_TEST(code_of(pipes.ask(object(R"({"jsonrpc": "2.0", "id": 1})"))) ==
+               detail::rpc_invalid_request);
+    BOOST_TEST(code_of(pipes.ask(
+                   object(R"({"jsonrpc": "2.0", "id": 2, "method": "ping", "params": []})"))) ==
+               detail::rpc_invalid_params);
+    pipes.send(object(R"({"jsonrpc": "2.0", "id": 77, "result": {}})"));
+    pipes.send(object(
+        R"({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": [1]}})"));
+    BOOST_TEST(pipes.ask(detail::rpc_request(3, "ping", {})).contains("result"));
+    McpServerOptions options;
+    options.max_message = 1000;
+    Pipes small(std::move(options));
+    small.send(std::string(5000, 'x'));
+    BOOST_TEST(code_of(small.receive()) == detail::rpc_invalid_request);
+    small.settle();
+    BOOST_TEST(small.served);
+}
+
+BOOST_AUTO_TEST_CASE(a_question_suspends_a_modern_call_without_running_it_again) {
+    Pipes pipes;
+    const json::object able{{"elicitation", json::object()}};
+    const auto asked = pipes.ask(modern(call(1, "ask"), able));
+    BOOST_TEST(asked.at("result").at("resultType").as_string() == "input_required");
+    const auto& question = asked.at("result").at("inputRequests").at("who");
+    BOOST_TEST(question.at("params").at("message").as_string() == "Who?");
+    const std::string state(asked.at("result").at("requestState").as_string());
+    const auto retry = [&](int id, std::string_view tool, std::string_view with,
+                           std::string_view answers, json::object arguments = {}) {
+        auto request = call(id, tool, std::move(arguments));
+        request["params"].as_object()["requestState"] = with;
+        request["params"].as_object()["inputResponses"] = json::parse(answers);
+        return pipes.ask(modern(std::move(request), able));
+    };
+    const std::string_view good = R"({"who": {"action": "accept", "content": {"name": "ann"}}})";
+    // Forged, and of another request.
+    BOOST_TEST(code_of(retry(2, "ask", state + "x", good)) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(retry(3, "hang", state, good)) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(retry(4, "ask", state, good, {{"other", 1}})) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(retry(5, "ask", state, "[]")) == detail::rpc_invalid_params);
+    // An answer that does not fit the schema is asked for again, under another state.
+    const auto again =
+        retry(6, "ask", state, R"({"who": {"action": "accept", "content": {"name": 7}}, "x": 1})");
+    BOOST_TEST(again.at("result").at("resultType").as_string() == "input_required");
+    const std::string second(again.at("result").at("requestState").as_string());
+    BOOST_TEST(second != state);
+    const auto done = retry(7, "ask", second, good);
+    BOOST_TEST(done.at("id").to_number<int>() == 7);
+    BOOST_TEST(text_of(done) == R"({"action":"accept","content":{"name":"ann"}})");
+    BOOST_TEST(code_of(retry(8, "ask", second, good)) == detail::rpc_invalid_params);  // used
+    BOOST_TEST(pipes.seen->runs == 1);
+}
+
+BOOST_AUTO_TEST_CASE(questions_end_with_refusal_expiry_or_too_many_bad_answers) {
+    Pipes pipes;
+    const json::object able{{"elicitation", json::object()}};
+    BOOST_TEST(code_of(pipes.ask(modern(call(1, "ask")))) == detail::rpc_missing_capability);
+    auto asked = pipes.ask(modern(call(2, "ask"), able));
+    for (int round = 0; round < 20; ++round) {
+        const auto* state = asked.at("result").as_object().if_contains("requestState");
+        if (state == nullptr) break;
+        auto request = call(3 + round, "ask");
+        request["params"].as_object()["requestState"] = *state;
+        request["params"].as_object()["inputResponses"] = json::object{{"who", 7}};
+        asked = pipes.ask(modern(std::move(request), able));
+    }
+    BOOST_TEST(asked.at("result").at("isError").as_bool());
+    McpServerOptions options;
+    options.input_timeout = 10ms;
+    Pipes hasty(std::move(options));
+    asked = hasty.ask(modern(call(1, "ask"), able));
+    hasty.settle(50ms);
+    auto late = call(2, "ask");
+    late["params"].as_object()["requestState"] = asked.at("result").at("requestState");
+    late["params"].as_object()["inputResponses"] = object(R"({"who": {"action": "decline"}})");
+    BOOST_TEST(code_of(hasty.ask(modern(std::move(late), able))) == detail::rpc_invalid_params);
+}
+
+BOOST_AUTO_TEST_CASE(a_legacy_client_is_asked_by_a_request) {
+    Pipes pipes;
+    pipes.initialize("2025-11-25", {{"elicitation", json::object()}});
+    const auto question = pipes.ask(call(1, "ask"));
+    BOOST_TEST(question.at("method").as_string() == "elicitation/create");
+    pipes.send(detail::rpc_result(question.at("id"), object(R"({"action": "decline"})")));
+    BOOST_TEST(text_of(pipes.receive()) == R"({"action":"decline"})");
+    const auto second = pipes.ask(call(2, "ask"));
+    pipes.send(detail::rpc_error(second.at("id"), -1, "nobody is here"));
+    const auto refused = pipes.receive();
+    BOOST_TEST(refused.at("result").at("isError").as_bool());
+    BOOST_TEST(text_of(refused).find("nobody is here") != std::string::npos);
+    Pipes unable;
+    unable.initialize();
+    BOOST_TEST(text_of(unable.ask(call(1, "ask"))).find("elicitation") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_cancelled_call_is_cancelled_and_not_answered) {
+    Pipes pipes;
+    pipes.initialize();
+    pipes.send(call("x", "hang"));
+    pipes.settle();
+    BOOST_TEST(pipes.seen->runs == 1);
+    BOOST_TEST(code_of(pipes.ask(call("x", "hang"))) ==
+               detail::rpc_invalid_request);  // the id is in use
+    pipes.send(detail::rpc_notification("notifications/cancelled", {{"requestId", "x"}}));
+    BOOST_TEST(pipes.ask(detail::rpc_request(2, "ping", {})).at("id").to_number<int>() == 2);
+    BOOST_TEST(pipes.seen->cancelled == 1);
+}
+
+BOOST_AUTO_TEST_CASE(reports_and_log_lines_go_to_those_who_want_them) {
+    Pipes pipes;
+    pipes.initialize();
+    auto request = call(1, "talk");
+    request["params"].as_object()["_meta"] = json::object{{"progressToken", "t"}};
+    const auto report = pipes.ask(request);
+    BOOST_TEST(report.at("method").as_string() == "notifications/progress");
+    BOOST_TEST(report.at("params").at("progressToken").as_string() == "t");
+    BOOST_TEST(report.at("params").at("message").as_string() == "half");
+    BOOST_TEST(pipes.receive().at("params").at("data").as_string() == "to know");
+    BOOST_TEST(pipes.receive().at("params").at("logger").as_string() == "here");
+    BOOST_TEST(text_of(pipes.receive()) == "talked");
+    pipes.ask(detail::rpc_request(2, "logging/setLevel", {{"level", "error"}}));
+    BOOST_TEST(pipes.ask(call(3, "talk")).at("params").at("data").as_string() == "to fear");
+    BOOST_TEST(text_of(pipes.receive()) == "talked");
+    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(
+                   4, "logging/setLevel", {{"level", "loud"}}))) == detail::rpc_invalid_params);
+    BOOST_TEST(text_of(pipes.ask(modern(call(5, "talk")))) == "talked");  // no level, no lines
+    auto wanted = modern(call(6, "talk"));
+    wanted["params"].as_object()["_meta"].as_object()[detail::meta_log_level] = "error";
+    BOOST_TEST(pipes.ask(wanted).at("params").at("data").as_string() == "to fear");
+}
+
+BOOST_AUTO_TEST_CASE(structured_results_fit_their_schema_and_results_their_limit) {
+    McpServerOptions options;
+    options.max_result = 10'000;
+    Pipes pipes(std::move(options));
+    pipes.initialize();
+    const auto good = pipes.ask(call(1, "count", {{"n", 3}}));
+    BOOST_TEST(good.at("result").at("structuredContent").at("n").to_number<int>() == 3);
+    BOOST_TEST(text_of(good) == R"({"n":3})");
+    BOOST_TEST(pipes.ask(call(2, "count", {{"n", "x"}})).at("result").at("isError").as_bool());
+    BOOST_TEST(pipes.ask(call(3, "count")).at("result").at("isError").as_bool());
+    const auto large = pipes.ask(call(4, "large", {{"size", 20'000}}));
+    BOOST_TEST(large.at("result").at("isError").as_bool());
+    BOOST_TEST(text_of(large).find("10000") != std::string::npos);
+    Pipes old;
+    old.initialize("2025-03-26");
+    BOOST_TEST(!old.ask(call(1, "count", {{"n", 3}}))
+                    .at("result")
+                    .as_object()
+                    .contains("structuredContent"));
+}
+
+BOOST_AUTO_TEST_CASE(lists_come_in_pages_that_survive_changes) {
+    McpServerOptions options;
+    options.page_size = 3;
+    Pipes pipes(std::move(options));
+    pipes.initialize();
+    std::vector<std::string> names;
+    json::object params;
+    for (int page = 0; page < 10; ++page) {
+        const auto listed =
+            pipes.ask(detail::rpc_request(page, "tools/list", params)).at("result").as_object();
+        for (const auto& tool : listed.at("tools").as_array())
+            names.emplace_back(tool.at("name").as_string());
+        const auto* next = listed.if_contains("nextCursor");
+        if (next == nullptr) break;
+        params["cursor"] = *next;
+        if (page == 0) {
+            BOOST_TEST(pipes.server->remove_tool(names.back()));
+            BOOST_TEST(pipes.receive().at("method").as_string() ==
+                       "notifications/tools/list_changed");
+        }
+    }
+    BOOST_TEST(names.size() == 7u);
+    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(20, "tools/list", {{"cursor", "zz"}}))) ==
+               detail::rpc_invalid_params);
+    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(21, "tools/list", {{"cursor", "99999"}}))) ==
+               detail::rpc_invalid_params);
+}
+
+BOOST_AUTO_TEST_CASE(resources_are_read_watched_and_completed) {
+    Pipes pipes;
+    pipes.server->add_resource(
+        {.uri = "note://one",
+         .read = [](McpContext, std::string uri, json::object) -> awaitable<json::array> {
+             json::array contents;
+             contents.push_back(McpContent::blob_of(uri, "\x01\x02", "application/x"));
+             co_return contents;
+         }});
+    pipes.server->add_resource(
+        {.uri = "note://of/{who}",
+         .read = [](McpContext, std::string uri, json::object variables) -> awaitable<json::array> {
+             json::array contents;
+             contents.push_back(McpContent::text_of(uri, variables.at("who").as_string()));
+             co_return contents;
+         },
+         .complete = [](McpContext, std::string, std::string typed,
+                        json::object) -> awaitable<McpCompletion> {
+             McpCompletion found;
+             for (int i = 0; i < 150; ++i) found.values.push_back(typed + std::to_string(i));
+             co_return found;
+         }});
+    pipes.initialize();
+    const auto read = [&](int id, std::string_view uri) {
+        return pipes.ask(detail::rpc_request(id, "resources/read", {{"uri", uri}}));
+    };
+    BOOST_TEST(read(1, "note://one").at("result").at("contents").at(0).at("blob").as_string() ==
+               "AQI=");
+    BOOST_TEST(read(2, "note://of/ann").at("result").at("contents").at(0).at("text").as_string() ==
+               "ann");
+    BOOST_TEST(code_of(read(3, "note://two")) == detail::rpc_resource_not_found);
+    const auto completed = pipes.ask(detail::rpc_request(
+        4, "completion/complete",
+        object(
+            R"({"ref": {"type": "ref/resource", "uri": "note://of/{who}"}, "argument": {"name": "who", "value": "a"}})")));
+    BOOST_TEST(completed.at("result").at("completion").at("values").as_array().size() == 100u);
+    BOOST_TEST(completed.at("result").at("completion").at("hasMore").as_bool());
+    pipes.ask(detail::rpc_request(5, "resources/subscribe", {{"uri", "note://one"}}));
+    pipes.server->resource_updated("note://two");
+    pipes.server->resource_updated("note://one");
+    BOOST_TEST(pipes.receive().at("params").at("uri").as_string() == "note://one");
+    pipes.ask(detail::rpc_request(6, "resources/unsubscribe", {{"uri", "note://one"}}));
+    pipes.server->resource_updated("note://one");
+    BOOST_TEST(pipes.ask(detail::rpc_request(7, "ping", {})).at("id").to_number<int>() == 7);
+    // The same in the modern era.
+    auto listen = detail::rpc_request(
+        8, "subscriptions/listen",
+        object(
+            R"({"notifications": {"resourceSubscriptions": ["note://one"], "promptsListChanged": true}})"));
+    const auto acknowledged = pipes.ask(modern(std::move(listen)));
+    BOOST_TEST(acknowledged.at("method").as_string() == "notifications/subscriptions/acknowledged");
+    BOOST_TEST(
+        !acknowledged.at("params").at("notifications").as_object().contains("promptsListChanged"));
+    pipes.server->resource_updated("note://one");
+    const auto updated = pipes.receive();
+    BOOST_TEST(updated.at("params").at("_meta").at(detail::meta_subscription).to_number<int>() ==
+               8);
+    pipes.send(detail::rpc_notification("notifications/cancelled", {{"requestId", 8}}));
+    pipes.settle();
+    pipes.server->resource_updated("note://one");
+    BOOST_TEST(pipes.ask(detail::rpc_request(9, "ping", {})).at("id").to_number<int>() == 9);
+}
+
+BOOST_AUTO_TEST_CASE(serving_ends_with_the_input_and_with_stop) {
+    Pipes pipes;
+    pipes.initialize();
+    pipes.send(call(1, "hang"));
+    pipes.settle();
+    pipes.output.close();
+    pipes.settle();
+    BOOST_TEST(pipes.served);
+    BOOST_TEST(!pipes.failure);
+    BOOST_TEST(pipes.seen->cancelled == 1);
+    BOOST_TEST(pipes.seen->ended == 1);
+    Pipes stopped;
+    stopped.initialize();
+    stopped.send(call(1, "hang"));
+    stopped.settle();
+    stopped.server->stop();
+    stopped.settle();
+    BOOST_TEST(stopped.served);
+    BOOST_TEST(stopped.seen->cancelled == 1);
+    Pipes destroyed;
+    destroyed.initialize("2025-11-25", {{"elicitation", json::object()}});
+    destroyed.send(call(1, "hang"));
+    destroyed.send(call(2, "ask"));
+    destroyed.settle();
+    destroyed.server.reset();
+    destroyed.settle();
+    BOOST_TEST(destroyed.served);
+    BOOST_TEST(destroyed.seen->cancelled == 1);
+    BOOST_TEST(destroyed.seen->ended == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_client_that_does_not_read_costs_little_memory) {
+    McpServerOptions options;
+    options.max_queue = 100'000;
+    Pipes pipes(std::move(options));
+    pipes.initialize();
+    // A hundred log lines of 100 kB: most are lost, the answer is not.
+    pipes.send(call(1, "large", {{"size", 100'000}, {"pieces", 100}}));
+    pipes.settle();
+    std::size_t lines = 0;
+    for (;; ++lines)
+        if (pipes.receive().contains("id")) break;
+    BOOST_TEST(lines < 10u);
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_of_the_embedder_are_told) {
+    asio::io_context context;
+    McpServer server(context.get_executor());
+    const auto nothing = [](McpContext, json::object) -> awaitable<McpToolResult> { co_return ""; };
+    server.add_tool({.name = "a", .call = nothing});
+    BOOST_CHECK_THROW(server.add_tool({.name = "a", .call = nothing}), Error);
+    BOOST_CHECK_THROW(server.add_tool({.name = "", .call = nothing}), Error);
+    BOOST_CHECK_THROW(server.add_tool({.name = "b"}), Error);
+    BOOST_CHECK_THROW(
+        server.add_tool(
+            {.name = "b", .input_schema = object(R"({"type": "string"})"), .call = nothing}),
+        Error);
+    BOOST_CHECK_THROW(server.add_resource({.uri = "x://{",
+                                           .read = [](McpContext, std::string,
+                                                      json::object) -> awaitable<json::array> {
+                                               co_return json::array();
+                                           }}),
+                      Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
