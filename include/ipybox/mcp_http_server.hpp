@@ -38,8 +38,9 @@ struct McpHttpOptions {
     // Members of the protected-resource metadata (RFC 9728): authorization_servers,
     // scopes_supported, resource_name. `resource` is derived from the request unless given here.
     json::object resource_metadata;
-    std::size_t max_header = std::size_t{32} << 10;     // bytes of a request's head
-    std::size_t max_buffered = std::size_t{256} << 20;  // bytes of all bodies being received
+    std::size_t max_header = std::size_t{32} << 10;  // bytes of a request's head
+    std::size_t max_buffered = std::size_t{256}
+                               << 20;  // bytes of all bodies received and not yet answered
     std::size_t max_connections = 16'384;
     std::size_t max_sessions = 1'000;
     std::size_t max_batch = 100;                       // messages in a batch (2025-03-26)
@@ -1032,6 +1033,7 @@ inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
         text += "\r\n" + events + "\r\n";
     };
     for (;;) {
+        if (stream->reader != reader || self->closed) co_return;
         put(stream->take(64 * 1024));
         const bool over = !stream->pending() && (stream->ended || stream->closing);
         if (over && connection->chunked) text += "0\r\n\r\n";
@@ -1047,7 +1049,6 @@ inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
             whole = true;
             co_return;
         }
-        if (stream->reader != reader || self->closed) co_return;
         if (stream->pending()) continue;
         if (stream->ended || stream->closing) continue;
         if (Clock::now() >= quiet_until) {
