@@ -868,6 +868,9 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
     request.body = json::serialize(body);
     const Reply reply = co_await fetch(std::move(request));
     const auto document = detail::parse_document(reply.body);
+    if (reply.status / 100 == 4 && server.guessed)
+        throw Error(errc::mcp_connection, "the MCP server wants credentials, and says nowhere how to "
+                                          "get them: give them by \"headers\"");
     if (reply.status != 200 && reply.status != 201) {
         const json::object none;
         detail::throw_refusal(reply.status, document ? *document : none, "to register ipybox");
@@ -979,6 +982,7 @@ inline awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, C
         request.url = endpoint;
         request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
         sign_in(client, found.server, fields, request.headers);
+        if (server_nonces.size() > 16) server_nonces.clear();
         auto& nonce = server_nonces[endpoint];
         if (!key.empty())
             request.headers.emplace_back("DPoP", proof("POST", endpoint, key, nonce, ""));
@@ -1048,7 +1052,6 @@ inline void OAuth::State::count_login() {
 
 inline awaitable<void> OAuth::State::acquire(Discovery found, std::string scope) {
     bind_client(found.server.issuer);
-    if (interactive()) count_login();
     const bool lasting = interactive() && !scope.empty() &&
                          detail::contains(found.server.scopes, "offline_access");
     if (lasting) scope = detail::unite_scopes(scope, "offline_access");
@@ -1140,6 +1143,7 @@ inline awaitable<void> OAuth::State::by_code(Discovery found, std::string scope,
     if (!server.pkce)
         throw Error(errc::mcp_protocol, "the authorization server does not say that it supports "
                                         "PKCE with S256: it is not used");
+    count_login();
     detail::ExpectedRedirect expected;
     expected.state = detail::random_text();
     expected.issuer = server.issuer;
@@ -1226,9 +1230,11 @@ inline awaitable<std::string> OAuth::State::redirect(std::string page, Listener*
                                                             .count()) +
                                          " s; " + remedy());
     if (trouble) std::rethrow_exception(trouble);
-    if (typed.empty())
+    if (typed.empty()) {
+        logins.pop_back();  // nobody was asked
         throw Error(errc::mcp_connection,
                     "the MCP server wants authorization, and nobody is here to give it: " + remedy());
+    }
     co_return typed;
 }
 
@@ -1237,6 +1243,7 @@ inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scop
     const auto& server = found.server;
     if (server.device_authorization_endpoint.empty())
         throw Error(errc::mcp_connection, "the authorization server does not offer the device code grant");
+    count_login();
     auto client = known_client(server);
     if (!client) client = co_await register_client(server, "");
     detail::Form form;
@@ -1352,6 +1359,7 @@ inline awaitable<bool> OAuth::State::refresh(Discovery found) {
 // A token is about to expire. Whatever goes wrong here shows again, and better, when the server
 // refuses the request.
 inline awaitable<void> OAuth::State::renew() {
+    if (busy && token && !token->expired()) co_return;
     while (busy) co_await changed.wait();
     if (!token || !token->expires_soon()) co_return;
     if (token->refresh.empty() && interactive()) co_return;
@@ -1391,11 +1399,10 @@ inline awaitable<bool> OAuth::State::handle(unsigned status, detail::AuthChallen
     }
     // Another process may have logged in.
     const auto stored = store.persistent() ? stored_token() : std::nullopt;
-    if (stored && stored->access != before && stored->issuer == found.server.issuer &&
-        !stored->expired()) {
+    if (stored && stored->access != before && stored->issuer == found.server.issuer) {
         token = stored;
         ++generation;
-        co_return true;
+        if (!token->expired()) co_return true;
     }
     if (token && !token->refresh.empty()) {
         const bool refreshed = co_await refresh(found);

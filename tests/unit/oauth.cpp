@@ -641,7 +641,7 @@ BOOST_AUTO_TEST_CASE(nobody_there_is_told_what_to_do) {
     BOOST_TEST(holds(refusal(without), "run `ipybox auth login docs`"));
     settings.browse = [](std::string) -> awaitable<std::string> { co_return std::string(); };
     OAuth absent(context.get_executor(), settings);
-    BOOST_TEST(holds(refusal(absent), "run `ipybox auth login docs`"));
+    for (int i = 0; i < 5; ++i) BOOST_TEST(holds(refusal(absent), "run `ipybox auth login docs`"));
     settings.browse = [](std::string) -> awaitable<std::string> {
         for (;;) co_await sleep_until(never);
     };
@@ -770,6 +770,11 @@ BOOST_AUTO_TEST_CASE(servers_without_metadata_are_those_of_2025_03_26) {
     const auto oauth = make();
     BOOST_TEST(challenged(*oauth));
     BOOST_TEST(authorization(*oauth) == "Bearer access-token-1");
+    authority.mcp.handle([&](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
+        co_await peer->respond(404, "", "not here");
+    });
+    const auto none = make();
+    BOOST_TEST(holds(refusal(*none), "says nowhere how to get them"));
 }
 
 BOOST_AUTO_TEST_CASE(broken_documents_are_errors_and_bounded) {

@@ -273,7 +273,8 @@ struct ServerMetadata {
     bool pkce = false;
     bool announces_iss = false;
     bool client_documents = false;
-    bool dpop = false;  // with ES256
+    bool dpop = false;     // with ES256
+    bool guessed = false;  // it has no metadata
 
     // Throws errc::mcp_protocol unless the document's issuer is the very text `issuer`.
     static ServerMetadata read(const boost::json::object& document, const std::string& issuer,
@@ -310,6 +311,7 @@ struct ServerMetadata {
         server.token_endpoint = origin + "/token";
         server.registration_endpoint = origin + "/register";
         server.pkce = true;
+        server.guessed = true;
         return server;
     }
 };
