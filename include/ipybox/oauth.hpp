@@ -60,7 +60,7 @@ struct OAuthOptions {
     std::function<awaitable<std::string>(std::string url)> browse;
     // Shows a person where to type in which code (device code grant).
     std::function<void(const std::string& url, const std::string& code)> show_code;
-    HttpClientOptions http;  // its may_connect is set by OAuth
+    HttpClientOptions http;                               // its may_connect is set by OAuth
     Duration request_timeout = std::chrono::seconds(30);  // for one answer of a server
     Duration consent_timeout = std::chrono::minutes(10);  // for the person
     // What failed is not tried again for so long: other requests get the same error, and a person
@@ -221,8 +221,8 @@ struct OAuth::Listener {
             // Whoever else on this machine found the port cannot end the login.
             const auto query = detail::parse_query(detail::query_of(target));
             const auto found = query ? query->find("state") : decltype(query->end())();
-            const bool expected = query && found != query->end() &&
-                                  detail::same_secret(found->second, shared->state);
+            const bool expected =
+                query && found != query->end() && detail::same_secret(found->second, shared->state);
             status = expected ? "200 OK" : "400 Bad Request";
             text = expected ? "ipybox has the answer. You may close this window."
                             : "This belongs to another login. Start again.";
@@ -291,7 +291,8 @@ struct OAuth::State {
         bool expired() const { return expires_at != 0 && now() >= expires_at; }
         // Early enough for a request to arrive with it.
         bool expires_soon() const {
-            return expires_at != 0 && now() >= expires_at - std::min<std::int64_t>(60, lifetime / 4);
+            return expires_at != 0 &&
+                   now() >= expires_at - std::min<std::int64_t>(60, lifetime / 4);
         }
     };
     struct Reply {
@@ -312,7 +313,9 @@ struct OAuth::State {
                    std::chrono::system_clock::now().time_since_epoch())
             .count();
     }
-    std::string setting(std::string_view key) const { return detail::string_member(options.auth, key); }
+    std::string setting(std::string_view key) const {
+        return detail::string_member(options.auth, key);
+    }
     // A person's token is the same however it was got.
     std::string grant_name() const { return interactive() ? std::string() : setting("grant"); }
     bool interactive() const { return grant == Grant::code || grant == Grant::device_code; }
@@ -400,13 +403,13 @@ struct OAuth::State {
     std::string last_nonce;  // in the last proof for the resource
 
     Event changed;
-    bool busy = false;              // somebody talks to the authorization server
-    std::uint64_t generation = 0;   // counts new tokens
+    bool busy = false;             // somebody talks to the authorization server
+    std::uint64_t generation = 0;  // counts new tokens
     std::uint64_t failures = 0;
-    std::optional<Error> failure;   // the last one
+    std::optional<Error> failure;  // the last one
     Clock::time_point failed{};
     std::deque<Clock::time_point> logins;
-    std::string stepped_up;         // the scopes that were asked for after a 403
+    std::string stepped_up;  // the scopes that were asked for after a 403
     std::deque<std::string> hidden;
 
     // Whoever talks to the authorization server.
@@ -498,7 +501,8 @@ inline HttpUrl OAuth::State::checked_url(const std::string& text, const std::str
     const bool there = is_loopback(parsed->host);
     if (there && !local)
         throw refuse("is on this machine, and the MCP server is not: it is not asked");
-    if (!parsed->tls && !there) throw refuse("is not protected by TLS: it must begin with https://");
+    if (!parsed->tls && !there)
+        throw refuse("is not protected by TLS: it must begin with https://");
     return *parsed;
 }
 
@@ -616,7 +620,8 @@ inline void OAuth::State::bind_client(const std::string& issuer) {
     if (bound.empty()) {
         const std::string key = resource + " " + id;
         const auto content = store.read();
-        if (const auto* bindings = content.if_contains("bindings"); bindings && bindings->is_object())
+        if (const auto* bindings = content.if_contains("bindings");
+            bindings && bindings->is_object())
             bound = detail::string_member(bindings->get_object(), key);
         if (bound.empty()) {
             store.update([&](json::object& fresh) {
@@ -720,7 +725,7 @@ inline std::string OAuth::State::choose_issuer(const std::vector<std::string>& o
 
 // The metadata of one authorization server; without any, an empty issuer if that may be.
 inline awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std::string issuer,
-                                                                      bool may_be_absent) {
+                                                                       bool may_be_absent) {
     const HttpUrl at = checked_url(issuer, "the authorization server");
     if (!at.query.empty())
         throw Error(errc::mcp_protocol, "the authorization server " + detail::in_quotes(issuer) +
@@ -742,21 +747,24 @@ inline awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std::stri
             for (const auto* endpoint :
                  {&server.authorization_endpoint, &server.registration_endpoint,
                   &server.device_authorization_endpoint, &server.revocation_endpoint})
-                if (!endpoint->empty()) checked_url(*endpoint, "the authorization server's endpoint");
+                if (!endpoint->empty())
+                    checked_url(*endpoint, "the authorization server's endpoint");
             co_return server;
         }
         tried += (tried.empty() ? "" : ", ") + place;
     }
     if (!may_be_absent)
-        throw Error(errc::mcp_connection, "the authorization server has no metadata; asked: " + tried);
+        throw Error(errc::mcp_connection,
+                    "the authorization server has no metadata; asked: " + tried);
     co_return detail::ServerMetadata();
 }
 
 inline awaitable<OAuth::State::Discovery> OAuth::State::discover(std::string metadata_url) {
     if (!usable)
         throw Error(errc::mcp_connection,
-                    url.origin() + " wants authorization, and is not protected by TLS: tokens are "
-                                   "sent only to https addresses and to this machine");
+                    url.origin() +
+                        " wants authorization, and is not protected by TLS: tokens are "
+                        "sent only to https addresses and to this machine");
     Discovery found;
     found.audience = resource;
     const auto document = co_await resource_metadata(std::move(metadata_url));
@@ -768,20 +776,23 @@ inline awaitable<OAuth::State::Discovery> OAuth::State::discover(std::string met
         } catch (const Error&) {
         }
         // The whole origin, or a part of it in which the server's address lies.
-        const auto closed = [](std::string path) { return path.ends_with('/') ? path : path + "/"; };
+        const auto closed = [](std::string path) {
+            return path.ends_with('/') ? path : path + "/";
+        };
         const bool within = named && named->origin() == url.origin() &&
                             closed(url.path).starts_with(closed(named->path)) &&
                             (named->query.empty() || named->query == url.query);
         if (!within || found.audience.find('#') != std::string::npos)
-            throw Error(errc::mcp_protocol,
-                        "the MCP server's metadata is that of " + detail::in_quotes(found.audience) +
-                            ", not of " + detail::in_quotes(resource) +
-                            ": no token is asked for in its name");
+            throw Error(errc::mcp_protocol, "the MCP server's metadata is that of " +
+                                                detail::in_quotes(found.audience) + ", not of " +
+                                                detail::in_quotes(resource) +
+                                                ": no token is asked for in its name");
         found.scopes = detail::list_member(*document, "scopes_supported");
         found.dpop_required = detail::flag_member(*document, "dpop_bound_access_tokens_required");
         const auto offered = detail::list_member(*document, "authorization_servers");
         if (offered.empty())
-            throw Error(errc::mcp_protocol, "the MCP server's metadata name no authorization server");
+            throw Error(errc::mcp_protocol,
+                        "the MCP server's metadata name no authorization server");
         found.server = co_await server_metadata(choose_issuer(offered), false);
     } else {
         found.server = co_await server_metadata(url.origin(), true);
@@ -840,7 +851,7 @@ inline std::optional<OAuth::State::Client> OAuth::State::known_client(
 
 // RFC 7591.
 inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::ServerMetadata server,
-                                                                    std::string redirect) {
+                                                                     std::string redirect) {
     if (server.registration_endpoint.empty())
         throw Error(errc::mcp_connection,
                     "the authorization server " + detail::in_quotes(server.issuer) +
@@ -854,9 +865,9 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
     body["client_name"] = "ipybox";
     body["application_type"] = "native";
     body["token_endpoint_auth_method"] = asked;
-    body["grant_types"] = json::array{
-        device ? "urn:ietf:params:oauth:grant-type:device_code" : "authorization_code",
-        "refresh_token"};
+    body["grant_types"] =
+        json::array{device ? "urn:ietf:params:oauth:grant-type:device_code" : "authorization_code",
+                    "refresh_token"};
     if (!device) {
         body["response_types"] = json::array{"code"};
         body["redirect_uris"] = json::array{redirect};
@@ -869,8 +880,9 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
     const Reply reply = co_await fetch(std::move(request));
     const auto document = detail::parse_document(reply.body);
     if (reply.status / 100 == 4 && server.guessed)
-        throw Error(errc::mcp_connection, "the MCP server wants credentials, and says nowhere how to "
-                                          "get them: give them by \"headers\"");
+        throw Error(errc::mcp_connection,
+                    "the MCP server wants credentials, and says nowhere how to "
+                    "get them: give them by \"headers\"");
     if (reply.status != 200 && reply.status != 201) {
         const json::object none;
         detail::throw_refusal(reply.status, document ? *document : none, "to register ipybox");
@@ -878,7 +890,8 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
     Client client;
     if (document) client.id = detail::string_member(*document, "client_id");
     if (client.id.empty())
-        throw Error(errc::mcp_protocol, "the authorization server registered ipybox without a client_id");
+        throw Error(errc::mcp_protocol,
+                    "the authorization server registered ipybox without a client_id");
     client.secret = detail::string_member(*document, "client_secret");
     remember(client.secret);
     client.method = detail::string_member(*document, "token_endpoint_auth_method");
@@ -906,9 +919,10 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
 inline void OAuth::State::sign_in(const Client& client, const detail::ServerMetadata& server,
                                   detail::Form& form, HttpHeaders& headers) const {
     if (client.method == "client_secret_basic") {
-        headers.emplace_back("Authorization",
-                             "Basic " + detail::encode_base64(detail::percent_encode(client.id) + ":" +
-                                                              detail::percent_encode(client.secret)));
+        headers.emplace_back(
+            "Authorization",
+            "Basic " + detail::encode_base64(detail::percent_encode(client.id) + ":" +
+                                             detail::percent_encode(client.secret)));
         return;
     }
     form.emplace_back("client_id", client.id);
@@ -920,9 +934,10 @@ inline void OAuth::State::sign_in(const Client& client, const detail::ServerMeta
         const auto key = detail::SigningKey::from_pem(pem, "auth/private_key");
         if (!server.signing_algorithms.empty() &&
             !detail::contains(server.signing_algorithms, key.algorithm()))
-            throw Error(errc::bad_config, "the authorization server does not accept signatures with " +
-                                              std::string(key.algorithm()) +
-                                              ", which auth/private_key makes; use another key");
+            throw Error(errc::bad_config,
+                        "the authorization server does not accept signatures with " +
+                            std::string(key.algorithm()) +
+                            ", which auth/private_key makes; use another key");
         json::object header;
         header["typ"] = "JWT";
         if (const auto id = setting("key_id"); !id.empty()) header["kid"] = id;
@@ -961,8 +976,9 @@ inline std::string OAuth::State::dpop_key(const Discovery& found) const {
     if (set && !wanted->get_bool()) return {};
     if (!found.server.dpop) {
         if (found.dpop_required || set)
-            throw Error(errc::mcp_connection, "tokens must be bound to a key (DPoP), and the "
-                                              "authorization server does not offer that with ES256");
+            throw Error(errc::mcp_connection,
+                        "tokens must be bound to a key (DPoP), and the "
+                        "authorization server does not offer that with ES256");
         return {};
     }
     return token && !token->key.empty() ? token->key : detail::SigningKey::make().pem();
@@ -971,8 +987,8 @@ inline std::string OAuth::State::dpop_key(const Discovery& found) const {
 // ---- tokens ----
 
 inline awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, Client client,
-                                                             detail::Form form, std::string key,
-                                                             std::string what) {
+                                                              detail::Form form, std::string key,
+                                                              std::string what) {
     const auto endpoint = found.server.token_endpoint;
     form.emplace_back("resource", found.audience);
     for (int attempt = 0;; ++attempt) {
@@ -1009,12 +1025,14 @@ inline void OAuth::State::accept(const Discovery& found, const Client& client,
     if (answer.type == "N_A")
         throw Error(errc::mcp_protocol, "the authorization server gave a token that is none");
     if (answer.type == "DPoP" && key.empty())
-        throw Error(errc::mcp_protocol, "the authorization server gave a DPoP token without a proof");
+        throw Error(errc::mcp_protocol,
+                    "the authorization server gave a DPoP token without a proof");
     const auto* wanted = options.auth.if_contains("dpop");
     const bool must = found.dpop_required || (wanted && wanted->is_bool() && wanted->get_bool());
     if (must && answer.type != "DPoP")
-        throw Error(errc::mcp_protocol, "the authorization server gave a token that is not bound "
-                                        "to a key, and it must be (DPoP)");
+        throw Error(errc::mcp_protocol,
+                    "the authorization server gave a token that is not bound "
+                    "to a key, and it must be (DPoP)");
     if (token) {
         remember(token->access);
         remember(token->refresh);
@@ -1052,8 +1070,8 @@ inline void OAuth::State::count_login() {
 
 inline awaitable<void> OAuth::State::acquire(Discovery found, std::string scope) {
     bind_client(found.server.issuer);
-    const bool lasting = interactive() && !scope.empty() &&
-                         detail::contains(found.server.scopes, "offline_access");
+    const bool lasting =
+        interactive() && !scope.empty() && detail::contains(found.server.scopes, "offline_access");
     if (lasting) scope = detail::unite_scopes(scope, "offline_access");
     const auto key = dpop_key(found);
     if (grant == Grant::code) {
@@ -1103,9 +1121,10 @@ inline awaitable<std::string> OAuth::State::identity_grant(Discovery found, std:
                     "the grant \"identity_assertion\" needs \"identity_provider\" in \"auth\"");
     const json::object provider = settings->get_object();
     const auto file = detail::string_member(provider, "id_token_file");
-    auto identity =
-        file.empty() ? detail::string_member(provider, "id_token") : read_text_file(file, 64 * 1024);
-    while (!identity.empty() && static_cast<unsigned char>(identity.back()) <= ' ') identity.pop_back();
+    auto identity = file.empty() ? detail::string_member(provider, "id_token")
+                                 : read_text_file(file, 64 * 1024);
+    while (!identity.empty() && static_cast<unsigned char>(identity.back()) <= ' ')
+        identity.pop_back();
     remember(identity);
     detail::Form form;
     form.emplace_back("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange");
@@ -1119,30 +1138,33 @@ inline awaitable<std::string> OAuth::State::identity_grant(Discovery found, std:
     form.emplace_back("client_secret", detail::string_member(provider, "client_secret"));
     HttpRequest request;
     request.method = "POST";
-    request.url =
-        checked_url(detail::string_member(provider, "token_endpoint"), "auth/identity_provider/token_endpoint")
-            .text();
+    request.url = checked_url(detail::string_member(provider, "token_endpoint"),
+                              "auth/identity_provider/token_endpoint")
+                      .text();
     request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
     request.body = detail::encode_form(form);
     const Reply reply = co_await fetch(std::move(request));
     auto answer = detail::read_token_answer(reply.status, reply.body, "an identity assertion");
     if (answer.issued_type != "urn:ietf:params:oauth:token-type:id-jag")
-        throw Error(errc::mcp_protocol, "the identity provider gave a token of another kind than asked for");
+        throw Error(errc::mcp_protocol,
+                    "the identity provider gave a token of another kind than asked for");
     co_return answer.access_token;
 }
 
 inline awaitable<void> OAuth::State::by_code(Discovery found, std::string scope, std::string key) {
     const auto& server = found.server;
     if (!options.browse)
-        throw Error(errc::mcp_connection,
-                    "the MCP server wants authorization, and nobody is here to give it: " + remedy());
+        throw Error(
+            errc::mcp_connection,
+            "the MCP server wants authorization, and nobody is here to give it: " + remedy());
     if (server.authorization_endpoint.empty())
         throw Error(errc::mcp_connection,
                     "the authorization server has no page where a person could consent: set "
                     "\"grant\" in the server's \"auth\"");
     if (!server.pkce)
-        throw Error(errc::mcp_protocol, "the authorization server does not say that it supports "
-                                        "PKCE with S256: it is not used");
+        throw Error(errc::mcp_protocol,
+                    "the authorization server does not say that it supports "
+                    "PKCE with S256: it is not used");
     count_login();
     detail::ExpectedRedirect expected;
     expected.state = detail::random_text();
@@ -1190,7 +1212,8 @@ inline awaitable<void> OAuth::State::by_code(Discovery found, std::string scope,
     if (detail::contains(detail::split_scope(scope), "offline_access"))
         form.emplace_back("prompt", "consent");
     if (!key.empty())
-        form.emplace_back("dpop_jkt", detail::SigningKey::from_pem(key, "the DPoP key").thumbprint());
+        form.emplace_back("dpop_jkt",
+                          detail::SigningKey::from_pem(key, "the DPoP key").thumbprint());
     std::string page = server.authorization_endpoint;
     page += (page.find('?') == page.npos ? "?" : "&") + detail::encode_form(form);
     const std::string reached = co_await redirect(page, listener.get());
@@ -1219,30 +1242,34 @@ inline awaitable<std::string> OAuth::State::redirect(std::string page, Listener*
         }
     };
     const auto deadline = deadline_after(options.consent_timeout);
-    auto shared = listener != nullptr ? listener->shared
-                                      : std::make_shared<Listener::Shared>(executor);
+    auto shared =
+        listener != nullptr ? listener->shared : std::make_shared<Listener::Shared>(executor);
     const bool shown = co_await ends_first(show(), Listener::wait(shared, deadline));
     if (!shared->target.empty()) co_return shared->target;
     if (!shown)
-        throw Error(errc::timed_out, "nobody consented within " +
-                                         std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
-                                                            options.consent_timeout)
-                                                            .count()) +
-                                         " s; " + remedy());
+        throw Error(errc::timed_out,
+                    "nobody consented within " +
+                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                           options.consent_timeout)
+                                           .count()) +
+                        " s; " + remedy());
     if (trouble) std::rethrow_exception(trouble);
     if (typed.empty()) {
         logins.pop_back();  // nobody was asked
-        throw Error(errc::mcp_connection,
-                    "the MCP server wants authorization, and nobody is here to give it: " + remedy());
+        throw Error(
+            errc::mcp_connection,
+            "the MCP server wants authorization, and nobody is here to give it: " + remedy());
     }
     co_return typed;
 }
 
 // RFC 8628.
-inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scope, std::string key) {
+inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scope,
+                                               std::string key) {
     const auto& server = found.server;
     if (server.device_authorization_endpoint.empty())
-        throw Error(errc::mcp_connection, "the authorization server does not offer the device code grant");
+        throw Error(errc::mcp_connection,
+                    "the authorization server does not offer the device code grant");
     count_login();
     auto client = known_client(server);
     if (!client) client = co_await register_client(server, "");
@@ -1270,8 +1297,9 @@ inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scop
     if (options.show_code) {
         options.show_code(page, code);
     } else if (!options.browse || complete.empty()) {
-        throw Error(errc::mcp_connection,
-                    "the MCP server wants authorization, and nobody is here to give it: " + remedy());
+        throw Error(
+            errc::mcp_connection,
+            "the MCP server wants authorization, and nobody is here to give it: " + remedy());
     }
 
     detail::DevicePolling polling(detail::seconds_member(document, "interval"));
@@ -1309,8 +1337,7 @@ inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scop
     };
     co_await ends_first(poll(), show());
     if (trouble) std::rethrow_exception(trouble);
-    if (!answer)
-        throw Error(errc::timed_out, "the code was not entered in time; " + remedy());
+    if (!answer) throw Error(errc::timed_out, "the code was not entered in time; " + remedy());
     accept(found, *client, std::move(*answer), scope, key, "");
 }
 

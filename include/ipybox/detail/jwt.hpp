@@ -55,16 +55,17 @@ public:
             BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
         // Without a callback of ours OpenSSL would ask the terminal for a passphrase.
         const auto no_passphrase = [](char*, int, int, void*) { return -1; };
-        SigningKey key(
-            bio ? PEM_read_bio_PrivateKey(bio.get(), nullptr, +no_passphrase, nullptr) : nullptr);
+        SigningKey key(bio ? PEM_read_bio_PrivateKey(bio.get(), nullptr, +no_passphrase, nullptr)
+                           : nullptr);
         ERR_clear_error();
         if (!key.key_)
             throw Error(errc::bad_config,
                         what + ": is no private key in PEM form without a passphrase");
         if (key.algorithm().empty())
             throw Error(errc::bad_config,
-                        what + ": keys of this kind cannot sign tokens; use EC (P-256, P-384, "
-                               "P-521), RSA of at least 2048 bits, or Ed25519");
+                        what +
+                            ": keys of this kind cannot sign tokens; use EC (P-256, P-384, "
+                            "P-521), RSA of at least 2048 bits, or Ed25519");
         return key;
     }
     // A fresh key on P-256. Throws errc::io_error.
@@ -145,8 +146,8 @@ public:
             EVP_DigestSignInit(context.get(), nullptr, digest, nullptr, key_.get()) == 1 &&
             EVP_DigestSign(context.get(), nullptr, &size, data, text.size()) == 1 &&
             (signature.resize(size),
-             EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size,
-                            data, text.size()) == 1);
+             EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()),
+                            &size, data, text.size()) == 1);
         if (!signed_) throw Error(errc::io_error, "OpenSSL cannot sign");
         signature.resize(size);
         return name.starts_with("ES") ? fixed_size(signature) : signature;

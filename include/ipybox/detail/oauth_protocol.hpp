@@ -282,10 +282,10 @@ struct ServerMetadata {
         ServerMetadata server;
         server.issuer = string_member(document, "issuer");
         if (server.issuer != issuer)
-            throw Error(errc::mcp_protocol,
-                        "the metadata of the authorization server at " + url + " is that of " +
-                            in_quotes(server.issuer) + ", not of " + in_quotes(issuer) +
-                            ": it is not used; the two must be the same text");
+            throw Error(errc::mcp_protocol, "the metadata of the authorization server at " + url +
+                                                " is that of " + in_quotes(server.issuer) +
+                                                ", not of " + in_quotes(issuer) +
+                                                ": it is not used; the two must be the same text");
         server.authorization_endpoint = string_member(document, "authorization_endpoint");
         server.token_endpoint = string_member(document, "token_endpoint");
         server.registration_endpoint = string_member(document, "registration_endpoint");
@@ -350,12 +350,14 @@ inline std::string code_from_redirect(std::string_view url, const ExpectedRedire
         return found == query->end() ? std::string() : found->second;
     };
     if (!same_secret(value("state"), expected.state))
-        throw refuse("the address it led back to belongs to another attempt (its state differs); "
-                     "start again, and use the address of the page that is opened then");
+        throw refuse(
+            "the address it led back to belongs to another attempt (its state differs); "
+            "start again, and use the address of the page that is opened then");
     const bool has_issuer = query->contains("iss");
     if (!has_issuer && expected.iss_required)
-        throw refuse("the answer does not say which authorization server it is from, and this one "
-                     "announces that it does");
+        throw refuse(
+            "the answer does not say which authorization server it is from, and this one "
+            "announces that it does");
     if (has_issuer && value("iss") != expected.issuer)
         throw refuse("the answer is from another authorization server than " +
                      in_quotes(expected.issuer));
@@ -413,7 +415,8 @@ inline TokenAnswer read_token_answer(unsigned status, std::string_view body,
     const auto document = parse_document(body);
     if (status != 200) throw_refusal(status, document.value_or(boost::json::object()), what);
     const auto broken = [&](const char* why) {
-        return Error(errc::mcp_protocol, "the authorization server answered " + what + " with " + why);
+        return Error(errc::mcp_protocol,
+                     "the authorization server answered " + what + " with " + why);
     };
     if (!document) throw broken("what is no JSON object");
     TokenAnswer answer;
@@ -421,7 +424,10 @@ inline TokenAnswer read_token_answer(unsigned status, std::string_view body,
     if (!is_header_text(answer.access_token)) throw broken("no proper \"access_token\"");
     const auto type = string_member(*document, "token_type");
     const auto lower = lower_case(type);
-    answer.type = lower == "bearer" ? "Bearer" : lower == "dpop" ? "DPoP" : lower == "n_a" ? "N_A" : "";
+    answer.type = lower == "bearer" ? "Bearer"
+                  : lower == "dpop" ? "DPoP"
+                  : lower == "n_a"  ? "N_A"
+                                    : "";
     if (answer.type.empty()) throw broken("a token of a kind other than Bearer and DPoP");
     answer.refresh_token = string_member(*document, "refresh_token");
     answer.issued_type = string_member(*document, "issued_token_type");

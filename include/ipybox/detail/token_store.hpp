@@ -75,8 +75,7 @@ private:
             std::filesystem::create_directories(path.parent_path(), error);
             if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw_io_error(path.string());
         }
-        UniqueFd handle(
-            ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        UniqueFd handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
         if (!handle && !make && errno == ENOENT) return handle;
         if (!handle && (errno == ELOOP || errno == ENOTDIR))
             throw unsafe(path.string() + " is a link or no directory", "make it a directory");
@@ -87,8 +86,8 @@ private:
 
     UniqueFd open_lock(int directory, const std::string& ending) const {
         const auto name = file_.filename().string() + ending;
-        UniqueFd lock(::openat(directory, name.c_str(),
-                               O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+        UniqueFd lock(
+            ::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
         if (!lock) throw_io_error((file_.parent_path() / name).string());
         return lock;
     }
@@ -131,7 +130,8 @@ private:
         boost::system::error_code error;
         auto value = boost::json::parse(text, error);
         if (error || text.size() > max_size || !value.is_object())
-            throw Error(errc::io_error, file_.string() + ": is damaged; remove it and log in again");
+            throw Error(errc::io_error,
+                        file_.string() + ": is damaged; remove it and log in again");
         const auto* format = value.get_object().if_contains("version");
         if (format == nullptr || !format->is_int64() || format->get_int64() != 1)
             throw Error(errc::io_error, file_.string() +
