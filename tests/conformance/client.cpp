@@ -148,6 +148,8 @@ int main(int count, char** arguments) {
         asio::io_context context{1};
         Host host;
         host.executor = context.get_executor();
+        host.browse = conformance::headless_browse(host.executor);
+        conformance::forget_token_store();
         host.logger.level = LogLevel::info;
         host.logger.write = [](LogLevel, std::string_view line) { std::cerr << line << "\n"; };
         host.browse = conformance::headless_browse(host.executor);

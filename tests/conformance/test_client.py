@@ -7,9 +7,9 @@ import suite
 class ClientTest(suite.ConformanceCase):
     role = "client"
     unscored = frozenset({
-        "json-schema-2020-12-preservation",
-        "auth/client-credentials-basic", "auth/client-credentials-jwt", "auth/enterprise-managed-authorization",
-        "auth/dpop", "auth/dpop-nonce", "auth/wif-jwt-bearer"})
+        "json-schema-2020-12-preservation", "auth/client-credentials-basic", "auth/client-credentials-jwt", "auth/dpop",
+        "auth/dpop-nonce", "auth/enterprise-managed-authorization", "auth/wif-jwt-bearer",
+    })
 
     def test_2025_11_25(self):
         self.check("2025-11-25", "--command", str(suite.program("conformance_client")))
