@@ -5,11 +5,14 @@ import datetime
 import decimal
 import enum
 import functools
+import importlib
 import inspect
 import json
 import numbers
+import os
 import pathlib
 import re
+import sys
 import types
 import uuid
 import warnings
@@ -446,8 +449,37 @@ async def _call_async(server: str, tool: str, arguments: dict[str, Any], result:
     return _result(await ipybox_kernel._send_async(server, tool, arguments), result)
 
 
+_packages: dict[str, tuple[str, object]] = {}  # generated, imported: where each lies, and which version
+
+
+def _version(folder: str) -> object:
+    try:
+        init = os.stat(os.path.join(folder, "__init__.py"))
+        return os.stat(folder).st_ino, init.st_ino, init.st_mtime_ns
+    except OSError:
+        return None
+
+
+def forget_rewritten() -> None:
+    """Drops imported packages that the host has written anew, so that the next import gets them."""
+    for package, (folder, version) in list(_packages.items()):
+        if _version(folder) == version:
+            continue
+        del _packages[package]
+        for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+            del sys.modules[name]
+        parent, _, child = package.rpartition(".")
+        if parent in sys.modules:
+            vars(sys.modules[parent]).pop(child, None)
+        importlib.invalidate_caches()
+
+
 def asynchronous(run: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:
     """The awaitable form of a module's run()."""
+    package = run.__module__.rpartition(".")[0]
+    if package and package not in _packages:
+        folder = os.path.dirname(run.__code__.co_filename)
+        _packages[package] = (folder, _version(folder))
 
     @functools.wraps(run)
     async def run_async(*args: _P.args, **kwargs: _P.kwargs) -> _R:

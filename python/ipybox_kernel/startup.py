@@ -22,6 +22,7 @@ def prepare(shell: Any) -> None:
     """Makes the shell quiet, lossless, quick and exactly interruptible."""
     _no_colours(shell)
     _hide_own_frames(shell)
+    shell.events.register("pre_execute", _forget_rewritten)
     _honour_semicolon(shell.displayhook)
     shell.autoawait = True
     # IPython 9 keeps a copy of every cell's output, for ever when cells are not numbered.
@@ -141,6 +142,12 @@ class _Cells:
         else:
             session = self._kernel.session
             session.send(stream, "interrupt_reply", {"status": "ok"}, request, ident=ident)
+
+
+def _forget_rewritten() -> None:
+    models = sys.modules.get("ipybox_kernel.models")
+    if models is not None:  # nothing generated was imported yet
+        models.forget_rewritten()
 
 
 def _no_colours(shell: Any) -> None:

@@ -6,6 +6,7 @@ import datetime
 import importlib
 import pathlib
 import sys
+import tempfile
 import unittest
 import uuid
 from typing import Annotated, Any
@@ -175,6 +176,35 @@ class Rules(unittest.TestCase):
         for bad in ({"code": "1\n"}, {"code": "1", "tags": [1, 1]}, {"code": "1", "kind": 1}, {"code": "1", "kind": 0.5, "tags": []}):
             with self.subTest(bad), self.assertRaises(ValidationError):
                 Sample(**bad)
+
+
+class RewrittenPackagesTest(unittest.TestCase):
+    MODULE = ("from ipybox_kernel import asynchronous\nVERSION = {}\n"
+              "def run(params=None, /, **kwargs):\n    return VERSION\nrun_async = asynchronous(run)\n")
+
+    def write(self, root: pathlib.Path, version: int) -> None:
+        fresh = root / f"fresh{version}"
+        fresh.mkdir()
+        (fresh / "__init__.py").write_text("")
+        (fresh / "tool.py").write_text(self.MODULE.format(version))
+        if (root / "apis/server").exists():
+            (root / "apis/server").rename(root / f"old{version}")
+        fresh.rename(root / "apis/server")
+
+    def test_the_next_import_gets_what_was_written_anew(self):
+        with tempfile.TemporaryDirectory() as directory, mock.patch.object(sys, "path", [directory, *sys.path]):
+            root = pathlib.Path(directory)
+            (root / "apis").mkdir()
+            self.write(root, 1)
+            from apis.server import tool  # noqa: PLC0415
+            models.forget_rewritten()
+            self.assertIs(sys.modules["apis.server.tool"], tool)
+            self.write(root, 2)
+            models.forget_rewritten()
+            from apis.server import tool as again  # noqa: PLC0415
+            self.assertEqual((tool.run(), again.run()), (1, 2))
+            models.forget_rewritten()
+            self.assertIs(sys.modules["apis.server.tool"], again)
 
 
 if __name__ == "__main__":
