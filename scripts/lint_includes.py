@@ -24,7 +24,7 @@ HOLDERS = {
     "boost/dll/alias.hpp": {"plugin", "registry"},
     "boost/dll": {"registry"},
     "boost/process": {"process"},
-    "boost/beast": {"http_client", "mcp_http_server", "network_proxy", "oauth", "tool_server"},
+    "boost/beast": {"approval_channel", "http_client", "mcp_http_server", "network_proxy", "oauth", "tool_server"},
 }
 
 
