@@ -72,8 +72,11 @@ int show(const AuditFlags& flags) {
         }
         const auto shown = [&](std::string_view key) { return detail::printable(field(whole, key)); };
         std::cout << shown("time") << ' ' << shown("session") << '/' << shown("execution") << ' ';
+        char milliseconds[48] = "";
+        if (const auto* spent = whole.if_contains("duration_ms"); spent && spent->is_number())
+            std::snprintf(milliseconds, sizeof milliseconds, " after %.1f ms", spent->to_number<double>());
         if (event != "call") {
-            std::cout << detail::printable(event) << ' ' << shown("code_sha256").substr(0, 16);
+            std::cout << detail::printable(event) << ' ' << shown("code_sha256").substr(0, 16) << shown("outcome") << milliseconds;
             if (whole.contains("code")) std::cout << ' ' << shown("code");
             std::cout << '\n';
             return;
@@ -85,9 +88,6 @@ int show(const AuditFlags& flags) {
         if (whole.contains("expired")) std::cout << ", nobody answered";
         if (whole.contains("reason")) std::cout << ", because: " << shown("reason");
         if (whole.contains("outcome")) {
-            char milliseconds[48] = "";
-            if (const auto* spent = whole.if_contains("duration_ms"); spent && spent->is_number())
-                std::snprintf(milliseconds, sizeof milliseconds, " after %.1f ms", spent->to_number<double>());
             std::cout << "; " << shown("outcome") << milliseconds;
             if (whole.contains("error")) std::cout << ": " << shown("error");
         } else if (field(whole, "verdict") == "allow") {

@@ -129,7 +129,7 @@ void explain(const json::value& policy, const detail::CallFacts& facts, const st
 }
 
 int test_policy(const PolicyFlags& flags) {
-    const auto policy = parse_json(read_text_file(flags.file), flags.file);
+    const auto policy = read_policy(flags.file);
     const auto tested = without_console(policy);
     const ToolCall call = parse_call(flags.call);
     bool asked = false, asked_again = false;

@@ -1,17 +1,15 @@
 // ipybox run: one code action from the command line.
-#include <fcntl.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <cmath>
-#include <deque>
 #include <iostream>
+#include <ipybox/approval_channel.hpp>
 #include <ipybox/code_executor.hpp>
+#include <ipybox/console.hpp>
 #include <iterator>
 #include <memory>
 #include <set>
@@ -25,6 +23,12 @@ struct RunFlags {
     std::string code;
     std::string file;
     std::string approve = "ask";
+    std::string policy;
+    std::string audit;
+    std::vector<std::string> audit_with;
+    bool approve_shell = false;
+    bool require_shell_escape = false;
+    std::string channel;
     double timeout = 120;
     std::string workspace = ".";
     std::string sandbox = "bubblewrap";
@@ -67,44 +71,6 @@ private:
     bool shown_ = false;
 };
 
-// The person at the terminal, when there is one.
-class Terminal {
-public:
-    explicit Terminal(const asio::any_io_executor& executor) : input_(executor) {
-        const int fd = ::open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
-        if (fd >= 0) input_.assign(fd);
-    }
-    bool present() const { return input_.is_open(); }
-
-    // Puts a question and waits for a line; only "y" or "yes" is a yes.
-    awaitable<bool> ask(std::string question) {
-        co_await say(std::move(question));
-        ::tcflush(input_.native_handle(), TCIFLUSH);  // typed before the question: no answer to it
-        std::string line;
-        char chunk[256];
-        while (line.find('\n') == line.npos && line.size() < 4096) {
-            auto [error, size] = co_await input_.async_read_some(asio::buffer(chunk), as_result);
-            if (error) co_return false;
-            line.append(chunk, size);
-        }
-        line.resize(std::min(line.find('\n'), line.size()));
-        for (char& c : line) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-        const std::string answer = detail::strip(line);
-        co_return answer == "y" || answer == "yes";
-    }
-
-private:
-    awaitable<void> say(std::string text) {
-        std::string_view rest = text;
-        while (!rest.empty()) {
-            auto [error, size] = co_await input_.async_write_some(asio::buffer(rest), as_result);
-            if (error) co_return;
-            rest.remove_prefix(size);
-        }
-    }
-    asio::posix::stream_descriptor input_;
-};
-
 // Prints an execution's events and answers its approval requests.
 class Session {
 public:
@@ -113,7 +79,7 @@ public:
         CodeExecutorOptions options;
         options.sandbox = flags.sandbox;
         // The next start reads them: what they name runs on the host.
-        for (const auto& file : {flags.config, flags.sandbox_config})
+        for (const auto& file : {flags.config, flags.sandbox_config, flags.policy})
             if (!file.empty()) protect(options.write_protected, file);
         if (!flags.sandbox_config.empty()) {
             const auto settings = parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
@@ -142,6 +108,7 @@ public:
         if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
         if (!flags.config.empty())
             servers_ = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
+        set_approval(options);
         executor_ = std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
     }
 
@@ -170,6 +137,52 @@ public:
     }
 
 private:
+    void set_approval(CodeExecutorOptions& options) {
+        options.approve_shell_cmds = flags_.approve_shell || flags_.require_shell_escape;
+        options.require_shell_escape = flags_.require_shell_escape;
+        if (!flags_.policy.empty()) {
+            const auto policy = read_policy(flags_.policy);
+            options.make_policy = [this, policy](Host& host) { return make_policy(registry_, host, policy, flags_.policy); };
+        }
+        if (!flags_.audit.empty()) {
+            AuditOptions settings;
+            settings.workspace = flags_.workspace;
+            for (const auto& option : flags_.audit_with) {
+                settings.fsync |= option == "fsync";
+                settings.code_text |= option == "code";
+                settings.stop_on_failure &= option != "lossy";
+                settings.inside_workspace |= option == "in-workspace";
+            }
+            options.audit = std::make_shared<AuditLog>(flags_.audit, settings, options.logger);
+            protect(options.write_protected, flags_.audit);
+        }
+        ConsoleOptions at_console;
+        at_console.before_question = [this] { fresh_line(); };
+        console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
+        if (flags_.channel.empty()) return;
+        if (flags_.sandbox == "none")
+            throw Error(errc::bad_argument, "--approval-channel needs a sandbox: without one the code could approve its own calls");
+        ApprovalChannelOptions settings;
+        settings.approval_required = true;
+        settings.approval_timeout = {};  // the executor's counts
+        settings.logger = options.logger;
+        if (const char* token = std::getenv("IPYBOX_APPROVAL_TOKEN")) settings.token = token;
+        channel_ = std::make_unique<ApprovalChannel>(context_.get_executor(), std::move(settings));
+        const auto [host, port] = split_host_port(flags_.channel);
+        const auto url = channel_->listen(host, port);
+        std::cerr << "approvers connect to " << url;
+        if (std::getenv("IPYBOX_APPROVAL_TOKEN") == nullptr) std::cerr << " with the bearer token " << channel_->token();
+        std::cerr << std::endl;
+    }
+
+    static std::pair<std::string, unsigned short> split_host_port(const std::string& text) {
+        const auto [host, port] = detail::split_port(text);
+        const auto number = port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
+        if (host.empty() || !number)
+            throw Error(errc::bad_argument, "--approval-channel: expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"");
+        return {std::string(host), *number};
+    }
+
     // The file, and the place under which it is found again.
     static void protect(std::vector<std::filesystem::path>& list, const std::filesystem::path& file) {
         namespace fs = std::filesystem;
@@ -245,28 +258,35 @@ private:
             std::cerr << "[denied] " << request.to_string() << std::endl;
             request.reject("--approve deny");
         } else {
-            if (!terminal_) terminal_ = std::make_unique<Terminal>(context_.get_executor());
-            if (!terminal_->present()) {
-                std::cerr << "[denied, no terminal to ask at] " << request.to_string() << std::endl;
-                request.reject("there is no terminal to ask at; --approve allow would allow every call");
-                return;
-            }
-            questions_.push_back(request);
-            if (questions_.size() == 1) asio::co_spawn(context_, ask_all(), asio::detached);
+            asio::co_spawn(context_, consult(request), asio::detached);
         }
     }
 
-    // Several calls may wait at once; a person is asked one question at a time.
-    awaitable<void> ask_all() {
-        while (!questions_.empty()) {
-            const ApprovalRequest request = questions_.front();
-            const bool yes = co_await terminal_->ask("Allow " + request.to_string() + " ? [y/N] ");
-            if (yes) {
-                request.accept();
-            } else {
-                request.reject("the user said no");
-            }
-            questions_.pop_front();
+    // Whoever can answer is asked at once, until the call is settled.
+    awaitable<void> consult(ApprovalRequest request) {
+        Decision decision;
+        auto asking = ask_all(request.call(), decision);
+        auto settled = request.settled();
+        const bool answered = co_await ends_first(std::move(asking), std::move(settled));
+        if (!answered) co_return;
+        if (decision.by == "nobody") {
+            const std::string nobody = channel_ ? "no approver connected and no terminal to ask at" : "no terminal to ask at";
+            fresh_line();
+            std::cerr << "[denied, " << nobody << "] " << request.to_string() << std::endl;
+            decision.reason = "there is " + nobody + "; --approve allow would allow every call";
+        }
+        request.answer(decision);
+    }
+    awaitable<void> ask_all(ToolCall call, Decision& decision) {
+        try {
+            std::vector<Approver> approvers;
+            approvers.push_back([this](ToolCall one) { return console_->ask(std::move(one)); });
+            if (channel_) approvers.push_back([this](ToolCall one) { return channel_->ask(std::move(one)); });
+            decision = co_await first_answer(std::move(approvers), std::move(call));
+        } catch (const Error& error) {
+            decision = Decision(Verdict::deny, error.detail());
+        } catch (const std::exception& error) {
+            decision = Decision(Verdict::deny, error.what());
         }
     }
 
@@ -288,8 +308,8 @@ private:
     PluginRegistry registry_;
     std::map<std::string, json::object> servers_;
     std::unique_ptr<CodeExecutor> executor_;
-    std::unique_ptr<Terminal> terminal_;
-    std::deque<ApprovalRequest> questions_;
+    std::unique_ptr<Console> console_;
+    std::unique_ptr<ApprovalChannel> channel_;
     Progress progress_;
     detail::TerminalFilter output_filter_;
     detail::TerminalFilter error_filter_;
@@ -324,6 +344,18 @@ void add_run(CLI::App& app, Action& action) {
     code->require_option(1);
     command->add_option("--approve", flags->approve, "Tool calls: ask at the terminal, allow or deny all; without a terminal ask denies")
         ->check(CLI::IsMember({"ask", "allow", "deny"}))->capture_default_str();
+    command->add_option("--policy", flags->policy, "File with the policy that decides on calls; what it asks, --approve answers")->type_name("FILE");
+    command->add_option("--audit", flags->audit, "File to which every execution and call is appended; `ipybox audit show` reads it")->type_name("FILE");
+    command->add_option("--audit-with", flags->audit_with,
+                        "code: the code itself; fsync: each record reaches the disk first; lossy: calls go on when it cannot be written; "
+                        "in-workspace: the file may be there; repeatable")
+        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))->allow_extra_args(false);
+    command->add_flag("--approve-shell-cmds", flags->approve_shell, "Shell commands (!command, %%bash and their kin) need approval too");
+    command->add_flag("--require-shell-escape", flags->require_shell_escape,
+                      "And other ways to start processes are refused, by a guard in Python: no security boundary");
+    command->add_option("--approval-channel", flags->channel,
+                        "Address on this machine where approvers connect by WebSocket; the token is $IPYBOX_APPROVAL_TOKEN or printed")
+        ->type_name("HOST:PORT");
     command->add_option("--timeout", flags->timeout, "Seconds until the code is interrupted; 0 means never")
         ->check(CLI::Range(0.0, 1e6))->capture_default_str();
     command->add_option("--workspace", flags->workspace, "Directory the code works in and may write to")->type_name("DIR")->capture_default_str();

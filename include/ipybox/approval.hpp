@@ -128,14 +128,22 @@ inline awaitable<Decision> approve(ApprovalPolicy& policy, ToolCall call, Durati
 // nobody is there. Cancelled when the answer of another counts.
 using Approver = std::function<awaitable<Decision>(ToolCall)>;
 
-// Asks all at once; the first answer counts, and the others are withdrawn. An approver that fails
-// is not there. Denies when nobody is.
+// What is decided when there is nobody to ask: `by` tells it from a person's denial.
+inline Decision nobody_there() {
+    Decision decision(Verdict::deny, "nobody is there to approve this call");
+    decision.by = "nobody";
+    return decision;
+}
+
+// Asks all at once; the first answer counts, and the others are withdrawn. Denies when
+// nobody is there; throws what an approver threw when there was no answer.
 inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCall call) {
     struct Race {
         explicit Race(asio::any_io_executor executor) : changed(executor) {}
         Event changed;
         std::list<asio::cancellation_signal> signals;
         Decision answer;
+        std::exception_ptr problem;
         std::size_t running = 0;
     };
     struct Withdraw {
@@ -154,14 +162,18 @@ inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCal
         asio::co_spawn(executor, std::move(work),
                        asio::bind_cancellation_slot(signal.slot(), [race](std::exception_ptr error, Decision decision) {
                            --race->running;
-                           if (!error && race->answer.verdict == Verdict::pass) race->answer = std::move(decision);
+                           if (error) {
+                               race->problem = error;
+                           } else if (race->answer.verdict == Verdict::pass) {
+                               race->answer = std::move(decision);
+                           }
                            race->changed.notify();
                        }));
     }
     while (race->running > 0 && race->answer.verdict == Verdict::pass) co_await race->changed.wait();
-    if (race->answer.verdict == Verdict::pass)
-        co_return Decision(Verdict::deny, "nobody is there to approve this call");
-    co_return race->answer;
+    if (race->answer.verdict != Verdict::pass) co_return race->answer;
+    if (race->problem) std::rethrow_exception(race->problem);
+    co_return nobody_there();
 }
 
 }  // namespace ipybox

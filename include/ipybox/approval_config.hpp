@@ -1,11 +1,45 @@
 #pragma once
 // Policies as configuration: "ask", {"deny": {...}}, {"rules": [...]}, {"first_match": ["x", ...]},
 // nested at will.
+#include <algorithm>
+#include <filesystem>
 #include <ipybox/approval.hpp>
+#include <ipybox/config.hpp>
 #include <ipybox/registry.hpp>
+#include <set>
 #include <string>
+#include <vector>
 
 namespace ipybox {
+
+namespace detail {
+// Refuses an object with the same key twice: of two conditions, one would be lost. text: JSON.
+inline void refuse_repeated_keys(std::string_view text, const std::string& what) {
+    std::vector<std::set<std::string_view>> objects;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+        if (text[at] == '{' || text[at] == '[') objects.emplace_back();
+        if ((text[at] == '}' || text[at] == ']') && !objects.empty()) objects.pop_back();
+        if (text[at] != '"') continue;
+        const std::size_t start = at + 1;
+        for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
+        const auto key = text.substr(start, std::min(at, text.size()) - start);
+        const auto next = text.find_first_not_of(" \t\r\n", at + 1);
+        if (next == text.npos || text[next] != ':' || objects.empty() || objects.back().insert(key).second) continue;
+        const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(start), '\n') + 1;
+        throw Error(errc::bad_config, what + ": line " + std::to_string(line) + ": \"" + std::string(key) +
+                                          "\" stands twice in one object; put both into one, or into a rule each");
+    }
+}
+}  // namespace detail
+
+// Reads the configuration of a policy from a file, for make_policy(). Throws errc::bad_argument and
+// errc::bad_config, naming the file and the line.
+inline json::value read_policy(const std::filesystem::path& file) {
+    const std::string text = read_text_file(file);
+    auto policy = parse_json(text, file.string());
+    detail::refuse_repeated_keys(text, file.string());
+    return policy;
+}
 
 // Makes the policy a configuration describes: a plugin's name, an object of one plugin's name
 // and its configuration, or an object of one combinator (first_match, all_of, any_of) and its

@@ -300,4 +300,16 @@ inline void audit_execution(AuditLog& log, const std::string& session, unsigned 
     log.write(std::move(record));
 }
 
+// The record of its end. Throws errc::io_error as AuditLog::write() does.
+inline void audit_execution_end(AuditLog& log, const std::string& session, unsigned long execution, std::string_view outcome,
+                                Duration spent) {
+    json::object record;
+    record["event"] = "execution_end";
+    record["session"] = session;
+    record["execution"] = execution;
+    record["outcome"] = outcome;
+    record["duration_ms"] = std::chrono::duration<double, std::milli>(spent).count();
+    log.write(std::move(record));
+}
+
 }  // namespace ipybox

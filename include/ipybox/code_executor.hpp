@@ -123,6 +123,17 @@ public:
     void accept() const { answer(Decision(Verdict::allow)); }
     // Refuses it; the code gets an ApprovalRejectedError with the reason.
     void reject(std::string reason = {}) const { answer(Decision(Verdict::deny, std::move(reason))); }
+    // Anything but an allowance is a denial. decision.by: who says so, for the audit log.
+    void answer(Decision decision) const {
+        if (decision.by.empty()) decision.by = "application";
+        asio::post(state_->executor, [state = state_, decision] {
+            if (state->decision) return;
+            state->decision = decision;
+            state->changed.notify();
+        });
+    }
+    // Returns when the call was answered by anybody, or withdrawn. On the executor's thread.
+    awaitable<void> settled() const { return settled(state_); }
 
     // server.tool(k='v', …) on one line, safe to show on a terminal.
     std::string to_string() const {
@@ -141,18 +152,15 @@ private:
     struct Withdrawal {
         std::shared_ptr<State> state;
         ~Withdrawal() {
-            if (!state->decision) state->decision = Decision(Verdict::deny, "withdrawn");
+            if (state->decision) return;
+            state->decision = Decision(Verdict::deny, "withdrawn");
+            state->changed.notify();
         }
     };
     explicit ApprovalRequest(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-    void answer(Decision decision) const {
-        asio::post(state_->executor, [state = state_, answer = std::move(decision)] {
-            if (state->decision) return;
-            state->decision = answer;
-            if (state->decision->by.empty()) state->decision->by = "application";
-            state->changed.notify();
-        });
+    static awaitable<void> settled(std::shared_ptr<State> state) {
+        while (!state->decision) co_await state->changed.wait();
     }
     std::shared_ptr<State> state_;
 };
@@ -293,6 +301,14 @@ public:
     // Interrupts the running execution, if any.
     void cancel() {
         if (session_->run) session_->run->request_stop(CodeExecutionResult::Status::cancelled);
+    }
+
+    // Puts what is no call of a tool, such as the registration of a server, to the policy and into
+    // the audit log. The verdict is allow or deny. Throws errc::io_error when it must be recorded
+    // and cannot be.
+    awaitable<Decision> decide(ToolCall call) {
+        auto session = session_;
+        co_return co_await session->tools->decide(std::move(call));
     }
 
     // Makes an MCP server callable by name. Throws errc::bad_config.
@@ -705,8 +721,10 @@ private:
         static awaitable<Decision> ask(std::weak_ptr<Session> weak, ToolCall call) {
             auto self = weak.lock();
             auto current = self ? self->run : nullptr;
-            if (!current || current->finished) co_return Decision(Verdict::deny, "no execution is there to ask for");
-            if (current->auto_approve) {
+            const bool running = current && !current->finished;
+            const bool others = self && !self->options.approvers.empty();
+            if (!running && !others) co_return Decision(Verdict::deny, "no execution is there to ask for");
+            if (running && current->auto_approve) {
                 Decision yes(Verdict::allow);
                 yes.by = "execute()";
                 co_return yes;
@@ -714,16 +732,14 @@ private:
             struct Waiting {
                 std::shared_ptr<Run> run;
                 ~Waiting() {
+                    if (!run) return;
                     if (--run->approvals == 0) run->approvals_waited += Clock::now() - run->approvals_since;
                     run->changed.notify();
                 }
             };
-            if (current->approvals++ == 0) current->approvals_since = Clock::now();
+            if (current && current->approvals++ == 0) current->approvals_since = Clock::now();
             const Waiting waiting{current};
-            if (!self->options.approvers.empty()) {
-                // A copy: the session may end meanwhile.
-                co_return co_await first_answer(self->options.approvers, std::move(call));
-            }
+            if (others) co_return co_await first_answer(self->options.approvers, std::move(call));
             auto state = std::make_shared<ApprovalRequest::State>(self->host.executor, std::move(call));
             const ApprovalRequest::Withdrawal withdrawal{state};
             current->push(ApprovalRequest(state));
@@ -785,6 +801,7 @@ private:
                                     "is lost: reset() starts a new one";
             }
             if (std::string text = detail::strip(output.text); !text.empty()) result.text = std::move(text);
+            if (self->options.audit) self->record_end(*current, result);
             self->tools->end_execution();
             current->finished = true;
             current->push(std::move(result));
@@ -792,6 +809,16 @@ private:
             self->renew_apis();
             self->idle.notify();
             if (self->abandoned) self->kernel.reset();
+        }
+
+        void record_end(const Run& current, const CodeExecutionResult& result) {
+            static constexpr const char* words[] = {"ok", "error", "timed_out", "cancelled", "kernel_lost", "output_limit"};
+            try {
+                audit_execution_end(*options.audit, options.session, tools->execution(), words[static_cast<int>(result.status)],
+                                    Clock::now() - current.started);
+            } catch (const Error& error) {  // the log keeps it, and refuses the next execution
+                host.logger(LogLevel::warning, error.detail());
+            }
         }
 
         // Interrupts at the deadline or on request, kills what does not react.

@@ -115,6 +115,18 @@ public:
     // Whether calls are accepted now.
     bool execution_active() const noexcept { return state_->active; }
 
+    // Puts what is no call of a tool to the policy, and records it. The verdict is allow or deny.
+    // Throws errc::io_error when it must be recorded and cannot be.
+    awaitable<Decision> decide(ToolCall call) {
+        auto state = state_;
+        call.session = state->options.session;
+        AuditedCall audit(state->options.audit, call, state->secrets, state->execution);
+        const Decision decision = co_await approve(state->policy, std::move(call), state->options.approval_timeout);
+        audit.decided(decision);
+        audit.ended("approved");
+        co_return decision;
+    }
+
     // Withdraws every call and stops every MCP server; they start again on their next use.
     awaitable<void> reset() {
         auto state = state_;

@@ -51,7 +51,10 @@ BOOST_AUTO_TEST_CASE(every_call_is_recorded_with_its_execution_its_decision_and_
     BOOST_TEST_REQUIRE(seen.result.ok(), seen.result.error);
     BOOST_TEST(seen.chunks == "first\nApprovalRejectedError\nToolRunnerError\nToolRunnerError\n");
     const auto all = audit_records();
-    BOOST_TEST_REQUIRE(all.size() == 7u);
+    BOOST_TEST_REQUIRE(all.size() == 8u);
+    BOOST_TEST(audit_text(all[7], "event") == "execution_end");
+    BOOST_TEST(audit_text(all[7], "outcome") == "ok");
+    BOOST_TEST((all[7].at("execution") == all[0].at("execution")));
     BOOST_TEST(audit_text(all[0], "event") == "execution");
     BOOST_TEST(audit_text(all[0], "code_sha256") == detail::sha256_hex(code));
     const std::vector<std::array<std::string, 5>> expected = {
@@ -168,6 +171,13 @@ BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
     BOOST_TEST(seen.chunks == "x\n");
     BOOST_TEST(seen.requests.empty());
     BOOST_TEST(asked == 1u);
+    // What is no tool's call needs no execution.
+    ToolCall registration;
+    registration.server = "ipybox";
+    registration.tool = "register_mcp_server";
+    registration.origin = CallOrigin::registration;
+    BOOST_TEST((test::run(context, executor->decide(registration)).verdict == Verdict::allow));
+    BOOST_TEST(asked == 2u);
     test::run(context, executor->stop());
     options.approvers = {absent};
     start("none");

@@ -60,6 +60,12 @@ class RecipeTest(unittest.TestCase):
                    (DENY, {}))
 
 
+    def test_the_recipes_are_those_of_the_documentation(self):
+        text = (ROOT / "docs/approval.md").read_text()
+        for recipe in sorted(RECIPES.iterdir()):
+            self.assertIn(recipe.read_text().strip(), text, f"docs/approval.md shows another {recipe.name}")
+
+
 class PolicyTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -118,6 +124,7 @@ class PolicyTest(unittest.TestCase):
                 "policy.json: rules/1/when/arguments/~1path: unknown key \"below\"; accepted: present, equals")
         refused("{\n oops", "policy.json", "line 2")
         refused('"nosuch"', "nosuch", "allow", "rules")
+        refused('{"rules": [{"then": "deny", "when": {\n"tool": "a\\\\", "tool": "b"}}]}', "line 2", '"tool" stands twice')
         refused('{"first_match": []}', "policy.json/first_match", "at least one policy")
         refused('"allow"', "--call: unknown key \"tol\"", "accepted: server, tool", tol="x")
         refused('"allow"', "--call: origin must be mcp, shell", origin="mars")

@@ -1,4 +1,5 @@
 """The `ipybox` program as a person uses it: exit codes, one-line errors, questions at a terminal."""
+import base64
 import json
 import os
 import pty
@@ -6,6 +7,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -24,6 +26,9 @@ ENVIRONMENT = {
     "IPYBOX_PYTHON": PYTHON,
     "SUPPORT": str(SUPPORT),
 }
+
+
+PROMPT = re.compile(r"\[y/s/a/N/r/\?\] |Reason: ")
 
 
 class ProgramTest(unittest.TestCase):
@@ -69,7 +74,7 @@ class RunTest(ProgramTest):
     def test_mistakes_are_one_line_with_a_remedy(self):
         self.assert_refused(self.ipybox("run"), "-c", "FILE")
         self.assert_refused(self.ipybox("run", "-c", "1", "--bogus"), "--bogus", "--help")
-        self.assert_refused(self.ipybox("frobnicate"), "frobnicate", "run, apigen, doctor, plugins")
+        self.assert_refused(self.ipybox("frobnicate"), "frobnicate", "run, apigen, auth, doctor, plugins, policy, audit")
         self.assert_refused(self.ipybox("run", "missing.py"), "missing.py")
         self.assert_refused(self.ipybox("run", "-c", "1", "--sandbox", "nosuch"), "nosuch", "bubblewrap, none")
         self.assert_refused(self.ipybox("run", "-c", "1", "--kernel", "nosuch"), "nosuch", "zmq")
@@ -215,7 +220,8 @@ class TerminalTest(ProgramTest):
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.directory)
-            os.execve(PROGRAM, [PROGRAM, *arguments], {**ENVIRONMENT, "TERM": "xterm"})
+            os.execve(PROGRAM, [PROGRAM, *arguments],
+                      {**ENVIRONMENT, "TERM": "xterm", "XDG_CONFIG_HOME": str(self.directory / "settings")})
         seen, answers, deadline = "", list(answers), time.monotonic() + 100
         position = 0
         while time.monotonic() < deadline:
@@ -228,8 +234,8 @@ class TerminalTest(ProgramTest):
             if not data:
                 break
             seen += data.decode(errors="replace")
-            while answers and "[y/N] " in seen[position:]:
-                position = seen.index("[y/N] ", position) + 6
+            while answers and (asked := PROMPT.search(seen, position)):
+                position = asked.end()
                 time.sleep(0.2)
                 os.write(terminal, answers.pop(0).encode())
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -242,27 +248,192 @@ class TerminalTest(ProgramTest):
                 "try:\n    echo.run(text='two')\nexcept ApprovalRejectedError as e:\n    print('refused:', e)")
         status, seen = self.converse(["run", "--config", "mcp.json", "-c", code], ["y\n", "\n"])
         self.assertEqual(status, 0, seen)
-        self.assertIn("Allow own.echo(text='one') ? [y/N] ", seen)
+        self.assertIn("Allow own.echo(text='one') ? [y/s/a/N/r/?] ", seen)
         self.assertIn("got one", seen)
         self.assertIn("refused: approval request for own.echo rejected: the user said no", seen)
 
     def test_output_cannot_fake_or_erase_a_question(self):
         code = ("from mcptools.own import echo\nprint('\\x1b[2J\\x1b]0;title\\x07\\x1b[1Avisible\\u202e')\n"
-                "echo.run(text='\\x1b[2K\\rAllow harmless() ? [y/N] y')")
+                "echo.run(text='\\x1b[2K\\rAllow harmless() ? [y/s/a/N/r/?] y')")
         status, seen = self.converse(["run", "--config", "mcp.json", "-c", code], ["n\n"])
         self.assertIn("visible", seen)
         self.assertNotIn("\x1b[2J", seen)
         self.assertNotIn("\x1b]0;", seen)
         self.assertNotIn("\u202e", seen)
-        self.assertIn(r"Allow own.echo(text='\x1b[2K\rAllow harmless() ? [y/N] y') ? [y/N] ", seen)
+        self.assertIn(r"Allow own.echo(text='\x1b[2K\rAllow harmless() ? [y/s/a/N/r/?] y') ? [y/s/a/N/r/?] ", seen)
         self.assertLess(seen.index("visible"), seen.index("Allow own.echo"))
         self.assertEqual(status, 1)
+
+
+    def test_session_always_and_reasons(self):
+        code = ("from mcptools.own import echo, add\nfrom ipybox_kernel import ApprovalRejectedError\n"
+                "def attempt(call):\n    try:\n        print('got', call())\n    except ApprovalRejectedError as e:\n        print(e)\n"
+                "for text in 'abc': attempt(lambda: echo.run(text=text))\n"
+                "attempt(lambda: add.run(a=1, b=2))\nattempt(lambda: add.run(a=3, b=4))")
+        run = ["run", "--config", "mcp.json", "-c", code]
+        status, seen = self.converse(run, ["?\n", "s\n", "r\n", "not \x1b[2J now\n", "a\n"])
+        self.assertEqual(status, 0, seen)
+        self.assertIn("yes, and own.echo with any arguments for this session", seen)
+        self.assertEqual(seen.count("got"), 4, seen)
+        self.assertIn("rejected: not", seen)
+        rules = self.directory / "settings/ipybox/always.json"
+        self.assertEqual(rules.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(json.loads(rules.read_text())["rules"][0]["when"], {"server": "own", "tool": "add", "origin": "mcp"})
+        status, seen = self.converse(run, ["n\n", "n\n", "n\n"])
+        self.assertEqual((status, seen.count("got"), seen.count("the user said no")), (0, 2, 3), seen)
+        self.assertNotIn("Allow own.add", seen)
+        # Without a terminal what was allowed always still is.
+        quiet = self.ipybox(*run, env={"XDG_CONFIG_HOME": str(self.directory / "settings")})
+        self.assertEqual(quiet.stdout.count("got"), 2, quiet.stderr)
+        rules.write_text('{"rules": [{"then": "alow"}]}')
+        broken = self.ipybox(*run, env={"XDG_CONFIG_HOME": str(self.directory / "settings")})
+        self.assertIn("always.json, rules/0/then: accepted", broken.stdout + broken.stderr)
+        rules.write_text('{"rules": [{"then": "allow"}]}')
+        rules.chmod(0o666)
+        self.assertNotIn("got", self.ipybox(*run, env={"XDG_CONFIG_HOME": str(self.directory / "settings")}).stdout)
+
+    def test_a_shell_command_is_remembered_word_by_word(self):
+        code = "!echo one\n!echo two\n!echo one"
+        status, seen = self.converse(["run", "--approve-shell-cmds", "-c", code], ["s\n", "y\n"])
+        self.assertEqual(status, 0, seen)
+        self.assertEqual(len(PROMPT.findall(seen)), 2, seen)
+        self.assertIn("Allow ipybox.shell(cmd='echo two') ?", seen)
+
+
+class ApprovalTest(ProgramTest):
+    CALLS = ("from mcptools.own import echo\nfrom ipybox_kernel import ApprovalRejectedError\n"
+             "for text in ('good', 'bad', 'other'):\n"
+             "    try:\n        print(echo.run(text=text))\n    except ApprovalRejectedError as e:\n        print(e)")
+
+    def test_a_policy_decides_and_what_it_asks_is_asked(self):
+        (self.directory / "policy.json").write_text(json.dumps({"rules": [
+            {"when": {"arguments": {"/text": {"equals": "good"}}}, "then": "allow"},
+            {"when": {"arguments": {"/text": {"equals": "bad"}}}, "then": {"deny": "bad word"}},
+            {"then": "ask"}]}))
+        run = self.ipybox("run", "--config", "mcp.json", "--policy", "policy.json", "--approve", "allow", "-c", self.CALLS)
+        self.assertEqual(run.stdout.splitlines(), ["good", "approval request for own.echo rejected: bad word", "other"], run.stderr)
+        self.assertEqual(run.stderr, "[allowed] own.echo(text='other')\n")
+        run = self.ipybox("run", "--config", "mcp.json", "--policy", "policy.json", "-c", self.CALLS)
+        self.assertIn("[denied, no terminal to ask at] own.echo(text='other')", run.stderr)
+        # The next run obeys it, so that this one must not change it.
+        run = self.ipybox("run", "--policy", "policy.json", "-c", "open('policy.json', 'w').write('\"allow\"')")
+        self.assertEqual(run.returncode, 1)
+        (self.directory / "policy.json").write_text('{"rules": [{"then": "allow", "when": {"tols": 1}}]}')
+        self.assert_refused(self.ipybox("run", "--policy", "policy.json", "-c", "1"), "policy.json: rules/0/when", "tols", "server, tool")
+        self.assert_refused(self.ipybox("run", "--policy", "absent.json", "-c", "1"), "absent.json")
+
+    def test_code_cannot_answer_always_for_its_user(self):
+        code = ("import os\n"
+                "def attempt(f):\n    try:\n        f()\n        print('done')\n    except OSError:\n        print('refused')\n"
+                "attempt(lambda: os.makedirs('.config/ipybox'))\n"
+                "attempt(lambda: open('.config/ipybox/always.json', 'w').write('{\"rules\": [{\"then\": \"allow\"}]}'))\n"
+                "attempt(lambda: os.symlink('/tmp', '.config/ipybox'))\n"
+                "from mcptools.own import echo\necho.run(text='x')")
+        for _ in range(2):
+            run = self.ipybox("run", "--config", "mcp.json", "-c", code, env={"HOME": str(self.directory)})
+            self.assertEqual((run.returncode, run.stdout), (1, "refused\n" * 3), run.stderr)
+            self.assertIn("ApprovalRejectedError", run.stderr)
+            self.assertFalse((self.directory / ".config/ipybox/always.json").exists())
+
+    def test_an_audit_log_is_written_and_shown(self):
+        with tempfile.TemporaryDirectory() as outside:
+            log = Path(outside) / "audit.jsonl"
+            run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "--audit", str(log), "--audit-with", "code", "-c",
+                              "from mcptools.own import echo\necho.run(text='x\\x1b[2J')")
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.ipybox("run", "--config", "mcp.json", "--approve", "deny", "--audit", str(log), "-c", self.CALLS)
+            self.assertEqual(log.stat().st_mode & 0o777, 0o600)
+            shown = self.ipybox("audit", "show", str(log))
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            lines = shown.stdout.splitlines()
+            self.assertEqual(len(lines), 8)
+            self.assertRegex(lines[2], r"default/0 execution_end ok after [\d.]+ ms$")
+            self.assertNotIn("\x1b", shown.stdout)
+            self.assertIn("from mcptools.own import echo", lines[0])
+            self.assertRegex(lines[1], r"default/0 allow own\.echo\(text='x\\x1b\[2J'\) by application; ok after [\d.]+ ms$")
+            self.assertIn("deny own.echo(text='good') by application, because: --approve deny", lines[4])
+            self.assertEqual(len(self.ipybox("audit", "show", str(log), "--denied").stdout.splitlines()), 3)
+            self.assertEqual(len(self.ipybox("audit", "show", str(log), "--tool", "own.e*").stdout.splitlines()), 4)
+            self.assertEqual(self.ipybox("audit", "show", str(log), "--session", "other").stdout, "")
+            records = [json.loads(line) for line in self.ipybox("audit", "show", str(log), "--json").stdout.splitlines()]
+            self.assertEqual((records[1]["outcome"], records[1]["arguments"]), ("ok", {"text": "x\x1b[2J"}))
+            with log.open("a") as file:
+                file.write('{"event": "ca')
+            self.assertEqual(self.ipybox("audit", "show", str(log)).returncode, 1)
+        self.assert_refused(self.ipybox("audit", "show", "absent"), "absent")
+        self.assert_refused(self.ipybox("run", "--audit", "audit.jsonl", "-c", "1"), "audit.jsonl lies in the workspace")
+        run = self.ipybox("run", "--audit", "audit.jsonl", "--audit-with", "in-workspace", "-c", "open('audit.jsonl', 'a')")
+        self.assertRegex(run.stderr, "Read-only file system|Permission denied")
+        run = self.ipybox("run", "--audit", "/dev/full", "-c", "print('x')")
+        self.assertEqual((run.returncode, run.stdout), (2, ""))
+        self.assertIn("No space left", run.stderr)
+        run = self.ipybox("run", "--audit", "/dev/full", "--audit-with", "lossy", "-c", "print('x')")
+        self.assertEqual((run.returncode, run.stdout), (0, "x\n"))
+
+    def test_the_approval_channel_needs_a_sandbox_and_an_approver(self):
+        self.assert_refused(self.ipybox("run", "--approval-channel", "127.0.0.1:0", "--sandbox", "none", "-c", "1"), "needs a sandbox")
+        self.assert_refused(self.ipybox("run", "--approval-channel", "0.0.0.0:0", "-c", "1"), "this machine only")
+        self.assert_refused(self.ipybox("run", "--approval-channel", "8900", "-c", "1"), "HOST:PORT")
+        run = self.ipybox("run", "--config", "mcp.json", "--approval-channel", "127.0.0.1:0", "-c", self.CALLS)
+        self.assertRegex(run.stderr.splitlines()[0], r"^approvers connect to ws://127\.0\.0\.1:\d+/approval with the bearer token \w{64}$")
+        self.assertIn("[denied, no approver connected and no terminal to ask at] own.echo(text='good')", run.stderr)
+        self.assertIn("rejected: there is no approver connected and no terminal to ask at", run.stdout)
+        # An approver that knows nothing but the original's messages, with the token in the address.
+        code = "import time; time.sleep(1)\n" + self.CALLS
+        process = subprocess.Popen([PROGRAM, "run", "--config", "mcp.json", "--approval-channel", "127.0.0.1:0", "-c", code],
+                                   cwd=self.directory, env={**ENVIRONMENT, "IPYBOX_APPROVAL_TOKEN": "t" * 40}, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        with process, Approver(re.search(r":(\d+)/", process.stderr.readline())[1], "t" * 40) as approver:
+            for _ in range(3):
+                question = approver.receive("approve")
+                self.assertEqual(question["params"]["server_name"], "own")
+                good = question["params"]["tool_args"]["text"] == "good"
+                approver.send({"jsonrpc": "2.0", "result": good, "id": question["id"]})
+            output, errors = process.communicate(timeout=60)
+        self.assertEqual(output.splitlines(), ["good", *["approval request for own.echo rejected: the approver said no"] * 2], errors)
+        run = self.ipybox("run", "--approval-channel", "127.0.0.1:0", "-c", "1", env={"IPYBOX_APPROVAL_TOKEN": "t" * 40})
+        self.assertNotIn("tttt", run.stderr)
+
+
+class Approver:
+    """The least of a WebSocket client."""
+
+    def __init__(self, port, token):
+        self.socket = socket.create_connection(("127.0.0.1", int(port)), 30)
+        secret = base64.b64encode(f"any:{token}".encode()).decode()
+        self.socket.sendall((f"GET /approval HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                             f"Authorization: Basic {secret}\r\nSec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n"
+                             "Sec-WebSocket-Version: 13\r\n\r\n").encode())
+        self.stream = self.socket.makefile("rb")
+        self.status = self.stream.readline()
+        while self.stream.readline().strip():
+            pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stream.close()
+        self.socket.close()
+
+    def receive(self, method):
+        while True:
+            first, size = self.stream.read(2)
+            size = int.from_bytes(self.stream.read(2), "big") if size == 126 else size
+            data = self.stream.read(size)
+            if first == 0x81 and (message := json.loads(data))["method"] == method:
+                return message
+
+    def send(self, message):
+        data = json.dumps(message).encode()
+        self.socket.sendall(bytes([0x81, 0x80 | len(data)]) + bytes(4) + data)  # masked with zeros
 
 
 class OtherCommandsTest(ProgramTest):
     def test_help_and_version(self):
         self.assertRegex(self.ipybox("--version").stdout, r"^ipybox \d+\.\d+\.\d+\n$")
-        for command in ([], ["run"], ["apigen"], ["auth"], ["auth", "login"], ["doctor"], ["plugins"]):
+        for command in ([], ["run"], ["apigen"], ["auth"], ["auth", "login"], ["doctor"], ["plugins"], ["policy", "test"],
+                        ["audit", "show"]):
             run = self.ipybox(*command, "--help")
             self.assertEqual(run.returncode, 0)
             self.assertIn("Usage: ipybox", run.stdout)
@@ -280,8 +451,10 @@ class OtherCommandsTest(ProgramTest):
         run = self.ipybox("plugins", "--json")
         listing = json.loads(run.stdout)
         self.assertEqual([(p["kind"], p["name"]) for p in listing],
-                         [("approval", "allow"), ("approval", "ask"), ("approval", "deny"), ("kernel", "zmq"),
-                          ("sandbox", "bubblewrap"), ("sandbox", "none"), ("sandbox", "srt"), ("transport", "stdio")])
+                         [("approval", "allow"), ("approval", "ask"), ("approval", "console"), ("approval", "deny"),
+                          ("approval", "rules"), ("kernel", "zmq"),
+                          ("sandbox", "bubblewrap"), ("sandbox", "none"), ("sandbox", "srt"),
+                          ("transport", "sse"), ("transport", "stdio"), ("transport", "streamable_http")])
         for plugin in listing:
             self.assertTrue(Path(plugin["file"]).exists())
             self.assertEqual(plugin["config_schema"]["type"], "object")

@@ -1,0 +1,176 @@
+#pragma once
+// Asks the person at the terminal: once, for this session, always, no, no with a reason.
+#include <fcntl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <ipybox/approval_policy.hpp>
+#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/remembered_rules.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ipybox {
+
+// Where the person is, and what they said before.
+struct ConsoleOptions {
+    std::string terminal = "/dev/tty";
+    RememberedRules always;                  // where "always" is kept
+    std::function<void()> before_question;   // such as: ends a line that is open
+};
+
+// One question at a time, however many calls wait. Calls that are being asked about hold what they
+// need: the object may be destroyed meanwhile.
+class Console {
+public:
+    // Opens the terminal, if there is one.
+    explicit Console(asio::any_io_executor executor, ConsoleOptions options = {})
+        : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
+
+    // Whether there is a terminal.
+    bool present() const { return state_->terminal.is_open(); }
+
+    // What the person says, or said before; a pass when there is no terminal. Cancelling it takes
+    // the question back. Throws errc::bad_config for a mistake in the file of "always".
+    awaitable<Decision> ask(ToolCall call) { return asked(state_, std::move(call)); }
+
+private:
+    struct State {
+        State(asio::any_io_executor executor, ConsoleOptions o) : options(std::move(o)), terminal(executor), free(executor) {
+            const int fd = ::open(options.terminal.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY);
+            if (fd < 0) return;
+            if (::isatty(fd) == 1) terminal.assign(fd);
+            else ::close(fd);
+        }
+        // Short texts, so that a person sees them at once; a terminal that takes none is gone.
+        void say(std::string_view text) const {
+            while (!text.empty()) {
+                const auto size = ::write(terminal_handle(), text.data(), text.size());
+                if (size <= 0 && errno != EINTR) return;
+                if (size > 0) text.remove_prefix(static_cast<std::size_t>(size));
+            }
+        }
+        int terminal_handle() const { return const_cast<asio::posix::stream_descriptor&>(terminal).native_handle(); }
+
+        ConsoleOptions options;
+        asio::posix::stream_descriptor terminal;
+        Event free;
+        bool busy = false;
+        std::vector<detail::Rule> session_rules;
+    };
+    using StatePtr = std::shared_ptr<State>;
+
+    struct Question {  // the terminal while one is open
+        StatePtr state;
+        bool open = false;
+        explicit Question(StatePtr s) : state(std::move(s)) { state->busy = true; }
+        ~Question() {
+            if (open) state->say("\n[withdrawn]\n");
+            state->busy = false;
+            state->free.notify();
+        }
+    };
+
+    static Decision said(Verdict verdict, std::string by, std::string reason = {}) {
+        Decision decision(verdict, std::move(reason));
+        decision.by = "console: " + std::move(by);
+        return decision;
+    }
+
+    static bool remembered(State& state, const ToolCall& call) {
+        std::size_t steps = detail::rule_steps;
+        for (const auto& rule : state.session_rules)
+            if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) == detail::Fit::yes) return true;
+        return false;
+    }
+
+    static awaitable<Decision> asked(StatePtr state, ToolCall call) {
+        if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
+        if (!state->terminal.is_open()) co_return Decision();
+        while (state->busy) co_await state->free.wait();
+        Question question(state);
+        // Answered while others were asked about.
+        if (remembered(*state, call)) co_return said(Verdict::allow, "this session");
+        if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
+        if (state->options.before_question) state->options.before_question();
+        const std::string what = detail::call_text(call.server, call.tool, call.arguments);
+        const std::string scope = scope_of(call);
+        question.open = true;
+        for (int attempt = 0; attempt < 20; ++attempt) {
+            state->say("Allow " + what + " ? [y/s/a/N/r/?] ");
+            std::string line;
+            const bool read = co_await read_line(state, line);
+            if (!read) co_return said(Verdict::deny, "gone", "the terminal was closed");
+            if (line == "?") {
+                state->say("  y  yes, this once\n  s  yes, and " + scope + " for this session\n  a  yes, and " + scope +
+                           " always (" + state->options.always.file().string() + ")\n  n  no\n  r  no, with a reason that the code is told\n");
+                continue;
+            }
+            if (line == "r" || line == "reason") {
+                state->say("Reason: ");
+                std::string reason;
+                const bool given = co_await read_line(state, reason);
+                if (!given) co_return said(Verdict::deny, "gone", "the terminal was closed");
+                question.open = false;
+                co_return said(Verdict::deny, "no", reason.empty() ? "the user said no" : reason.substr(0, 500));
+            }
+            question.open = false;
+            if (line == "y" || line == "yes") co_return said(Verdict::allow, "once");
+            if (line == "s" || line == "session") {
+                state->session_rules.emplace_back(session_rule(call), "session", state->session_rules.size() + 1);
+                co_return said(Verdict::allow, "this session");
+            }
+            if (line == "a" || line == "always") {
+                remember(*state, call, scope);
+                co_return said(Verdict::allow, "always");
+            }
+            co_return said(Verdict::deny, "no", "the user said no");
+        }
+        co_return said(Verdict::deny, "no", "the user said neither yes nor no");
+    }
+
+    static std::string scope_of(const ToolCall& call) {
+        if (call.origin != CallOrigin::mcp) return "this very command";
+        return detail::printable(call.server) + "." + detail::printable(call.tool) + " with any arguments";
+    }
+    static json::value session_rule(const ToolCall& call) {
+        json::object rule = rule_allowing(call);
+        rule["when"].as_object()["session"] = call.session.empty() ? "*" : detail::Glob::quoted(call.session);
+        return rule;
+    }
+    static void remember(State& state, const ToolCall& call, const std::string& scope) {
+        try {
+            state.options.always.add(call);
+            state.say("[" + scope + " is allowed from now on: " + state.options.always.file().string() + "]\n");
+        } catch (const Error& error) {
+            state.say("[allowed this once; it cannot be remembered: " + detail::printable(error.detail()) + "]\n");
+        }
+    }
+
+    // A line in printable characters, without space at its ends; false when there is none.
+    static awaitable<bool> read_line(StatePtr state, std::string& line) {
+        ::tcflush(state->terminal.native_handle(), TCIFLUSH);  // typed before the question: no answer to it
+        std::string text;
+        char chunk[256];
+        while (text.find('\n') == text.npos && text.size() < 4096) {
+            auto [error, size] = co_await state->terminal.async_read_some(asio::buffer(chunk), as_result);
+            if (error || size == 0) co_return false;
+            text.append(chunk, size);
+        }
+        text.resize(std::min(text.find('\n'), text.size()));
+        const auto from = text.find_first_not_of(" \t\r");
+        line = from == text.npos ? "" : detail::printable(text.substr(from, text.find_last_not_of(" \t\r") - from + 1));
+        if (line.size() < 10)
+            for (char& c : line) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        co_return true;
+    }
+
+    StatePtr state_;
+};
+
+}  // namespace ipybox

@@ -1,0 +1,163 @@
+#include <pty.h>
+#include <unistd.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/test/unit_test.hpp>
+#include <ipybox/approval_config.hpp>
+#include <ipybox/config.hpp>
+
+#include "test_support.hpp"
+
+using namespace ipybox;
+using namespace std::chrono_literals;
+
+namespace {
+// A pseudo-terminal plays the person.
+struct ConsoleFixture {
+    ConsoleFixture() {
+        registry.add_directory(test::plugin_directory());
+        int ours = -1;
+        char name[64];
+        if (::openpty(&ours, &slave, name, nullptr, nullptr) != 0) throw std::runtime_error("openpty failed");
+        person.assign(ours);
+        terminal = name;
+    }
+    ~ConsoleFixture() { ::close(slave); }
+    PolicyPtr make(const std::string& path) {
+        json::object settings, config;
+        settings["terminal"] = path;
+        settings["always"] = (directory.path() / "always.json").string();
+        config["console"] = std::move(settings);
+        return make_policy(registry, host, config);
+    }
+    static ToolCall call(std::string text) {
+        ToolCall made;
+        made.server = "own";
+        made.tool = "echo";
+        made.session = "a";
+        made.arguments["text"] = std::move(text);
+        return made;
+    }
+    void ask(ApprovalPolicy& policy, std::string text, Duration timeout = 20s) {
+        asio::co_spawn(context, approve(policy, call(std::move(text)), timeout),
+                       [this](std::exception_ptr, Decision made) { decisions.push_back(std::move(made)); });
+    }
+    // Reads until `words` have been shown; whatever else came is in `seen`.
+    void wait_for(const std::string& words) {
+        seen.clear();
+        test::run(context, read_until(words));
+        BOOST_TEST(seen.find(words) != std::string::npos, seen);
+    }
+    awaitable<void> read_until(std::string words) {
+        char chunk[4096];
+        while (seen.find(words) == seen.npos) {
+            auto [error, size] = co_await person.async_read_some(asio::buffer(chunk), as_result);
+            if (error) break;
+            seen.append(chunk, size);
+        }
+    }
+    void type(const std::string& line) {
+        asio::steady_timer pause(context, 20ms);  // what is typed before the question does not count
+        test::run(context, pause.async_wait(asio::use_awaitable));
+        const std::string text = line + "\n";
+        BOOST_TEST(::write(person.native_handle(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    }
+    void until(std::size_t count) {
+        const auto limit = Clock::now() + 20s;
+        while (decisions.size() < count && Clock::now() < limit) {
+            context.restart();
+            context.run_one_for(100ms);
+        }
+        BOOST_TEST_REQUIRE(decisions.size() == count);
+    }
+
+    asio::io_context context;
+    Host host{context.get_executor(), {}, {}};
+    PluginRegistry registry;
+    test::TemporaryDirectory directory;
+    asio::posix::stream_descriptor person{context};
+    std::string terminal, seen;
+    int slave = -1;
+    std::vector<Decision> decisions;
+};
+constexpr const char* prompt = "[y/s/a/N/r/?] ";
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(approval_console, ConsoleFixture)
+
+BOOST_AUTO_TEST_CASE(one_question_at_a_time_and_arguments_cannot_deceive) {
+    const auto policy = make(terminal);
+    ask(*policy, "\x1b[2J\xE2\x80\xAE");
+    ask(*policy, "two");
+    wait_for(prompt);
+    BOOST_TEST(seen.find(R"(Allow own.echo(text='\x1b[2J\u202e') ? )") != std::string::npos, seen);
+    BOOST_TEST(seen.find("two") == std::string::npos);
+    type("y");
+    wait_for(prompt);
+    type("");
+    until(2);
+    BOOST_TEST((decisions[0].verdict == Verdict::allow));
+    BOOST_TEST(decisions[0].by == "console: once");
+    BOOST_TEST((decisions[1].verdict == Verdict::deny));
+    BOOST_TEST(decisions[1].reason == "the user said no");
+}
+
+BOOST_AUTO_TEST_CASE(a_session_is_remembered_and_no_other) {
+    const auto policy = make(terminal);
+    ask(*policy, "one");
+    ask(*policy, "waits");  // answered by what is said to the first
+    wait_for(prompt);
+    type("s");
+    until(2);
+    BOOST_TEST(decisions[1].by == "console: this session");
+    auto other = call("x");
+    other.session = "b";
+    asio::co_spawn(context, approve(*policy, other, 20s), [this](std::exception_ptr, Decision made) { decisions.push_back(std::move(made)); });
+    wait_for(prompt);
+    type("r");
+    wait_for("Reason: ");
+    type("not yours");
+    until(3);
+    BOOST_TEST(decisions[2].reason == "not yours");
+}
+
+BOOST_AUTO_TEST_CASE(always_outlives_the_policy) {
+    {
+        const auto policy = make(terminal);
+        ask(*policy, "one");
+        wait_for(prompt);
+        type("a");
+        wait_for("is allowed from now on");
+        until(1);
+    }
+    const auto policy = make("/nonexistent");
+    ask(*policy, "another");
+    until(2);
+    BOOST_TEST((decisions[1].verdict == Verdict::allow));
+    BOOST_TEST(decisions[1].by == "console: always");
+}
+
+BOOST_AUTO_TEST_CASE(a_question_nobody_answers_is_taken_back_and_the_next_is_put) {
+    const auto policy = make(terminal);
+    ask(*policy, "late", 100ms);
+    wait_for("[withdrawn]");
+    until(1);
+    BOOST_TEST(decisions[0].expired);
+    ask(*policy, "next");
+    wait_for(prompt);
+    type("yes");
+    until(2);
+    BOOST_TEST((decisions[1].verdict == Verdict::allow));
+}
+
+BOOST_AUTO_TEST_CASE(no_terminal_denies) {
+    for (const std::string& path : {std::string("/nonexistent"), std::string("/dev/null")}) {
+        const auto policy = make(path);
+        ask(*policy, "x");
+        until(decisions.size() + 1);
+        BOOST_TEST((decisions.back().verdict == Verdict::deny));
+        BOOST_TEST(decisions.back().reason == "there is no terminal to ask at");
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
