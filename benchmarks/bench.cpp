@@ -25,6 +25,7 @@
 #include <zmq.hpp>
 
 #include "apigen.hpp"
+#include "approval.hpp"
 #include "tool_calls.hpp"
 #include "workspace.hpp"
 
@@ -519,7 +520,7 @@ int main(int argc, char** argv) {
     app.add_option("--apigen-rounds", options.apigen_rounds, "rounds of generated APIs")->capture_default_str();
     app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")->capture_default_str();
     app.add_option("--only", options.only, "one measurement")
-        ->check(CLI::IsMember({"start", "execute", "prints", "tools", "apigen"}));
+        ->check(CLI::IsMember({"start", "execute", "prints", "tools", "approval", "apigen"}));
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
@@ -529,8 +530,9 @@ int main(int argc, char** argv) {
         ::getloadavg(load, 3);
         std::printf("%s %s, %u cores, load %.2f %.2f %.2f\n", system.sysname, system.release,
                     std::thread::hardware_concurrency(), load[0], load[1], load[2]);
-        if (options.only != "tools" && options.only != "apigen") kernels(options);
+        if (options.only != "tools" && options.only != "approval" && options.only != "apigen") kernels(options);
         if (options.only.empty() || options.only == "tools") measure_tool_calls(options.tool_calls);
+        if (options.only.empty() || options.only == "approval") measure_approval(options.tool_calls);
         if (options.only.empty() || options.only == "apigen") measure_apigen(options.apigen_rounds);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "bench: %s\n", error.what());
