@@ -13,6 +13,7 @@ namespace ipybox::app {
 using Action = std::function<int()>;
 
 void add_run(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 void add_apigen(CLI::App& app, Action& action);
 void add_auth(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);

@@ -1,12 +1,16 @@
 // The `ipybox` program.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
+#include <string>
+#include <vector>
 
 #include "commands.hpp"
 
@@ -54,6 +58,7 @@ int main(int argc, char** argv) {
     app.footer("`ipybox COMMAND --help` explains a command; `ipybox doctor` checks this machine.");
     app::Action action;
     app::add_run(app, action);
+    app::add_serve(app, action);
     app::add_apigen(app, action);
     app::add_auth(app, action);
     app::add_doctor(app, action);
@@ -71,8 +76,18 @@ int main(int argc, char** argv) {
         }
         command = argv[1] + std::string(" ");
     }
+    // Flags without a command are those of `serve`, as in the original; nothing at all is, to a program.
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const bool bare = arguments.empty() && ::isatty(STDIN_FILENO) == 0;
+    const bool flags_only = !arguments.empty() && arguments.front().starts_with("--") && arguments.front() != "--help" &&
+                            arguments.front() != "--version";
+    if (bare || flags_only) {
+        arguments.insert(arguments.begin(), "serve");
+        command = "serve ";
+    }
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     try {
-        app.parse(argc, argv);
+        app.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == 0) return app.exit(error);
         std::cerr << "ipybox: " << detail::printable(error.what()) << "; see `ipybox " << command << "--help`\n";

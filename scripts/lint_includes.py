@@ -14,7 +14,7 @@ LAYERS = [
     {"plugin"},
     set(),  # the services
     {"code_executor"},
-    {"blocking"},
+    {"blocking", "mcp_service"},
     {"ipybox"},
 ]
 SERVICES = LAYERS.index(set())

@@ -1,5 +1,6 @@
 #pragma once
 // Runs code actions: kernel, tools and approval behind one class.
+#include <fnmatch.h>
 #include <openssl/rand.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -343,6 +344,12 @@ public:
         co_return co_await session->install_package(std::move(package), timeout);
     }
 
+    // Whether the file is one that code in a sandbox could not read or, to_write, change: whoever
+    // carries files for it must not either. relative: to the workspace, without "..".
+    bool is_guarded(const std::filesystem::path& relative, bool to_write) const {
+        return session_->is_guarded(relative, to_write);
+    }
+
     // The workspace as an absolute path without links.
     const std::filesystem::path& workspace() const noexcept { return session_->workspace; }
 
@@ -516,6 +523,38 @@ private:
             return base;
         }
 
+        // What code in the workspace can neither read nor change, whatever else it may.
+        void guard_files(SandboxPolicy& policy) const {
+            policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
+            // .venv: find_python() would run, on the host, one that the kernel planted.
+            auto& kept = policy.write_protected;
+            for (const char* name : {".env", ".venv", ".claude", "sandbox-config.json"}) kept.push_back(workspace / name);
+            detail::protect_mandatory(kept, workspace, 3, true, false);
+            kept.insert(kept.end(), options.write_protected.begin(), options.write_protected.end());
+            // The rules a person made "always": below the workspace when that is their home.
+            if (const auto own = detail::config_directory(); is_below(own, workspace)) kept.push_back(own);
+        }
+
+        SandboxPolicy apply_sandbox_config(SandboxPolicy policy) const {
+            if (!options.sandbox_config) return policy;
+            const char* home = ::getenv("HOME");
+            return apply_srt_settings(*options.sandbox_config, std::move(policy), workspace,
+                                      home ? std::filesystem::path(home) : std::filesystem::path("/"));
+        }
+
+        bool is_guarded(const std::filesystem::path& relative, bool to_write) const {
+            SandboxPolicy policy = base_policy();
+            guard_files(policy);
+            policy = apply_sandbox_config(std::move(policy));
+            for (auto path = workspace / relative; path != workspace && path.has_relative_path(); path = path.parent_path()) {
+                for (const auto& pattern : policy.hidden)  // "*" includes "/" here: rather too much than too little
+                    if (::fnmatch(pattern.c_str(), path.c_str(), 0) == 0) return true;
+                const auto& kept = policy.write_protected;
+                if (to_write && std::find(kept.begin(), kept.end(), path) != kept.end()) return true;
+            }
+            return false;
+        }
+
         KernelSpec kernel_spec(const Capabilities& able) {
             KernelSpec spec;
             spec.python = environment->executable;
@@ -528,17 +567,11 @@ private:
             auto& env = spec.policy.env;
             if (able.filesystem) {
                 env["HOME"] = "/home/user";  // scratch of the sandbox
-                spec.policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
-                // .venv: find_python() would run, on the host, one that the kernel planted.
+                guard_files(spec.policy);
                 auto& kept = spec.policy.write_protected;
-                for (const char* name : {".env", ".venv", ".claude", "sandbox-config.json"}) kept.push_back(workspace / name);
-                detail::protect_mandatory(kept, workspace, 3, true, false);
-                kept.insert(kept.end(), options.write_protected.begin(), options.write_protected.end());
-                // The rules a person made "always": below the workspace when that is their home.
-                if (const auto own = detail::config_directory(); is_below(own, workspace)) kept.push_back(own);
                 // An interpreter in the workspace runs on the host at the next start.
                 for (const auto& path : environment->readable)
-                    if (is_below(path, workspace)) spec.policy.write_protected.push_back(path);
+                    if (is_below(path, workspace)) kept.push_back(path);
             }
             auto& limits = spec.policy.limits;
             if (able.process_isolation && able.limits_per_process) {
@@ -548,11 +581,7 @@ private:
             if (able.scratch_size && !limits.scratch_size) limits.scratch_size = std::uint64_t{1} << 30;
             if (able.scratch_inodes && !limits.scratch_inodes) limits.scratch_inodes = 1 << 18;
             spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
-            if (options.sandbox_config) {
-                const char* home = ::getenv("HOME");
-                spec.policy = apply_srt_settings(*options.sandbox_config, std::move(spec.policy), workspace,
-                                                 home ? std::filesystem::path(home) : std::filesystem::path("/"));
-            }
+            spec.policy = apply_sandbox_config(std::move(spec.policy));
             auto& network = spec.policy.network;
             if (!options.allowed_hosts.empty()) {
                 if (!able.network_allow_list)

@@ -1,0 +1,99 @@
+#pragma once
+// Flags of the commands that run code, and what they make of a CodeExecutor.
+#include <CLI/CLI.hpp>
+#include <ipybox/code_executor.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "commands.hpp"
+
+namespace ipybox::app {
+
+struct ExecutorFlags {
+    std::string workspace = ".";
+    std::string sandbox = "bubblewrap";
+    std::string sandbox_config;
+    std::string sandbox_user;
+    std::string kernel = "zmq";
+    std::string python;
+    std::string config;
+    std::string images_dir = "images";
+    std::vector<std::string> env;
+    std::vector<std::string> limits;
+    std::vector<std::string> hosts;
+    std::vector<std::string> package_hosts;
+    std::string log_level = "warning";
+};
+
+// All but --workspace, --sandbox, --sandbox-config and --log-level.
+inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
+    command.add_option("--sandbox-user", flags.sandbox_user, "When started by root: the uid the kernel runs as")
+        ->type_name("UID")->check(CLI::Range(1, 2147483647));
+    command.add_option("--kernel", flags.kernel, "Kernel backend plugin")->type_name("NAME")->capture_default_str();
+    command.add_option("--python", flags.python, "Interpreter with ipykernel and pydantic")->type_name("PATH");
+    command.add_option("--config", flags.config, "File with an mcpServers block; its servers become mcptools.NAME")->type_name("FILE");
+    command.add_option("--images-dir", flags.images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
+    command.add_option("--env", flags.env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
+        ->allow_extra_args(false);
+    command.add_option("--allow-host", flags.hosts,
+                       "Host the code may connect to, as HOST, *.HOST or with :PORT; none without; repeatable")
+        ->type_name("HOST")->allow_extra_args(false);
+    command.add_option("--package-host", flags.package_hosts,
+                       "Hosts that pip may connect to instead of pypi.org and files.pythonhosted.org; repeatable")
+        ->type_name("HOST")->allow_extra_args(false);
+    command.add_option("--limit", flags.limits,
+                       "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, open-files=1000, file-size=1G, "
+                       "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")
+        ->type_name("NAME=VALUE")->allow_extra_args(false);
+}
+
+// A file that the next start reads, or that only the host may write, and the place under which it is found again.
+inline void protect(std::vector<std::filesystem::path>& list, const std::filesystem::path& file) {
+    namespace fs = std::filesystem;
+    const auto absolute = fs::absolute(file);
+    list.push_back(fs::canonical(absolute.parent_path()) / absolute.filename());
+    list.push_back(fs::weakly_canonical(absolute));
+}
+
+// Options for an executor in the current directory's terms. Throws Error: bad_argument, bad_config.
+inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
+    CodeExecutorOptions options;
+    options.sandbox = flags.sandbox;
+    // The next start reads them: what they name runs on the host.
+    for (const auto& file : {flags.config, flags.sandbox_config})
+        if (!file.empty()) protect(options.write_protected, file);
+    if (!flags.sandbox_config.empty()) {
+        const auto settings = parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
+        if (!settings.is_object()) throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
+        options.sandbox_config = settings.get_object();
+    }
+    if (!flags.sandbox_user.empty()) options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
+    options.kernel = flags.kernel;
+    options.python = flags.python;
+    options.workspace = flags.workspace;
+    options.images_dir = flags.images_dir;
+    options.logger = make_logger(flags.log_level);
+    for (const auto& pair : flags.env) {
+        const auto equals = pair.find('=');
+        if (equals == pair.npos || equals == 0)
+            throw Error(errc::bad_argument, "--env: expected NAME=VALUE, got \"" + pair + "\"");
+        options.kernel_env[pair.substr(0, equals)] = pair.substr(equals + 1);
+    }
+    for (const auto& limit : flags.limits) {
+        const auto equals = limit.find('=');
+        if (equals == limit.npos) throw Error(errc::bad_argument, "--limit: expected NAME=VALUE, got \"" + limit + "\"");
+        set_limit(options.limits, limit.substr(0, equals), limit.substr(equals + 1));
+    }
+    options.allowed_hosts = flags.hosts;
+    if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
+    return options;
+}
+
+// The servers of --config.
+inline std::map<std::string, json::object> configured_servers(const ExecutorFlags& flags) {
+    if (flags.config.empty()) return {};
+    return read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
+}
+
+}  // namespace ipybox::app

@@ -1,0 +1,216 @@
+// ipybox serve: code actions for the model of an MCP client.
+#include <unistd.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <iostream>
+#include <ipybox/mcp_service.hpp>
+#include <memory>
+
+#include "executor_flags.hpp"
+
+extern char** environ;
+
+namespace ipybox::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ServeFlags : ExecutorFlags {
+    ServeFlags() {
+        sandbox = "none";
+        log_level = "info";
+    }
+    std::string approve;
+    std::string policy;
+    std::string audit;
+    std::vector<std::string> audit_with;
+    bool approve_shell = false;
+    bool require_shell_escape = false;
+    bool structured = false;
+    double approval_timeout = 60;
+    double kernel_init_timeout = 10;
+    // Of the original's command; what they set up does not exist here, or is made another way.
+    std::string tool_server_host, gateway_host;
+    int tool_server_port = 0, gateway_port = 0;
+};
+
+constexpr std::string_view kernel_prefix = "KERNEL_ENV_";
+
+// Variables that begin so are the kernel's, without it. Those of the environment hold against .env.
+void add_kernel_env(CodeExecutorOptions& options) {
+    const auto take = [&](std::string_view name, std::string_view value) {
+        if (name.starts_with(kernel_prefix) && name.size() > kernel_prefix.size())
+            options.kernel_env.try_emplace(std::string(name.substr(kernel_prefix.size())), value);
+    };
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        const std::string_view text = *entry;
+        const auto equals = text.find('=');
+        if (equals != text.npos) take(text.substr(0, equals), text.substr(equals + 1));
+    }
+    for (const auto& [name, value] : options.variables) take(name, value);
+}
+
+// Policy, answers and audit log; what the start-up message says of them.
+std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
+    auto& executor = options.executor;
+    const auto deny = [](const char* why) { return json::value{{"deny", {{"reason", why}}}}; };
+    std::string said;
+    if (!flags.policy.empty()) {
+        executor.approval = parse_json(read_text_file(flags.policy), flags.policy);
+        protect(executor.write_protected, flags.policy);
+        // What the policy passes on is as without one.
+        options.registration = json::object{{"first_match", json::array{executor.approval, options.registration}}};
+        options.installation = json::object{{"first_match", json::array{executor.approval, options.installation}}};
+        said = "tool calls need approval by " + flags.policy;
+        if (flags.approve == "allow" || flags.approve == "deny") {
+            const bool yes = flags.approve == "allow";
+            said += ", and where it asks, --approve " + flags.approve;
+            options.ask_client = false;
+            executor.approvers.push_back([yes](ToolCall) -> awaitable<Decision> {
+                Decision decision(yes ? Verdict::allow : Verdict::deny, yes ? "" : "--approve deny");
+                decision.by = "--approve";
+                co_return decision;
+            });
+        } else {
+            said += ", and where it asks, by the user of the client";
+        }
+    } else if (flags.approve == "ask") {
+        executor.approval = "ask";
+        said = "the user of the client is asked about every tool call";
+    } else if (flags.approve == "deny") {
+        executor.approval = deny("--approve deny");
+        said = "every tool call is denied";
+    } else {
+        executor.approval = "allow";
+        said = "every tool call is allowed (--approve ask or --policy FILE changes that)";
+    }
+    executor.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
+    executor.require_shell_escape = flags.require_shell_escape;
+    if (!flags.audit.empty()) {
+        AuditOptions settings;
+        settings.workspace = executor.workspace;
+        settings.stop_on_failure = true;
+        for (const auto& option : flags.audit_with) {
+            settings.fsync |= option == "fsync";
+            settings.code_text |= option == "code";
+            settings.stop_on_failure &= option != "lossy";
+            settings.inside_workspace |= option == "in-workspace";
+        }
+        executor.audit = std::make_shared<AuditLog>(flags.audit, settings, executor.logger);
+        protect(executor.write_protected, flags.audit);
+        said += "; audit log " + flags.audit;
+    }
+    return said;
+}
+
+McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
+    // As the original: relative paths in server parameters start at the workspace, and so does its
+    // --sandbox-config, unless it is found from here.
+    fs::create_directories(flags.workspace);
+    const auto workspace = fs::canonical(flags.workspace);
+    flags.workspace = workspace.string();
+    const auto logger = make_logger(flags.log_level);
+    if (!flags.sandbox_config.empty() && !fs::exists(flags.sandbox_config)) {
+        if (fs::exists(workspace / flags.sandbox_config)) {
+            flags.sandbox_config = (workspace / flags.sandbox_config).string();
+        } else {
+            logger(LogLevel::warning, "--sandbox-config " + flags.sandbox_config + " does not exist: the sandbox keeps its defaults");
+            flags.sandbox_config.clear();
+        }
+    }
+    flags.python = find_python(flags.python).string();
+    McpServiceOptions options;
+    options.executor = executor_options(flags);
+    auto& executor = options.executor;
+    if (fs::exists(workspace / ".env")) executor.variables = parse_env(read_text_file(workspace / ".env"), ".env");
+    add_kernel_env(executor);
+    const auto seconds = [](double number) {
+        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
+    };
+    executor.approval_timeout = seconds(flags.approval_timeout);
+    executor.kernel_init_timeout = seconds(flags.kernel_init_timeout);
+    options.servers = configured_servers(flags);
+    options.structured = flags.structured;
+    options.server.logger = logger;
+    const auto approval = set_approval(flags, options);
+    said = "workspace " + workspace.string() + "; sandbox " + flags.sandbox +
+           (flags.sandbox == "none" ? ": code runs with your rights (--sandbox confines it)" : "") + "; " + approval;
+    fs::current_path(workspace);
+    return options;
+}
+
+awaitable<void> serve_stdio(McpService& service) {
+    co_await service.server().serve_stdio();
+    co_await service.stop();
+}
+
+int serve(ServeFlags flags) {
+    std::string said;
+    auto options = service_options(flags, said);
+    const auto registry = std::make_unique<PluginRegistry>(PluginRegistry::standard());
+    asio::io_context context(1);
+    McpService service(context.get_executor(), *registry, std::move(options));
+    service.start();
+    if (flags.log_level != "off") std::cerr << "ipybox: serving on standard input and output; " << detail::printable(said) << std::endl;
+    asio::signal_set signals(context, SIGINT, SIGTERM, SIGHUP);
+    signals.async_wait([&](boost::system::error_code error, int) {
+        if (!error) service.server().stop();
+    });
+    std::exception_ptr failure;
+    asio::co_spawn(context, serve_stdio(service), [&](std::exception_ptr error) {
+        failure = error;
+        context.stop();
+    });
+    context.run();
+    if (failure) std::rethrow_exception(failure);
+    return 0;
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Action& action) {
+    auto flags = std::make_shared<ServeFlags>();
+    auto* command = app.add_subcommand("serve", "Serve code actions to an MCP client, on standard input and output");
+    command->footer("`ipybox --workspace DIR …` without a command means the same. Variables of the environment and of .env in the\n"
+                    "workspace whose names begin with KERNEL_ENV_ reach the kernel, without that; docs/mcp-server.md.");
+    command->add_option("--workspace", flags->workspace, "Directory the code works in and may write to; made if need be")
+        ->type_name("DIR")->capture_default_str();
+    command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel; none without this flag, without its value")
+        ->type_name("[NAME]")->expected(0, 1)->default_str("bubblewrap");
+    command->add_option("--sandbox-config", flags->sandbox_config, "Settings in sandbox-runtime's JSON format")->type_name("FILE");
+    command->add_option("--policy", flags->policy, "File with the policy that decides on tool calls")->type_name("FILE");
+    command->add_option("--approve", flags->approve, "Calls about which a policy asks, or all without a policy: ask the client's user, allow or deny")
+        ->check(CLI::IsMember({"ask", "allow", "deny"}));
+    command->add_option("--approval-timeout", flags->approval_timeout, "Seconds until a question counts as denied; 0 means never")
+        ->check(CLI::Range(0.0, 1e6))->capture_default_str();
+    command->add_option("--audit", flags->audit, "File to which every execution and call is appended")->type_name("FILE");
+    command->add_option("--audit-with", flags->audit_with,
+                        "code: the code itself; fsync: each record reaches the disk first; lossy: calls go on when it cannot be written; "
+                        "in-workspace: the file may be there; repeatable")
+        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))->allow_extra_args(false);
+    command->add_flag("--approve-shell-cmds", flags->approve_shell, "Shell commands (!command, %%bash and their kin) need approval too");
+    command->add_flag("--require-shell-escape", flags->require_shell_escape,
+                      "And other ways to start processes are refused, by a guard in Python: no security boundary");
+    command->add_flag("--structured-output", flags->structured, "Results have structured content too, which some clients show instead of the text");
+    command->add_option("--kernel-init-timeout", flags->kernel_init_timeout, "Seconds for a kernel to start")
+        ->check(CLI::Range(0.1, 1e6))->capture_default_str();
+    add_executor_flags(*command, *flags);
+    command->add_option("--log-level", flags->log_level, "What is logged to standard error")
+        ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}, CLI::ignore_case))
+        ->transform([](std::string text) {
+            text = CLI::detail::to_lower(text);
+            return text == "critical" ? "error" : text;
+        })
+        ->capture_default_str();
+    const std::string unused = "Accepted for configurations of the original";
+    command->add_option("--tool-server-host", flags->tool_server_host, unused)->group("");
+    command->add_option("--tool-server-port", flags->tool_server_port, unused)->group("");
+    command->add_option("--kernel-gateway-host", flags->gateway_host, unused)->group("");
+    command->add_option("--kernel-gateway-port", flags->gateway_port, unused)->group("");
+    command->callback([&action, flags] { action = [flags] { return serve(*flags); }; });
+}
+
+}  // namespace ipybox::app

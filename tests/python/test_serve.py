@@ -1,0 +1,421 @@
+"""`ipybox serve` as clients see it: the Python SDK's client on standard input and output, in both eras."""
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import mcp
+    from mcp import Client, StdioServerParameters, types
+except ImportError as error:
+    raise unittest.SkipTest(f"the Python MCP SDK is not installed ({error}); scripts/setup --tests does that")
+
+PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
+PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
+SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
+OWN = {"command": "python3", "args": [str(SUPPORT / "mcp_server.py")]}
+ERAS = ("legacy", "2026-07-28")
+IMAGE = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+
+
+def text(result):
+    return "\n".join(block.text for block in result.content if block.type == "text")
+
+
+class ServeTest(unittest.IsolatedAsyncioTestCase):
+    def setUp(self):
+        self.directory = Path(tempfile.mkdtemp(prefix="ipybox-serve-"))
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.workspace = self.directory / "workspace"
+        self.workspace.mkdir()
+        for path in (self.directory, self.workspace):
+            os.chmod(path, 0o755)
+            if os.geteuid() == 0:  # a sandbox drops root
+                os.chown(path, 65534, 65534)
+        self.errors = (self.directory / "stderr").open("w+")
+        self.addCleanup(self.errors.close)
+
+    def parameters(self, *flags, env=None):
+        arguments = [*flags, "--workspace", str(self.workspace), "--kernel-init-timeout", "60"]
+        return StdioServerParameters(
+            command="sh", args=["-c", 'exec "$0" "$@" 2>>"$ERRORS"', PROGRAM, *arguments], cwd=str(self.directory),
+            env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON, "HOME": str(self.directory),
+                 "ERRORS": self.errors.name, **(env or {})})
+
+    @contextlib.asynccontextmanager
+    async def client(self, *flags, mode="legacy", env=None, **callbacks):
+        async with Client(self.parameters(*flags, env=env), mode=mode, **callbacks) as client:
+            yield client
+
+    def said(self):
+        """What the program wrote to standard error."""
+        return Path(self.errors.name).read_text()
+
+    async def run_cell(self, client, code, **arguments):
+        result = await client.call_tool("execute_ipython_cell", {"code": code, **arguments})
+        self.assertFalse(result.is_error, text(result))
+        return text(result)
+
+
+class OriginalTest(ServeTest):
+    """What clients written for the original rely on: seen by running both side by side."""
+
+    async def test_parameters_and_defaults(self):
+        async with self.client() as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        schemas = {name: tools[name].input_schema for name in
+                   ("register_mcp_server", "install_package", "execute_ipython_cell", "reset")}
+        parameters = {name: {key: (value["type"], value.get("default")) for key, value in schema["properties"].items()}
+                      for name, schema in schemas.items()}
+        self.assertEqual(parameters, {
+            "register_mcp_server": {"server_name": ("string", None), "server_params": ("object", None)},
+            "install_package": {"package_name": ("string", None)},
+            "execute_ipython_cell": {"code": ("string", None), "timeout": ("number", 120), "max_output_chars": ("integer", 5000)},
+            "reset": {}})
+        self.assertEqual({name: schema.get("required", []) for name, schema in schemas.items()}, {
+            "register_mcp_server": ["server_name", "server_params"], "install_package": ["package_name"],
+            "execute_ipython_cell": ["code"], "reset": []})
+        self.assertTrue(all(tool.output_schema is None for tool in tools.values()))
+
+    async def test_texts(self):
+        (self.workspace / ".env").write_text("KERNEL_ENV_FROM_FILE=file\nKERNEL_ENV_BOTH=file\nONLY_FOR_SERVERS=1\n")
+        env = {"KERNEL_ENV_BOTH": "environment"}
+        async with self.client("--tool-server-host", "localhost", "--tool-server-port", "8900",
+                               "--kernel-gateway-port", "8901", "--log-level", "DEBUG", env=env) as client:
+            self.assertEqual(await self.run_cell(client, "print('one')\n2"), "one\n2")
+            nothing = await client.call_tool("execute_ipython_cell", {"code": "x = 41"})
+            self.assertEqual([block.model_dump(exclude_none=True) for block in nothing.content], [{"type": "text", "text": ""}])
+            self.assertEqual(await self.run_cell(client, "x + 1"), "42")
+            self.assertEqual(await self.run_cell(client, "print('é' * 11)", max_output_chars=10),
+                             "é" * 10 + "\n\n[Output truncated: exceeded 10 character limit]")
+            self.assertEqual(await self.run_cell(client, "print('é' * 10)", max_output_chars=10), "é" * 10)
+            self.assertEqual(await self.run_cell(
+                client, "import os\nprint(os.getcwd() == %r, *map(os.environ.get, ['FROM_FILE', 'BOTH', 'ONLY_FOR_SERVERS']))"
+                % str(self.workspace)), "True file environment None")
+            bad = await client.call_tool("execute_ipython_cell", {"code": "print('before')\n1/0"})
+            self.assertTrue(bad.is_error)
+            self.assertEqual(text(bad).splitlines()[0], "Error executing tool execute_ipython_cell: ZeroDivisionError: division by zero")
+            self.assertIn("----> 2 1/0", text(bad))
+            self.assertIn("before", text(bad))
+            late = await client.call_tool("execute_ipython_cell", {
+                "code": "print('early', flush=True)\nimport time; time.sleep(60)", "timeout": 0.5})
+            self.assertTrue(late.is_error)
+            self.assertIn("0.50s", text(late))
+            self.assertIn("early", text(late))
+            self.assertEqual(await self.run_cell(client, "x"), "41")
+            gone = await client.call_tool("reset", {})
+            self.assertEqual((gone.is_error, gone.content), (False, []))
+            self.assertIn("NameError", text(await client.call_tool("execute_ipython_cell", {"code": "x"})))
+
+    async def test_servers(self):
+        async with self.client(env={"SECRET_OF_TEST": "hidden-value"}) as client:
+            done = await client.call_tool("register_mcp_server", {
+                "server_name": "own", "server_params": {**OWN, "env": {"TOKEN": "${SECRET_OF_TEST}"}}})
+            self.assertFalse(done.is_error, text(done))
+            self.assertIn("echo", [block.text for block in done.content])
+            use = "from mcptools.own import echo\nprint(echo.run(echo.Params(text='hello')))"
+            self.assertEqual(await self.run_cell(client, use), "hello")
+            await client.call_tool("reset", {})
+            self.assertEqual(await self.run_cell(client, use), "hello")
+            failed = await client.call_tool("execute_ipython_cell", {
+                "code": "from mcptools.own import error\nerror.run(error.Params())"})
+            self.assertIn("it went wrong", text(failed))
+            for params, word in (({"command": "/nonexistent"}, "/nonexistent"), ({"comand": "x"}, "command"),
+                                 ({"command": "python3", "args": ["${NOT_SET_ANYWHERE}"]}, "NOT_SET_ANYWHERE")):
+                refused = await client.call_tool("register_mcp_server", {"server_name": "bad", "server_params": params})
+                self.assertTrue(refused.is_error)
+                self.assertTrue(text(refused).startswith("Error executing tool register_mcp_server: "))
+                self.assertIn(word, text(refused))
+
+    async def test_images(self):
+        async with self.client() as client:
+            result = await client.call_tool("execute_ipython_cell", {"code": IMAGE + "; print('after')"})
+            self.assertFalse(result.is_error, text(result))
+            (file,) = (self.workspace / "images").iterdir()
+            self.assertEqual(result.content[0].text, f"after\n\nGenerated images:\n\n- [{file.stem}]({file})\n")
+            self.assertRegex(file.name, r"^[0-9a-f]{8}\.png$")
+            self.assertEqual((result.content[1].type, result.content[1].mime_type), ("image", "image/png"))
+            self.assertEqual(base64.b64decode(result.content[1].data), file.read_bytes())
+            (listed,) = (await client.list_resources()).resources
+            read = await client.read_resource(listed.uri)
+            self.assertEqual(base64.b64decode(read.contents[0].blob), file.read_bytes())
+
+
+class BeyondTest(ServeTest):
+    async def test_both_eras(self):
+        for era in ERAS:
+            with self.subTest(era):
+                async with self.client("serve", mode=era) as client:
+                    self.assertEqual(await self.run_cell(client, "6 * 7"), "42")
+                    seen = []
+
+                    async def progress(done, total, message):
+                        seen.append((done, message))
+                    await client.call_tool("execute_ipython_cell", {
+                        "code": "import time\nfor i in range(3): print('step', i, flush=True); time.sleep(.2)"},
+                        progress_callback=progress)
+                    self.assertEqual("".join(message for _, message in seen), "step 0\nstep 1\nstep 2\n")
+                    self.assertEqual([done for done, _ in seen], sorted({done for done, _ in seen}))
+
+    async def test_cancellation_and_interrupt(self):
+        async with self.client() as client:
+            await self.run_cell(client, "x = 1")
+            cell = asyncio.create_task(client.call_tool("execute_ipython_cell", {
+                "code": "open('running', 'w').close()\nimport time; time.sleep(60)"}))
+            await self.until(self.workspace / "running")
+            cell.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await cell
+            self.assertEqual(await self.run_cell(client, "x"), "1")
+            (self.workspace / "running").unlink()
+            cell = asyncio.create_task(client.call_tool("execute_ipython_cell", {
+                "code": "print('so far', flush=True); open('running', 'w').close()\nimport time; time.sleep(60)"}))
+            await self.until(self.workspace / "running")
+            self.assertIn("interrupted", text(await client.call_tool("interrupt", {})))
+            result = await cell
+            self.assertTrue(result.is_error)
+            self.assertIn("so far", text(result))
+            self.assertIn("No cell", text(await client.call_tool("interrupt", {})))
+
+    async def until(self, path):
+        async with asyncio.timeout(30):
+            while not path.exists():
+                await asyncio.sleep(0.02)
+
+    async def test_finding_tools(self):
+        (self.workspace / "gentools/reports/longest").mkdir(parents=True)
+        (self.workspace / "gentools/reports/longest/api.py").write_text('"""Finds the longest report."""\n')
+        (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {
+            "own": OWN, "broken": {"command": "/nonexistent/server"}}}))
+        async with self.client("--config", "mcp.json") as client:
+            self.assertEqual(await self.run_cell(client, "from mcptools.own import add; add.run(a=1, b=2).sum"), "3")
+            every = text(await client.call_tool("list_tools", {}))
+            self.assertIn("mcptools.own: 13 tools", every)
+            self.assertIn("gentools.reports: 1 tool\n", every)
+            self.assertIn("broken could not be started", every)
+            self.assertIn("broken could not be started", self.said())
+            self.assertIn("from mcptools.own import add  # Adds two numbers.",
+                          text(await client.call_tool("list_tools", {"server_name": "own"})))
+            self.assertIn("class Params", text(await client.call_tool("list_tools", {"server_name": "own", "tool_name": "add"})))
+            for outside in ("../../etc", "own/../own"):
+                refused = await client.call_tool("list_tools", {"server_name": outside, "tool_name": "add"})
+                self.assertTrue(refused.is_error)
+            found = text(await client.call_tool("search_tools", {"query": "add numbers"}))
+            self.assertEqual(found.splitlines()[0], "from mcptools.own import add  # Adds two numbers.")
+            found = text(await client.call_tool("search_tools", {"query": "longest report", "limit": 1}))
+            self.assertEqual(found.splitlines()[0], "from gentools.reports.longest import api  # Finds the longest report.")
+
+    async def test_files(self):
+        (self.workspace / ".env").write_text("SECRET=1")
+        outside = self.directory / "outside"
+        outside.write_text("secret")
+        os.symlink(outside, self.workspace / "link")
+        os.link(outside, self.workspace / "hard")
+        os.mkfifo(self.workspace / "pipe")
+        async with self.client() as client:
+            async def call(tool, **arguments):
+                return await client.call_tool(tool, arguments)
+            done = await call("upload_file", path="data/in.txt", content="täxt\n")
+            self.assertFalse(done.is_error, text(done))
+            self.assertEqual(text(await call("download_file", path="data/in.txt")), "täxt\n")
+            self.assertTrue((await call("upload_file", path="data/in.txt", content="x", overwrite=False)).is_error)
+            await call("upload_file", path="raw", content=base64.b64encode(b"\0\1\2").decode(), encoding="base64")
+            raw = await call("download_file", path="raw")
+            self.assertEqual(base64.b64decode(raw.content[0].resource.blob), b"\0\1\2")
+            part = await call("download_file", path="data/in.txt", max_bytes=2)  # in the middle of ä
+            self.assertEqual(part.content[0].text, "t")
+            self.assertIn("offset 1 ", part.content[1].text)
+            for path in ("link", "pipe", "../outside", str(outside), ".env", "data/../.env", "", ".", "data", "missing"):
+                self.assertTrue((await call("download_file", path=path)).is_error, path)
+            for path in ("../outside", str(outside), ".env", ".git/hooks/pre-commit", ".claude/commands/x", "sandbox-config.json", ""):
+                self.assertTrue((await call("upload_file", path=path, content="planted")).is_error, path)
+            for path in ("link", "hard", "pipe"):  # replaced, not written through
+                self.assertFalse((await call("upload_file", path=path, content="new")).is_error, path)
+                self.assertEqual((self.workspace / path).read_text(), "new")
+            self.assertEqual(outside.read_text(), "secret")
+            read = await client.read_resource("ipybox://workspace/data/in.txt")
+            self.assertEqual(read.contents[0].text, "täxt\n")
+            with self.assertRaises(mcp.MCPError):
+                await client.read_resource("ipybox://workspace/.env")
+            prompt = await client.get_prompt("code_action", {"task": "count the words"})
+            self.assertIn("count the words", prompt.messages[0].content.text)
+
+    async def test_results_have_a_limit(self):
+        async with self.client() as client:
+            result = await client.call_tool("execute_ipython_cell", {
+                "code": "print('\\x01' * 5_000_000)", "max_output_chars": 100_000_000})
+            self.assertIn("[Output truncated: exceeded", text(result)[-80:])
+            self.assertLess(len(result.model_dump_json()), 8 << 20)
+            result = await client.call_tool("execute_ipython_cell", {
+                "code": "from IPython.display import Image, display\nimport os\n"
+                        "for i in range(4): display(Image(data=b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(2_500_000), format='png'))"})
+            self.assertLess(len(result.model_dump_json()), 8 << 20)
+            self.assertIn("[Image omitted", text(result))
+            self.assertEqual(len([block for block in result.content if block.type == "image"]), 2)
+            result = await client.call_tool("execute_ipython_cell", {
+                "code": "display({'image/png': 'bm90IGFuIGltYWdl'}, raw=True)"})
+            self.assertEqual([block.type for block in result.content], ["text"])
+
+    async def test_structured_output(self):
+        async with self.client("--structured-output") as client:
+            result = await client.call_tool("execute_ipython_cell", {"code": "1 + 1"})
+            self.assertEqual(result.structured_content, {"status": "ok", "text": "2", "images": []})
+            self.assertEqual(text(result), "2")
+
+
+class ApprovalTest(ServeTest):
+    CODE = "from mcptools.own import echo\ntry: print(echo.run(text='hello'))\nexcept Exception as error: print(type(error).__name__, error)"
+
+    async def answered(self, *flags, mode="legacy", answers, code=CODE, cells=1):
+        """What cells print when the person answers so, and the questions they got."""
+        questions = []
+
+        async def answer(context, params):
+            questions.append(params.message)
+            given = answers[min(len(questions), len(answers)) - 1]
+            if isinstance(given, str):
+                return types.ElicitResult(action=given)
+            return types.ElicitResult(action="accept", content=given)
+        callbacks = {"elicitation_callback": answer} if answers else {}
+        (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": OWN}}))
+        async with self.client("--config", "mcp.json", *flags, mode=mode, **callbacks) as client:
+            return [await self.run_cell(client, code) for _ in range(cells)], questions
+
+    async def test_everything_is_allowed_without_a_policy_and_said_so(self):
+        (printed,), _ = await self.answered(answers=[])
+        self.assertEqual(printed, "hello")
+        self.assertIn("every tool call is allowed (--approve ask or --policy FILE changes that)", self.said())
+        self.assertIn("sandbox none", self.said())
+
+    async def test_the_person_is_asked_in_the_client(self):
+        for era in ERAS:
+            with self.subTest(era):
+                (printed,), questions = await self.answered("--approve", "ask", mode=era, answers=[{"decision": "allow once"}])
+                self.assertEqual(printed, "hello")
+                self.assertEqual(questions, ["Code wants to call own.echo(text='hello')"])
+
+    async def test_answers(self):
+        printed, questions = await self.answered("--approve", "ask", cells=6, answers=[
+            "decline", "cancel", {"decision": "deny", "reason": "not today"}, {"decision": "allow once"},
+            {"decision": "allow this tool for the session"}])
+        for line, word in zip(printed, ("declined", "dismissed", "not today")):
+            self.assertIn("ApprovalRejectedError", line)
+            self.assertIn(word, line)
+        self.assertEqual(printed[3:], ["hello", "hello", "hello"])
+        self.assertEqual(len(questions), 5)
+
+    async def test_nobody_to_ask_means_no(self):
+        (printed,), _ = await self.answered("--approve", "ask", answers=[])
+        self.assertIn("ApprovalRejectedError", printed)
+        self.assertIn("elicitation", printed)
+
+    async def test_late_answers_mean_no(self):
+        for era in ERAS:
+            with self.subTest(era):
+                async def late(context, params):
+                    await asyncio.sleep(2)
+                    return types.ElicitResult(action="accept", content={"decision": "allow once"})
+                (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": OWN}}))
+                async with self.client("--config", "mcp.json", "--approve", "ask", "--approval-timeout", "0.5", mode=era,
+                                       elicitation_callback=late) as client:
+                    self.assertIn("ApprovalTimeoutError", await self.run_cell(client, self.CODE))
+
+    async def test_policies(self):
+        policy = {"first_match": [{"rules": [
+            {"when": {"tool": "echo"}, "then": {"deny": "no echo here"}},
+            {"when": {"origin": "register", "schema": {"properties": {"command": {"const": "python3"}}}}, 
+             "then": {"deny": "no servers of yours"}},
+            {"when": {"origin": "package"}, "then": "ask"}]}, "allow"]}
+        (self.directory / "policy.json").write_text(json.dumps(policy))
+        audit = self.directory / "audit.jsonl"
+        flags = ("--policy", "policy.json", "--audit", str(audit), "--approve", "deny")
+        (printed,), _ = await self.answered(*flags, answers=[])
+        self.assertIn("no echo here", printed)
+        async with self.client(*flags) as client:
+            refused = await client.call_tool("register_mcp_server", {
+                "server_name": "mine", "server_params": {**OWN, "env": {"TOKEN": "${SECRET_NAME}", "OTHER": "private"}}})
+            self.assertTrue(refused.is_error)
+            self.assertIn("no servers of yours", text(refused))
+            package = await client.call_tool("install_package", {"package_name": "six"})
+            self.assertIn("install_package was denied", text(package))
+        records = [json.loads(line) for line in audit.read_text().splitlines()]
+        (record,) = [record for record in records if record.get("origin") == "register"]
+        self.assertEqual((record["server"], record["verdict"]), ("mine", "deny"))
+        self.assertEqual(record["arguments"], {"command": "python3", "args": OWN["args"], "env": ["TOKEN", "OTHER"],
+                                               "variables": ["SECRET_NAME"]})
+        self.assertNotIn("private", audit.read_text())
+
+
+class ProcessTest(ServeTest):
+    def start(self, *flags):
+        parameters = self.parameters(*flags)
+        return subprocess.Popen([parameters.command, *parameters.args], cwd=parameters.cwd, env=parameters.env, text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1, start_new_session=True)
+
+    def ask(self, process, method, params, number):
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n")
+        while True:
+            answer = json.loads(process.stdout.readline())
+            if answer.get("id") == number:
+                return answer["result"]
+
+    def kernel_of(self, process):
+        self.ask(process, "initialize", {"protocolVersion": "2025-06-18", "capabilities": {},
+                                         "clientInfo": {"name": "test", "version": "1"}}, 1)
+        result = self.ask(process, "tools/call", {"name": "execute_ipython_cell", "arguments": {
+            "code": "import os, subprocess\nchild = subprocess.Popen(['sleep', '1000'])\nprint(os.getpid(), child.pid)"}}, 2)
+        return [int(pid) for pid in result["content"][0]["text"].split()]
+
+    def test_it_ends_with_its_client_and_leaves_nothing_behind(self):
+        ends = {"end of input": lambda process: process.stdin.close(),
+                "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
+                "SIGHUP": lambda process: process.send_signal(signal.SIGHUP)}
+        for name, end in ends.items():
+            with self.subTest(name):
+                process = self.start()
+                with process:
+                    pids = self.kernel_of(process)
+                    process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {
+                        "name": "execute_ipython_cell", "arguments": {"code": "import time; time.sleep(600)"}}}) + "\n")
+                    end(process)
+                    self.assertEqual(process.wait(30), 0, self.said())
+                for pid in pids:
+                    self.assertFalse(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes(), pid)
+
+    def test_mistakes_are_one_line(self):
+        for flags, word in ((["--bogus"], "--bogus"), (["serve", "--policy", "missing.json"], "missing.json"),
+                            (["--sandbox", "nosuch"], "nosuch"), (["--python", "/nonexistent/python"], "/nonexistent/python")):
+            run = subprocess.run([PROGRAM, *flags], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                 env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON}, timeout=60)
+            self.assertEqual((run.returncode, run.stdout, len(run.stderr.strip().splitlines())), (2, "", 1), run.stderr)
+            self.assertIn(word, run.stderr)
+
+
+class SandboxTest(ServeTest):
+    async def test_sandbox_without_a_value_is_bubblewrap(self):
+        (self.workspace / ".env").write_text("SECRET=1")
+        (self.workspace / "sandbox-config.json").write_text(json.dumps({"filesystem": {
+            "denyRead": ["./private"], "allowWrite": ["."], "denyWrite": []}, "network": {"allowedDomains": [], "deniedDomains": []}}))
+        (self.workspace / "private").mkdir()
+        (self.workspace / "private/file").write_text("x")
+        async with self.client("--sandbox", "--sandbox-config", "sandbox-config.json") as client:
+            self.assertEqual(await self.run_cell(client, "open('out.txt', 'w').write('x')"), "1")
+            kept = await client.call_tool("execute_ipython_cell", {"code": "open('sandbox-config.json', 'w')"})
+            self.assertTrue(kept.is_error)
+            hidden = await client.call_tool("execute_ipython_cell", {"code": "open('private/file').read()"})
+            self.assertTrue(hidden.is_error)
+            # What the sandbox hides, the tools for files do not show.
+            self.assertTrue((await client.call_tool("download_file", {"path": "private/file"})).is_error)
+            self.assertFalse((await client.call_tool("download_file", {"path": "out.txt"})).is_error)
+        self.assertIn("sandbox bubblewrap", self.said())
+
+
+if __name__ == "__main__":
+    unittest.main()
