@@ -6,8 +6,12 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <iostream>
+#include <ipybox/detail/domain_rule.hpp>
+#include <ipybox/mcp_http_server.hpp>
 #include <ipybox/mcp_service.hpp>
 #include <memory>
+#include <optional>
+#include <sstream>
 
 #include "executor_flags.hpp"
 
@@ -31,13 +35,23 @@ struct ServeFlags : ExecutorFlags {
     bool require_shell_escape = false;
     bool structured = false;
     double approval_timeout = 60;
-    double kernel_init_timeout = 10;
+    std::optional<double> kernel_init_timeout;
+    std::string http;
+    std::vector<std::string> http_names, http_origins;
+    bool shared_workspace = false;
+    bool allow_register = false;
+    std::size_t max_sessions = 64;
+    std::size_t starts_at_once = 2;
+    double session_idle = 1800;
     // Of the original's command; what they set up does not exist here, or is made another way.
     std::string tool_server_host, gateway_host;
     int tool_server_port = 0, gateway_port = 0;
 };
 
 constexpr std::string_view kernel_prefix = "KERNEL_ENV_";
+constexpr const char* token_variable = "IPYBOX_HTTP_TOKEN";
+
+Duration seconds(double number) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number)); }
 
 // Variables that begin so are the kernel's, without it. Those of the environment hold against .env.
 void add_kernel_env(CodeExecutorOptions& options) {
@@ -58,6 +72,9 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
     auto& executor = options.executor;
     const auto deny = [](const char* why) { return json::value{{"deny", {{"reason", why}}}}; };
     std::string said;
+    if (!flags.http.empty() && !flags.allow_register)
+        options.registration = deny("clients of this server cannot register MCP servers; its operator can, by --config, or "
+                                    "let them, by --allow-register or a policy");
     if (!flags.policy.empty()) {
         executor.approval = parse_json(read_text_file(flags.policy), flags.policy);
         protect(executor.write_protected, flags.policy);
@@ -127,12 +144,15 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     auto& executor = options.executor;
     if (fs::exists(workspace / ".env")) executor.variables = parse_env(read_text_file(workspace / ".env"), ".env");
     add_kernel_env(executor);
-    const auto seconds = [](double number) {
-        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
-    };
     executor.approval_timeout = seconds(flags.approval_timeout);
-    executor.kernel_init_timeout = seconds(flags.kernel_init_timeout);
+    // With many kernels on one machine each takes its time.
+    executor.kernel_init_timeout = seconds(flags.kernel_init_timeout.value_or(flags.http.empty() ? 10 : 60));
     options.servers = configured_servers(flags);
+    options.separate = !flags.http.empty();
+    options.shared_workspace = flags.shared_workspace;
+    options.max_sessions = flags.max_sessions;
+    options.starts_at_once = flags.starts_at_once;
+    options.session_idle = seconds(flags.session_idle);
     options.structured = flags.structured;
     options.server.logger = logger;
     const auto approval = set_approval(flags, options);
@@ -142,25 +162,91 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     return options;
 }
 
-awaitable<void> serve_stdio(McpService& service) {
-    co_await service.server().serve_stdio();
+// The tokens of the environment, or a new one, which is then said.
+std::vector<std::string> bearer_tokens(std::string& said) {
+    std::vector<std::string> tokens;
+    if (const char* given = std::getenv(token_variable)) {
+        std::istringstream list{std::string(given)};
+        for (std::string token; std::getline(list, token, ',');) {
+            token = detail::strip(token);
+            if (token.size() < 16)
+                throw Error(errc::bad_argument, std::string(token_variable) + ": a token needs at least 16 characters");
+            tokens.push_back(std::move(token));
+        }
+        // What runs here needs no token.
+        ::unsetenv(token_variable);
+    }
+    if (tokens.empty()) {
+        unsigned char random[32];
+        if (RAND_bytes(random, sizeof random) != 1) throw Error(errc::io_error, "the system gives no random numbers");
+        tokens.push_back(detail::hex(random, sizeof random));
+        said += "; bearer token " + tokens.back();
+    }
+    return tokens;
+}
+
+McpHttpOptions http_options(const ServeFlags& flags, std::string& said) {
+    McpHttpOptions options;
+    options.tokens = bearer_tokens(said);
+    options.allowed_hosts = flags.http_names;
+    options.allowed_origins = flags.http_origins;
+    options.session_idle = seconds(flags.session_idle);
+    return options;
+}
+
+struct Ending {
+    explicit Ending(const asio::any_io_executor& executor) : changed(executor) {}
+    Event changed;
+    bool wanted = false;
+};
+
+awaitable<void> serve_until(McpService& service, Ending& ending, bool on_stdio) {
+    if (on_stdio) {
+        co_await service.server().serve_stdio();
+    } else {
+        while (!ending.wanted) co_await ending.changed.wait();
+    }
     co_await service.stop();
 }
 
 int serve(ServeFlags flags) {
     std::string said;
     auto options = service_options(flags, said);
+    std::optional<McpHttpOptions> http;
+    if (!flags.http.empty()) http = http_options(flags, said);
     const auto registry = std::make_unique<PluginRegistry>(PluginRegistry::standard());
     asio::io_context context(1);
     McpService service(context.get_executor(), *registry, std::move(options));
     service.start();
-    if (flags.log_level != "off") std::cerr << "ipybox: serving on standard input and output; " << detail::printable(said) << std::endl;
+    std::unique_ptr<McpHttpServer> listener;
+    std::string where = "on standard input and output";
+    if (http) {
+        const auto [host, port] = detail::split_port(flags.http);
+        const auto number = port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
+        if (host.empty() || !number)
+            throw Error(errc::bad_argument, "--http: expected HOST:PORT such as 127.0.0.1:8000, got \"" + flags.http + "\"");
+        boost::system::error_code error;
+        const auto address = asio::ip::make_address(std::string(host == "localhost" ? "127.0.0.1" : host), error);
+        if (!error && !address.is_loopback() && flags.http_names.empty())
+            throw Error(errc::bad_argument, "--http " + flags.http + " can be reached from other machines: say by --http-name under "
+                                            "which names, or listen at 127.0.0.1");
+        listener = std::make_unique<McpHttpServer>(service.server(), *http);
+        const std::string name(host);
+        const auto bound = listener->listen(name, *number);
+        where = "at http://" + (name.find(':') == name.npos ? name : "[" + name + "]") + ":" + std::to_string(bound) + "/mcp";
+    }
+    if (flags.log_level != "off" || http) std::cerr << "ipybox: serving " << where << "; " << detail::printable(said) << std::endl;
+    Ending ending(context.get_executor());
     asio::signal_set signals(context, SIGINT, SIGTERM, SIGHUP);
     signals.async_wait([&](boost::system::error_code error, int) {
-        if (!error) service.server().stop();
+        if (error) return;
+        ending.wanted = true;
+        ending.changed.notify();
+        if (listener) listener->stop();
+        service.server().stop();
     });
     std::exception_ptr failure;
-    asio::co_spawn(context, serve_stdio(service), [&](std::exception_ptr error) {
+    asio::co_spawn(context, serve_until(service, ending, !http), [&](std::exception_ptr error) {
         failure = error;
         context.stop();
     });
@@ -195,8 +281,23 @@ void add_serve(CLI::App& app, Action& action) {
     command->add_flag("--require-shell-escape", flags->require_shell_escape,
                       "And other ways to start processes are refused, by a guard in Python: no security boundary");
     command->add_flag("--structured-output", flags->structured, "Results have structured content too, which some clients show instead of the text");
-    command->add_option("--kernel-init-timeout", flags->kernel_init_timeout, "Seconds for a kernel to start")
-        ->check(CLI::Range(0.1, 1e6))->capture_default_str();
+    command->add_option("--kernel-init-timeout", flags->kernel_init_timeout, "Seconds for a kernel to start: 10, with --http 60")
+        ->check(CLI::Range(0.1, 1e6));
+    command->add_option("--http", flags->http,
+                        "Serve over HTTP instead: each client session has a kernel of its own; the bearer token is $IPYBOX_HTTP_TOKEN or printed")
+        ->type_name("HOST:PORT");
+    command->add_option("--http-name", flags->http_names,
+                        "Name or address by which clients may address the server; needed when others than this machine can; repeatable")
+        ->type_name("HOST")->allow_extra_args(false);
+    command->add_option("--http-origin", flags->http_origins, "Web page whose scripts may use the server, as https://HOST; repeatable")
+        ->type_name("ORIGIN")->allow_extra_args(false);
+    command->add_flag("--shared-workspace", flags->shared_workspace, "Sessions work in the workspace, not in directories of their own in it");
+    command->add_flag("--allow-register", flags->allow_register, "Clients over HTTP may register MCP servers, which run with your rights");
+    command->add_option("--max-sessions", flags->max_sessions, "Kernels at most over HTTP")->check(CLI::Range(1, 100000))->capture_default_str();
+    command->add_option("--starts-at-once", flags->starts_at_once, "Kernels that start at the same time")
+        ->check(CLI::Range(1, 1000))->capture_default_str();
+    command->add_option("--session-idle", flags->session_idle, "Seconds without use after which a session over HTTP ends; 0 means never")
+        ->check(CLI::Range(0.0, 1e8))->capture_default_str();
     add_executor_flags(*command, *flags);
     command->add_option("--log-level", flags->log_level, "What is logged to standard error")
         ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}, CLI::ignore_case))

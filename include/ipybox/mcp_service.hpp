@@ -41,7 +41,7 @@ struct McpServiceOptions {
     bool separate = false;
     bool shared_workspace = false;      // separate sessions work in the same directory
     std::size_t max_sessions = 64;      // separate ones
-    std::size_t starts_at_once = 2;     // kernels; others wait for their turn
+    std::size_t starts_at_once = 2;     // of kernels with their servers; others wait for their turn
     Duration session_idle = std::chrono::minutes(30);  // then a separate session's kernel ends; zero: never
     Duration keep_alive = std::chrono::seconds(10);    // between reports of progress of a silent cell
     std::size_t max_result = std::size_t{8} << 20;     // bytes of one result, as JSON
@@ -235,7 +235,7 @@ private:
         Event changed;
         bool running = false;       // there is a kernel
         bool reclaimed = false;     // there was one, until the session was idle for too long
-        std::size_t preparing = 0;  // kernel and servers that are starting
+        std::size_t preparing = 0;  // starts and ends of the kernel that are under way
         std::exception_ptr failure;
         std::map<std::string, std::string> broken;  // configured servers that did not start, and why
         std::set<std::string> registered;
@@ -355,13 +355,25 @@ private:
                 name = digest(stable);
             }
             if (const auto found = sessions.find(key); found != sessions.end()) return found->second;
-            if (sessions.size() >= std::max<std::size_t>(1, options.max_sessions))
-                throw Error(errc::busy, std::to_string(sessions.size()) +
-                                            " sessions are in use, and there may be no more; try again when one has ended");
+            make_room();
             const auto made = make_session(client.id, name);
             sessions.emplace(key, made);
             if (options.separate && !std::exchange(sweeping, true)) asio::co_spawn(io, sweep(weak_from_this()), asio::detached);
             return made;
+        }
+
+        // For one more session, in place of one whose kernel has ended, if need be.
+        void make_room() {
+            if (sessions.size() < std::max<std::size_t>(1, options.max_sessions)) return;
+            for (auto at = sessions.begin(); at != sessions.end(); ++at) {
+                const auto& session = *at->second;
+                if (session.running || session.users > 0 || session.preparing > 0) continue;
+                retire(at->second);
+                sessions.erase(at);
+                return;
+            }
+            throw Error(errc::busy, std::to_string(sessions.size()) +
+                                        " sessions are in use, and there may be no more; try again when one has ended");
         }
 
         static std::string digest(const std::string& text) {
@@ -431,39 +443,48 @@ private:
         // ---- starting ----
 
         void begin(const SessionPtr& session) {
-            session->failure = nullptr;
-            const auto launch = [&](awaitable<void> work, std::string server_name) {
-                ++session->preparing;
-                asio::co_spawn(io, std::move(work), [session, server_name](std::exception_ptr error) {
-                    if (server_name.empty()) {
-                        session->failure = error;
-                        session->running = !error;
-                    }
-                    if (error) {
-                        const std::string why = text_of(error);
-                        const std::string what = server_name.empty() ? "the kernel" : "MCP server " + server_name;
-                        if (!server_name.empty()) session->broken[server_name] = why;
-                        session->host.logger(LogLevel::error, what + " could not be started: " + why);
-                    } else if (!server_name.empty()) {
-                        session->broken.erase(server_name);
-                        session->registered.insert(server_name);
-                    }
-                    --session->preparing;
-                    session->changed.notify();
-                });
-            };
-            launch(start_kernel(shared_from_this(), session), "");
-            for (const auto& [server_name, params] : options.servers)
-                if (!session->registered.contains(server_name))
-                    launch(start_server(session, server_name, params), server_name);
+            ++session->preparing;
+            asio::co_spawn(io, prepare(shared_from_this(), session), [session](std::exception_ptr) {
+                --session->preparing;
+                session->changed.notify();
+            });
         }
-        static awaitable<void> start_kernel(StatePtr self, SessionPtr session) {
+
+        // Kernel and servers start at the same time, once it is the session's turn.
+        static awaitable<void> prepare(StatePtr self, SessionPtr session) {
             Line::Place place(self->starts);
             co_await place.turn();
-            co_await session->executor->reset();
+            session->failure = nullptr;
+            std::size_t left = 1;
+            const auto ended = [&left, session](std::exception_ptr error, const std::string& name) {
+                --left;
+                if (name.empty()) {
+                    session->failure = error;
+                    session->running = !error;
+                } else if (!error) {
+                    session->broken.erase(name);
+                    session->registered.insert(name);
+                }
+                if (error) {
+                    const std::string why = text_of(error);
+                    if (!name.empty()) session->broken[name] = why;
+                    session->host.logger(LogLevel::error, (name.empty() ? "the kernel" : "MCP server " + name) +
+                                                              " could not be started: " + why);
+                }
+                session->changed.notify();
+            };
+            asio::co_spawn(self->io, start_kernel(session), [ended](std::exception_ptr error) { ended(error, ""); });
+            for (const auto& [name, params] : self->options.servers) {
+                if (session->registered.contains(name)) continue;
+                ++left;
+                asio::co_spawn(self->io, start_server(session, name, params),
+                               [ended, name = name](std::exception_ptr error) { ended(error, name); });
+            }
+            while (left > 0) co_await session->changed.wait();
         }
-        static awaitable<void> start_server(SessionPtr session, std::string server_name, json::object params) {
-            co_await session->executor->generate_mcp_sources(std::move(server_name), std::move(params));
+        static awaitable<void> start_kernel(SessionPtr session) { co_await session->executor->reset(); }
+        static awaitable<void> start_server(SessionPtr session, std::string name, json::object params) {
+            co_await session->executor->generate_mcp_sources(std::move(name), std::move(params));
         }
 
         // Waits for kernel and servers, and starts them when need be.
