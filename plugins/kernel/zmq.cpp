@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <ipybox/detail/jupyter_wire.hpp>
 #include <ipybox/detail/private_directory.hpp>
+#include <ipybox/jupyter_execution.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
 #include <optional>
@@ -44,19 +44,6 @@ constexpr int queued_messages = 8;
 
 [[noreturn]] void fail_io(const std::string& what) {
     throw Error(errc::io_error, what + ": " + std::strerror(errno));
-}
-
-// A handle on a Unix socket of the guest's user; empty while there is nothing of that name.
-// Throws errc::kernel_protocol when something else lies there.
-UniqueFd open_socket(const PrivateDirectory& directory, const std::string& name, uid_t owner) {
-    UniqueFd socket(::openat(directory.handle(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    struct stat info {};
-    if (!socket && errno == ENOENT) return UniqueFd();
-    if (!socket || ::fstat(socket.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
-        info.st_uid != owner)
-        throw Error(errc::kernel_protocol,
-                    "the kernel put something else in the place of its socket " + name);
-    return socket;
 }
 
 std::string exit_text(const ExitStatus& status) {
@@ -127,11 +114,7 @@ struct Link : std::enable_shared_from_this<Link> {
     bool probe_answered = false;
     bool probe_idle = false;
 
-    std::string current;                    // msg_id of the running execution; empty when none
-    bool replied = false, idle = false, ok = true, error_shown = false;
-    std::optional<PythonError> unpublished;  // an error that so far only the reply tells of
-    Clock::time_point reply_grace = never;
-    std::deque<KernelOutput> pending;
+    JupyterExecution execution;
 
     // Ends everything at once; what waits wakes up and sees `closed`.
     void close() noexcept {
@@ -157,8 +140,7 @@ struct Link : std::enable_shared_from_this<Link> {
     // The kernel is of no more use: remembers why, kills it, throws.
     [[noreturn]] void fail(errc code, const std::string& detail) {
         if (!failure) failure.emplace(code, detail);
-        current.clear();
-        pending.clear();
+        execution.abandon();
         if (process) process->kill_tree();
         changed.notify();
         throw *failure;
@@ -219,8 +201,8 @@ struct Link : std::enable_shared_from_this<Link> {
         // A relayed connection is there before the kernel is.
         if (relayed) port.socket.set(zmq::sockopt::handshake_ivl, 0);
         if (type == zmq::socket_type::sub) port.socket.set(zmq::sockopt::subscribe, "");
-        const auto handle = relayed ? open_socket(*relayed, socket_name(number), ::geteuid())
-                                    : open_socket(directory, socket_name(number), guest);
+        const auto handle = relayed ? detail::open_socket(*relayed, socket_name(number), ::geteuid())
+                                    : detail::open_socket(directory, socket_name(number), guest);
         if (!handle) fail_io("the sandbox does not listen for the kernel's messages");
         const int fixed = ::fcntl(handle.get(), F_DUPFD_CLOEXEC, 3);
         if (fixed < 0) fail_io("cannot keep a handle on the kernel's socket");
@@ -240,7 +222,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     bool sockets_exist() const {
         for (const auto port : used_ports)
-            if (!open_socket(directory, socket_name(port), guest)) return false;
+            if (!detail::open_socket(directory, socket_name(port), guest)) return false;
         return true;
     }
 
@@ -281,7 +263,13 @@ struct Link : std::enable_shared_from_this<Link> {
         for (const auto& part : parts) frames.push_back(part.to_string_view());
         const auto message = session.read(frames);
         if (!message) fail_protocol(describe(message.error()));
-        use(*message);
+        std::string breach;
+        try {
+            use(*message);
+        } catch (const JupyterBreach& found) {
+            breach = found.what();
+        }
+        if (!breach.empty()) fail_protocol(breach);
         return true;
     }
 
@@ -291,80 +279,24 @@ struct Link : std::enable_shared_from_this<Link> {
         return std::move(*content);
     }
 
-    std::string text_of(const json::object& content, std::string_view name) {
-        const auto* value = content.if_contains(name);
-        if (value == nullptr || !value->is_string())
-            fail_protocol("a message without its \"" + std::string(name) + "\"");
-        return std::string(value->get_string());
-    }
-
-    json::object object_of(json::object& content, std::string_view name) {
-        auto* value = content.if_contains(name);
-        if (value == nullptr || !value->is_object())
-            fail_protocol("a message without its \"" + std::string(name) + "\"");
-        return std::move(value->get_object());
-    }
-
-    PythonError error_of(const json::object& content) {
-        PythonError error;
-        error.name = text_of(content, "ename");
-        error.value = text_of(content, "evalue");
-        const auto* lines = content.if_contains("traceback");
-        if (lines == nullptr || !lines->is_array()) fail_protocol("an error without its traceback");
-        for (const auto& line : lines->get_array()) {
-            if (!line.is_string()) fail_protocol("an error without its traceback");
-            if (!error.traceback.empty()) error.traceback += '\n';
-            error.traceback += line.get_string();
-        }
-        return error;
-    }
-
-    // Output with another parent comes from threads that outlive their cell. A notebook would show
-    // it below the old cell; here it goes to the running execution, so that nothing printed is
-    // lost. Everything else of other parents (our requests at the start, comms) is not ours to show.
     void handle_iopub(const WireMessage& message) {
-        const bool ours = !current.empty() && message.parent_id == current;
-        if (message.type == "status") {
-            const bool probe = probes.contains(message.parent_id);
-            if (!ours && !probe) return;
-            if (text_of(content_of(message), "execution_state") != "idle") return;
-            if (probe) probe_idle = true;
-            if (ours) idle = true;
-        } else if (current.empty()) {
-            return;
-        } else if (message.type == "stream") {
-            auto content = content_of(message);
-            Stream stream;
-            stream.is_stderr = text_of(content, "name") == "stderr";
-            stream.text = text_of(content, "text");
-            if (!stream.text.empty()) pending.emplace_back(std::move(stream));
-        } else if (message.type == "display_data" || message.type == "update_display_data" ||
-                   message.type == "execute_result") {
-            auto content = content_of(message);
-            Display display;
-            display.is_result = message.type == "execute_result";
-            display.data = object_of(content, "data");
-            display.metadata = object_of(content, "metadata");
-            pending.emplace_back(std::move(display));
-        } else if (message.type == "error" && ours) {
-            error_shown = true;
-            pending.emplace_back(error_of(content_of(message)));
+        if (message.type == "status" && probes.contains(message.parent_id)) {
+            probe_idle = probe_idle ||
+                         JupyterExecution::text_of(content_of(message), "execution_state") == "idle";
+        } else {
+            execution.on_iopub(message.type, message.parent_id, [&] { return content_of(message); });
         }
     }
 
     void handle_shell(const WireMessage& message) {
         if (message.type == "kernel_info_reply" && probes.contains(message.parent_id)) {
-            const auto version = text_of(content_of(message), "protocol_version");
+            const auto version =
+                JupyterExecution::text_of(content_of(message), "protocol_version");
             if (!version.starts_with("5."))
                 fail_protocol("it speaks version " + version.substr(0, 16) + ", not 5");
             probe_answered = true;
-        } else if (message.type == "execute_reply" && !current.empty() &&
-                   message.parent_id == current) {
-            const auto content = content_of(message);
-            const auto status = text_of(content, "status");
-            ok = status == "ok";
-            replied = true;
-            if (status == "error") unpublished = error_of(content);
+        } else {
+            execution.on_shell(message.type, message.parent_id, [&] { return content_of(message); });
         }
     }
 
@@ -426,31 +358,16 @@ awaitable<void> report_end(LinkPtr link) {
 awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_point deadline) {
     for (;;) {
         link->require_usable();
-        if (!link->pending.empty()) {
-            std::optional<KernelOutput> output(std::move(link->pending.front()));
-            link->pending.pop_front();
-            co_return output;
-        }
-        if (link->current.empty())
+        auto output = link->execution.take();
+        if (output) co_return output;
+        if (link->execution.id().empty())
             throw Error(errc::bad_argument, "next() needs a running execution; call execute() first");
-        // A KeyboardInterrupt between the cell's end and its reply leaves the cell unanswered.
-        const bool unanswered = link->idle && Clock::now() >= link->reply_grace;
-        if (link->idle && (link->replied || unanswered)) {
-            link->current.clear();
-            // An error outside the cell's own run is not published.
-            if (link->unpublished && !link->error_shown)
-                link->pending.emplace_back(std::move(*link->unpublished));
-            Done done;
-            done.ok = link->replied && link->ok;
-            link->pending.emplace_back(done);
-            continue;
-        }
         if (link->read_one()) continue;
-        if (link->idle && link->reply_grace == never) link->reply_grace = Clock::now() + 2s;
+        link->execution.expect_reply(2s);
         if (link->is_over()) co_await report_end(link);
         if (Clock::now() >= deadline) co_return std::nullopt;
         link->arm_all();
-        const auto soonest = std::min(deadline, std::min(link->reply_grace, link->end_grace));
+        const auto soonest = std::min(deadline, std::min(link->execution.reply_grace(), link->end_grace));
         co_await link->changed.wait(soonest);
         co_await throw_if_cancelled();
     }
@@ -466,7 +383,7 @@ public:
     awaitable<void> execute(ExecuteRequest request) override {
         auto& link = *link_;
         link.require_usable();
-        if (!link.current.empty() || !link.pending.empty())
+        if (link.execution.busy())
             throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
         if (link.exited) co_await report_end(link_);
         if (ipybox::detail::repair_utf8(request.code) != request.code)
@@ -479,11 +396,7 @@ public:
         content["allow_stdin"] = false;
         // True would abort requests that arrive shortly after an error: the next cell, say.
         content["stop_on_error"] = false;
-        link.replied = link.idle = link.error_shown = false;
-        link.ok = true;
-        link.unpublished.reset();
-        link.reply_grace = never;
-        link.current = link.send(link.shell, "execute_request", content);
+        link.execution.begin(link.send(link.shell, "execute_request", content));
     }
 
     awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) override {
@@ -493,11 +406,11 @@ public:
     awaitable<void> interrupt() override {
         const auto link = link_;
         link->require_usable();
-        if (link->current.empty() || link->exited) co_return;
+        if (link->execution.id().empty() || link->exited) co_return;
         // ipybox_kernel interrupts this execution or none, even if it has not begun yet; without it
         // the kernel ignores the name and interrupts whatever runs.
         json::object content;
-        content["msg_id"] = link->current;
+        content["msg_id"] = link->execution.id();
         const auto id = link->send(link->control, "interrupt_request", content);
         const auto deadline = Clock::now() + 500ms;
         bool answered = false;

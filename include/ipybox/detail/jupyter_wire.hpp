@@ -105,6 +105,34 @@ inline WireResult<json::object> read_object(std::string_view text, std::size_t m
     return std::move(value.get_object());
 }
 
+// ISO 8601 in UTC with microseconds, as the specification wants dates.
+inline std::string wire_date() {
+    using namespace std::chrono;
+    const auto now = system_clock::now().time_since_epoch();
+    const auto whole = static_cast<std::time_t>(duration_cast<seconds>(now).count());
+    const auto micro = static_cast<int>(duration_cast<microseconds>(now).count() % 1'000'000);
+    std::tm utc{};
+    ::gmtime_r(&whole, &utc);
+    std::array<char, 24> date{};
+    std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%S", &utc);
+    std::array<char, 12> fraction{};
+    std::snprintf(fraction.data(), fraction.size(), ".%06dZ", micro);
+    return std::string(date.data()) + fraction.data();
+}
+
+// The header of a request.
+inline json::object wire_header(std::string_view id, std::string_view type,
+                                std::string_view session) {
+    json::object header;
+    header["msg_id"] = id;
+    header["msg_type"] = type;
+    header["username"] = "ipybox";
+    header["session"] = session;
+    header["date"] = wire_date();
+    header["version"] = "5.3";
+    return header;
+}
+
 // What a message says about itself. The views point into the frames it was read from.
 struct WireMessage {
     std::string type;
@@ -151,13 +179,7 @@ public:
     Request request(std::string_view type, const json::object& content) {
         Request request;
         request.id = session_ + "_" + std::to_string(++counter_);
-        json::object header;
-        header["msg_id"] = request.id;
-        header["msg_type"] = type;
-        header["username"] = "ipybox";
-        header["session"] = session_;
-        header["date"] = timestamp();
-        header["version"] = "5.3";
+        const auto header = wire_header(request.id, type, session_);
         std::string head = json::serialize(header), body = json::serialize(content);
         std::string signature = sign({head, "{}", "{}", body});
         request.frames.reserve(6);
@@ -233,21 +255,6 @@ private:
             text += digits[byte & 15];
         }
         return text;
-    }
-
-    // ISO 8601 in UTC with microseconds, as the specification wants dates.
-    static std::string timestamp() {
-        using namespace std::chrono;
-        const auto now = system_clock::now().time_since_epoch();
-        const auto whole = static_cast<std::time_t>(duration_cast<seconds>(now).count());
-        const auto micro = static_cast<int>(duration_cast<microseconds>(now).count() % 1'000'000);
-        std::tm utc{};
-        ::gmtime_r(&whole, &utc);
-        std::array<char, 24> date{};
-        std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%S", &utc);
-        std::array<char, 12> fraction{};
-        std::snprintf(fraction.data(), fraction.size(), ".%06dZ", micro);
-        return std::string(date.data()) + fraction.data();
     }
 
     struct Free {

@@ -156,4 +156,18 @@ private:
     UniqueFd handle_;
 };
 
+// A handle on a Unix socket of `owner` in a directory that the guest can write to; empty while
+// there is nothing of that name. Throws errc::kernel_protocol when something else lies there.
+inline UniqueFd open_socket(const PrivateDirectory& directory, const std::string& name,
+                            uid_t owner) {
+    UniqueFd socket(::openat(directory.handle(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info {};
+    if (!socket && errno == ENOENT) return UniqueFd();
+    if (!socket || ::fstat(socket.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
+        info.st_uid != owner)
+        throw Error(errc::kernel_protocol,
+                    "the kernel put something else in the place of its socket " + name);
+    return socket;
+}
+
 }  // namespace ipybox::detail
