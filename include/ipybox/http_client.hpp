@@ -12,6 +12,7 @@
 #include <boost/asio/ip/network_v4.hpp>
 #include <boost/asio/ip/network_v6.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/error.hpp>
@@ -109,6 +110,7 @@ struct HttpClientOptions {
     std::size_t max_idle_connections = 8;
     Duration idle_timeout = std::chrono::seconds(60);  // servers that announce a shorter one win
     std::string ca_file;                   // PEM; empty: the system's, or $SSL_CERT_FILE's
+    std::string unix_socket;               // connect there, whatever host a URL names
     bool proxies_from_environment = true;  // HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY
     // Followed within one origin only; another one is errc::mcp_connection naming both. 0: a
     // redirect is a result like any other.
@@ -173,6 +175,9 @@ void async_teardown(boost::beast::role_type, HttpStream& stream, Handler&& handl
     asio::post(stream.get_executor(),
                [h = std::forward<Handler>(handler), error]() mutable { h(error); });
 }
+
+// How Beast breaks off a WebSocket that is silent for too long.
+inline void beast_close_socket(HttpStream& stream) { stream.close(); }
 
 class HttpClient;
 
@@ -342,6 +347,7 @@ private:
     static awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(StatePtr state, std::string host,
                                                                    std::uint16_t port,
                                                                    Clock::time_point deadline);
+    static awaitable<ConnectionPtr> dial_local(StatePtr state, Clock::time_point deadline);
     static awaitable<void> open_tunnel(StatePtr state, ConnectionPtr connection, HttpUrl url,
                                        detail::HttpProxy proxy);
     static awaitable<void> start_tls(StatePtr state, ConnectionPtr connection, HttpUrl url);
@@ -674,7 +680,8 @@ inline awaitable<std::vector<asio::ip::tcp::endpoint>> HttpClient::resolve(
 
 inline std::optional<detail::HttpProxy> HttpClient::proxy_for(const State& state,
                                                               const HttpUrl& url) {
-    if (!state.options.proxies_from_environment) return std::nullopt;
+    if (!state.options.proxies_from_environment || !state.options.unix_socket.empty())
+        return std::nullopt;
     const auto read =
         [](std::initializer_list<const char*> names) -> std::pair<std::string, std::string> {
         for (const char* name : names)
@@ -705,6 +712,10 @@ inline awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool tunnel
                                         ConnectionPtr& connected, Clock::time_point deadline) {
     if (state->options.connect_timeout > Duration::zero())
         deadline = std::min(deadline, Clock::now() + state->options.connect_timeout);
+    if (!state->options.unix_socket.empty()) {
+        connected = co_await dial_local(state, deadline);
+        co_return;
+    }
     const auto proxy = proxy_for(*state, url);
     const auto& may_connect = state->options.may_connect;
     boost::system::error_code no_address;
@@ -753,6 +764,22 @@ inline awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool tunnel
     if (proxy && (url.tls || tunnel)) co_await open_tunnel(state, connection, url, *proxy);
     if (url.tls) co_await start_tls(state, connection, url);
     connected = std::move(connection);
+}
+
+inline awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(StatePtr state,
+                                                                   Clock::time_point deadline) {
+    using Local = asio::local::stream_protocol;
+    auto connection = std::make_shared<Connection>(state->executor);
+    Local::socket socket(state->executor);
+    const Local::endpoint endpoint(state->options.unix_socket);
+    boost::system::error_code error;
+    socket.connect(endpoint, error);  // connects at once or not at all
+    // From here on it is a stream like any other.
+    if (!error) connection->stream.socket().assign(asio::ip::tcp::v4(), socket.release(error), error);
+    if (error)
+        throw Error(errc::mcp_connection, "cannot connect to the Unix socket: " + error.message());
+    connection->limit(deadline);
+    co_return connection;
 }
 
 inline awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPtr connection,
