@@ -329,6 +329,7 @@ public:
         const auto package = generate_package(name, tools);
         session->write_api(name, root_dir, package);
         session->generated[name] = root_dir;
+        co_await session->deliver_apis();
         std::vector<std::string> names;
         for (const auto& tool : package.tools) names.push_back(tool.tool);
         co_return names;
@@ -450,11 +451,21 @@ private:
         bool write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package) {
             for (const auto& skipped : package.skipped)
                 host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
+            // A kernel elsewhere imports it from the library.
+            if (!doors->backend->shares_files()) {
+                const auto place = root_dir.is_relative() ? root_dir : root_dir.filename();
+                library_changed = write_package(run_place().path() / "lib" / place, name, package) || library_changed;
+            }
             if (!root_dir.is_relative()) return write_package(root_dir, name, package);
             const auto root = detail::open_directory(workspace);
             const auto directory = detail::make_directory_beneath(root.get(), root_dir);
             // By handle: the kernel could put a link in the path's place.
             return write_package(directory.get(), name, package);
+        }
+
+        // To a kernel that cannot read them here; one that starts later gets them at its start.
+        awaitable<void> deliver_apis() {
+            if (std::exchange(library_changed, false) && kernel && kernel->alive()) co_await kernel->refresh();
         }
 
         // Writes the APIs of servers whose tools changed. Not while code runs: it could import
@@ -479,18 +490,24 @@ private:
                 tools->listen(run_place().path() / "tools", doors->sandbox->guest_user(base_policy()));
                 listening = true;
             }
-            // Both wait for a process, so they do it together.
-            using namespace asio::experimental::awaitable_operators;
-            auto both = find_environment() && capabilities();
-            Capabilities able;
-            std::exception_ptr failure;
-            try {
-                able = co_await std::move(both);
-            } catch (const asio::multiple_exceptions& failures) {
-                failure = failures.first_exception();
+            KernelSpec spec;
+            if (doors->backend->shares_files()) {
+                // Both wait for a process, so they do it together.
+                using namespace asio::experimental::awaitable_operators;
+                auto both = find_environment() && capabilities();
+                Capabilities able;
+                std::exception_ptr failure;
+                try {
+                    able = co_await std::move(both);
+                } catch (const asio::multiple_exceptions& failures) {
+                    failure = failures.first_exception();
+                }
+                if (failure) std::rethrow_exception(failure);
+                spec = kernel_spec(able);
+            } else {
+                const Capabilities able = co_await capabilities();
+                spec = distant_spec(able);
             }
-            if (failure) std::rethrow_exception(failure);
-            KernelSpec spec = kernel_spec(able);
             kernel.reset();
             kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
         }
@@ -593,13 +610,8 @@ private:
             if (network.mode == NetworkPolicy::Mode::allow_list)
                 spec.channels.push_back(open_proxy(proxy, host.executor, host.logger, spec.policy,
                                                    *doors->sandbox, run_place().path() / "network"));
-            Channel socket;
-            socket.name = "tools";
-            socket.host_path = run_directory->path() / "tools";
-            socket.kind = Channel::Kind::socket;
-            Channel library;
-            library.name = "lib";
-            library.host_path = run_directory->path() / "lib";
+            const auto own = own_channels();
+            const Channel &socket = own[0], &library = own[1];
             env["PATH"] = (spec.python.parent_path().string() + ":/usr/local/bin:/usr/bin:/bin");
             env["LANG"] = "C.UTF-8";
             if (network.mode != NetworkPolicy::Mode::none) trust_system_certificates(env);
@@ -621,8 +633,7 @@ private:
             env["IPYBOX_TOOL_TOKEN"] = tools->token();
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
             if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
-            spec.channels.push_back(std::move(socket));
-            spec.channels.push_back(std::move(library));
+            spec.channels.insert(spec.channels.end(), own.begin(), own.end());
             try {
                 // Python forgets a directory of its path for good that is not there when it starts.
                 make_site_directory();
@@ -630,6 +641,47 @@ private:
                 host.logger(LogLevel::warning, "packages cannot be installed: " + error.detail());
             }
             return spec;
+        }
+
+        // For a kernel on another machine: nothing of this one is there, and nothing here confines it.
+        KernelSpec distant_spec(const Capabilities& able) const {
+            const auto refuse = [](const std::string& what) {
+                throw Error(errc::sandbox_refused, "the kernel runs on another machine, where " + what +
+                                                       " has no effect: confine it there, and leave that out here");
+            };
+            if (able.filesystem || able.process_isolation || able.network_none)
+                refuse("sandbox \"" + options.sandbox + "\" (\"none\" says so)");
+            if (options.sandbox_config) refuse("sandbox_config");
+            if (!options.allowed_hosts.empty()) refuse("allowed_hosts");
+            const auto& limits = options.limits;
+            if (limits.memory_per_process || limits.memory_total || limits.processes || limits.open_files ||
+                limits.file_size || limits.cpu_seconds || limits.wall_seconds || limits.scratch_size ||
+                limits.scratch_inodes || limits.workspace_size)
+                refuse("a limit");
+            KernelSpec spec;
+            spec.logger = options.logger;
+            spec.init_timeout = options.kernel_init_timeout;
+            spec.extensions = {"ipybox_kernel"};
+            spec.channels = own_channels();
+            auto& env = spec.policy.env = options.kernel_env;
+            env["IPYBOX_TOOL_SOCKET"] = spec.channels[0].host_path.string();
+            env["IPYBOX_TOOL_TOKEN"] = tools->token();
+            auto& path = env["PYTHONPATH"];
+            path = spec.channels[1].host_path.string() + (path.empty() ? "" : ":" + path);
+            if (options.working_dir) env["IPYBOX_WORKING_DIR"] = options.working_dir->string();
+            if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
+            return spec;
+        }
+
+        // The tool server's socket, and the library.
+        std::vector<Channel> own_channels() const {
+            std::vector<Channel> channels(2);
+            channels[0].name = "tools";
+            channels[0].host_path = run_directory->path() / "tools";
+            channels[0].kind = Channel::Kind::socket;
+            channels[1].name = "lib";
+            channels[1].host_path = run_directory->path() / "lib";
+            return channels;
         }
 
         // Inside, git would stumble over hidden files, and take in what holds the place of absent ones.
@@ -675,6 +727,9 @@ private:
 
         awaitable<std::string> install_package(std::string package, Duration timeout) {
             const auto self = shared_from_this();
+            if (!doors->backend->shares_files())
+                throw Error(errc::bad_argument, "the kernel runs on another machine: install packages there, for "
+                                                "instance by running `%pip install NAME` in it");
             const bool printable = std::all_of(package.begin(), package.end(), [](char c) { return c >= ' ' && c < 127; });
             if (package.empty() || package.front() == '-' || !printable)
                 throw Error(errc::bad_argument, "\"" + detail::printable(package) +
@@ -779,6 +834,7 @@ private:
         awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
                                               bool chunks, bool auto_approve) {
             while (run && run->abandoned) co_await idle.wait();
+            if (!run) co_await deliver_apis();
             if (run) throw Error(errc::busy, "an execution is running; wait for its result or cancel it");
             if (!kernel) throw Error(errc::kernel_died, "no kernel is running; call start() or reset()");
             if (!kernel->alive()) throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
@@ -1011,6 +1067,7 @@ private:
         std::unique_ptr<ToolServer> tools;
         std::map<std::string, std::filesystem::path> generated;  // root_dir of each server's API
         std::set<std::string> outdated;                          // of these, those to be written anew
+        bool library_changed = false;                            // since a distant kernel got it
         std::unique_ptr<Kernel> kernel;
         std::shared_ptr<Run> run;
         bool abandoned = false;

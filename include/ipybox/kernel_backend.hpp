@@ -70,6 +70,11 @@ public:
     virtual awaitable<void> shutdown() = 0;
     // False once the process has ended or broke the protocol.
     virtual bool alive() const noexcept = 0;
+    // Files of the spec's channels have changed: a kernel that shares no files with the host has
+    // them when this returns. May be called while an execution runs.
+    virtual awaitable<void> refresh() { co_return; }
+    // What the backend calls the kernel; empty where it has no name.
+    virtual std::string id() const { return {}; }
 };
 
 // Starts kernels. A plugin.
@@ -81,6 +86,10 @@ public:
     // the tail of what the process printed), timed_out, sandbox_refused, missing_dependency.
     // The sandbox must outlive the kernel.
     virtual awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) = 0;
+    // False: kernels run where this machine's files, interpreter and sandbox are not. Then a spec
+    // has no interpreter and a policy of nothing but the environment, and its channels are carried
+    // there: the environment names them by their host paths, which the backend translates.
+    virtual bool shares_files() const noexcept { return true; }
 };
 
 }  // namespace ipybox

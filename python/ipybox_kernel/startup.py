@@ -39,11 +39,12 @@ def prepare(shell: Any) -> None:
     atexit.register(tape.drain)
     _publish_losslessly(shell, kernel)
     _hurry(kernel)
+    global cells
     if mode := os.environ.get("IPYBOX_SHELL"):
         from .shell import guard
 
         guard(shell, only=mode == "only")
-    _Cells(kernel, tape, os.environ.get("IPYBOX_WORKING_DIR"))
+    cells = _Cells(kernel, tape, os.environ.get("IPYBOX_WORKING_DIR"))
 
 
 class _Cells:
@@ -54,6 +55,8 @@ class _Cells:
         self._lock = threading.Lock()
         self._running: str | None = None  # msg_id of the execution
         self._unwanted: str | None = None  # msg_id of one that was interrupted before it began
+        self._finished: str | None = None  # msg_id of the one before
+        self._reply: dict[str, Any] = {}  # and what it was answered
         self._waiting = False  # the execution has begun, its code has not
         self._missed = False  # and was interrupted meanwhile
         self._kept = getattr(kernel.shell.history_manager, "outputs", {})
@@ -99,6 +102,7 @@ class _Cells:
             self._set_handler(self._keep_interrupt)
         finally:
             with self._lock:
+                self._finished, self._reply = self._running, reply
                 self._running = None
             self._waiting = False
             self._tape.drain()
@@ -107,6 +111,14 @@ class _Cells:
             if self._working_dir:
                 _restore(self._working_dir)
         return reply
+
+    def state(self) -> dict[str, Any]:
+        """For a host that may have missed a reply."""
+        with self._lock:
+            state: dict[str, Any] = {"running": self._running, "finished": self._finished}
+            names = ("status", "ename", "evalue", "traceback")
+            state["reply"] = {name: self._reply[name] for name in names if name in self._reply}
+        return state
 
     @staticmethod
     def _set_handler(handler: Any) -> None:
@@ -148,6 +160,9 @@ def _forget_rewritten() -> None:
     models = sys.modules.get("ipybox_kernel.models")
     if models is not None:  # nothing generated was imported yet
         models.forget_rewritten()
+
+
+cells: _Cells | None = None
 
 
 def _no_colours(shell: Any) -> None:

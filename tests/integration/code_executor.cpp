@@ -232,6 +232,10 @@ BOOST_AUTO_TEST_CASE(a_consumer_that_pauses_loses_nothing) {
 }
 
 BOOST_AUTO_TEST_CASE(the_bubblewrap_view_is_minimal) {
+    if (test::distant()) {
+        BOOST_TEST_MESSAGE("skipped: the kernel is on another machine, where no sandbox of ours confines it");
+        return;
+    }
     test::write_file(workspace.path() / ".env", "TOKEN=secret");
     start("bubblewrap");
     BOOST_TEST(execute("open('.env').read()").error.find("Error") != std::string::npos);
@@ -262,7 +266,7 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_refused_with_a_reason) {
         return std::string("no error");
     };
     BOOST_TEST(problem([](auto& o) { o.sandbox = "nosuch"; }).find("there are: bubblewrap, none") != std::string::npos);
-    BOOST_TEST(problem([](auto& o) { o.kernel = "nosuch"; }).find("there are: zmq") != std::string::npos);
+    BOOST_TEST(problem([](auto& o) { o.kernel = "nosuch"; }).find("there are: gateway, zmq") != std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.approval = "nosuch"; }).find("there are: allow, ask, deny") != std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.sandbox_options["x"] = 1; }).find("/x") != std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.workspace = "/nonexistent"; }).find("create it first") != std::string::npos);

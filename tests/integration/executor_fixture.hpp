@@ -1,5 +1,7 @@
 #pragma once
-// A real executor on a fresh workspace; which sandbox, the test says.
+// A real executor on a fresh workspace; which sandbox, the test says. On which backend the kernels
+// are, $IPYBOX_TEST_KERNEL says: zmq, gateway (one started in the sandbox), or behind a server on
+// "another machine": server (jupyter_server), kernel_gateway, enterprise.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,10 +9,12 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/code_executor.hpp>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "jupyter_server.hpp"
 #include "test_support.hpp"
 
 // The values have names only in C++.
@@ -18,7 +22,26 @@ BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::CodeExecutionResult::Status)
 
 namespace ipybox::test {
 
-inline const std::vector<std::string> sandboxes = {"none", "bubblewrap", "srt"};
+inline std::string kernel_backend() {
+    const char* name = std::getenv("IPYBOX_TEST_KERNEL");
+    return name != nullptr && *name != '\0' ? name : "zmq";
+}
+inline bool distant() { return kernel_backend() != "zmq" && kernel_backend() != "gateway"; }
+
+// Nothing here confines a kernel on another machine.
+inline const std::vector<std::string> sandboxes =
+    distant() ? std::vector<std::string>{"none"} : std::vector<std::string>{"none", "bubblewrap", "srt"};
+
+// The server with all distant kernels of this run.
+inline const JupyterServer& jupyter_server() {
+    static const JupyterServer server = [] {
+        const auto kind = kernel_backend();
+        if (kind == "enterprise")
+            return JupyterServer(kind, {}, required_environment("IPYBOX_TEST_ENTERPRISE_PYTHON"));
+        return JupyterServer(kind == "server" ? "server" : "gateway");
+    }();
+    return server;
+}
 
 // The plugins linked into this program or, in a build with shared ones, those of the build tree.
 inline PluginRegistry registry() {
@@ -45,8 +68,17 @@ public:
     }
 
     CodeExecutor& start(const std::string& sandbox) {
-        options.sandbox = sandbox;
+        options.sandbox = distant() ? "none" : sandbox;
         if (sandbox == "srt") options.sandbox_options = sandbox_options(sandbox);
+        if (kernel_backend() != "zmq") options.kernel = "gateway";
+        if (distant()) {
+            options.kernel_options = jupyter_server().kernel_options();
+            // Enterprise Gateway starts nothing for root.
+            json::object env;
+            env["KERNEL_USERNAME"] = "ipybox";
+            options.kernel_options["env"] = env;
+            options.kernel_options["cwd"] = workspace.path().string();
+        }
         executor = std::make_unique<CodeExecutor>(context.get_executor(), plugins, options);
         run(context, executor->start());
         return *executor;
