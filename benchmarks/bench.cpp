@@ -123,6 +123,7 @@ struct Machine {
         sandbox = registry.make<Sandbox>(sandbox_name, host, {});
         confined = sandbox_name != "none";
         backend = registry.make<KernelBackend>("zmq", host, {});
+        gateway = registry.make<KernelBackend>("gateway", host, {});
     }
 
     template <class T>
@@ -143,7 +144,7 @@ struct Machine {
     Host host;
     PluginRegistry registry;
     std::unique_ptr<Sandbox> none, sandbox;
-    std::unique_ptr<KernelBackend> backend;
+    std::unique_ptr<KernelBackend> backend, gateway;
     bool confined = false;
 };
 
@@ -158,7 +159,9 @@ public:
 
 class Ours final : public Contender {
 public:
-    explicit Ours(Machine& machine, bool confined) : machine_(machine), confined_(confined) {}
+    Ours(Machine& machine, bool confined) : Ours(machine, confined, *machine.backend) {}
+    Ours(Machine& machine, bool confined, KernelBackend& backend)
+        : machine_(machine), confined_(confined), backend_(backend) {}
 
     double start() override {
         const Stopwatch watch;
@@ -201,7 +204,7 @@ private:
         spec.channels.push_back(package);
         spec.extensions.push_back("ipybox_kernel");
         spec.init_timeout = std::chrono::seconds(60);
-        auto kernel = co_await machine_.backend->start(sandbox, std::move(spec));
+        auto kernel = co_await backend_.start(sandbox, std::move(spec));
         co_return kernel;
     }
 
@@ -224,6 +227,7 @@ private:
 
     Machine& machine_;
     bool confined_;
+    KernelBackend& backend_;
     std::unique_ptr<Kernel> kernel_;
 };
 
@@ -359,19 +363,19 @@ private:
     std::unique_ptr<SandboxedProcess> process_;
 };
 
-// jupyter_client in a process of its own; see jupyter_client_peer.py.
-class JupyterClient final : public Contender {
+// A peer written in Python, in a process of its own; see jupyter_client_peer.py.
+class PythonPeer final : public Contender {
 public:
-    JupyterClient() {
+    PythonPeer(std::string name, std::string python, std::string script) : name_(std::move(name)) {
+        script = IPYBOX_BENCHMARKS "/" + script;
         int to[2], from[2];
         if (::pipe(to) != 0 || ::pipe(from) != 0) throw std::runtime_error("pipe failed");
-        const auto python = required("IPYBOX_TEST_PYTHON");
         pid_ = ::fork();
         if (pid_ == 0) {
             ::dup2(to[0], 0);
             ::dup2(from[1], 1);
             for (const int fd : {to[0], to[1], from[0], from[1]}) ::close(fd);
-            ::execl(python.c_str(), python.c_str(), IPYBOX_BENCHMARKS "/jupyter_client_peer.py", nullptr);
+            ::execl(python.c_str(), python.c_str(), script.c_str(), nullptr);
             ::_exit(127);
         }
         ::close(to[0]);
@@ -382,13 +386,13 @@ public:
         versions = "Python " + std::string(hello.at("python").as_string()) + ", " +
                    std::string(hello.at("versions").as_string());
     }
-    ~JupyterClient() override {
+    ~PythonPeer() override {
         std::fclose(input_);
         std::fclose(output_);
         ::waitpid(pid_, nullptr, 0);
     }
-    JupyterClient(const JupyterClient&) = delete;
-    JupyterClient& operator=(const JupyterClient&) = delete;
+    PythonPeer(const PythonPeer&) = delete;
+    PythonPeer& operator=(const PythonPeer&) = delete;
 
     double start() override { return ask("start", "1 + 1", "2"); }
     double execute(const std::string& code, const std::string& expected) override {
@@ -407,16 +411,17 @@ private:
         std::fflush(input_);
         const auto reply = answer();
         if (const auto* digest = reply.if_contains("sha256"))
-            if (digest->as_string() != sha256(expected)) wrong_output("jupyter_client");
+            if (digest->as_string() != sha256(expected)) wrong_output(name_);
         return reply.at("ns").to_number<double>() / 1e6;
     }
     json::object answer() {
         std::string line;
         for (int c = 0; (c = std::fgetc(output_)) != EOF && c != '\n';) line += static_cast<char>(c);
-        if (line.empty()) throw std::runtime_error("the jupyter_client peer died");
+        if (line.empty()) throw std::runtime_error("the peer " + name_ + " died");
         return json::parse(line).as_object();
     }
 
+    std::string name_;
     pid_t pid_ = -1;
     FILE* input_ = nullptr;
     FILE* output_ = nullptr;
@@ -464,7 +469,7 @@ void kernels(const Options& options) {
                       plain = "minimal C++ client, plain ipykernel", peer = "jupyter_client";
     Ours ipybox(machine, false), confined(machine, true);
     Floor same_floor(machine, true), plain_floor(machine, false);
-    JupyterClient jupyter;
+    PythonPeer jupyter(peer, required("IPYBOX_TEST_PYTHON"), "jupyter_client_peer.py");
     std::vector<std::pair<std::string, Contender*>> all = {
         {ours, &ipybox}, {same, &same_floor}, {plain, &plain_floor}, {peer, &jupyter}};
     if (machine.confined) all.emplace_back("ipybox, " + options.sandbox, &confined);
@@ -508,6 +513,31 @@ void kernels(const Options& options) {
     }
     for (const auto& [who, contender] : all) contender->stop();
 }
+
+// The way by a kernel gateway, which is the original's only one.
+void gateways(const Options& options) {
+    Machine machine(options.sandbox);
+    const std::string ours = "ipybox, kernel gateway", direct = "ipybox, zmq", original = "original ipybox";
+    Ours gateway(machine, false, *machine.gateway), zmq(machine, false);
+    PythonPeer peer(original, required("IPYBOX_BENCH_ORIGINAL_PYTHON"), "original_peer.py");
+    std::printf("%s\n", peer.versions.c_str());
+    const std::vector<std::pair<std::string, Contender*>> all = {
+        {ours, &gateway}, {direct, &zmq}, {original, &peer}};
+    Table starts("kernel gateway and kernel, cold start to the first result", direct);
+    in_turns(starts, all, options.starts, [](Contender& contender) {
+        const auto spent = contender.start();
+        contender.stop();
+        return spent;
+    });
+    starts.print(ours);
+    for (const auto& [who, contender] : all) contender->start();
+    Table trips("execute round trip by a kernel gateway, `pass`", direct), warm_up("", direct);
+    const auto pass = [](Contender& contender) { return contender.execute("pass", ""); };
+    in_turns(warm_up, all, 20, pass);
+    in_turns(trips, all, options.round_trips, pass);
+    trips.print(ours);
+    for (const auto& [who, contender] : all) contender->stop();
+}
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -520,7 +550,7 @@ int main(int argc, char** argv) {
     app.add_option("--apigen-rounds", options.apigen_rounds, "rounds of generated APIs")->capture_default_str();
     app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")->capture_default_str();
     app.add_option("--only", options.only, "one measurement")
-        ->check(CLI::IsMember({"start", "execute", "prints", "tools", "approval", "apigen"}));
+        ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval", "apigen"}));
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
@@ -530,7 +560,9 @@ int main(int argc, char** argv) {
         ::getloadavg(load, 3);
         std::printf("%s %s, %u cores, load %.2f %.2f %.2f\n", system.sysname, system.release,
                     std::thread::hardware_concurrency(), load[0], load[1], load[2]);
-        if (options.only != "tools" && options.only != "approval" && options.only != "apigen") kernels(options);
+        const bool of_kernels = options.only == "start" || options.only == "execute" || options.only == "prints";
+        if (options.only.empty() || of_kernels) kernels(options);
+        if (options.only.empty() || options.only == "gateway") gateways(options);
         if (options.only.empty() || options.only == "tools") measure_tool_calls(options.tool_calls);
         if (options.only.empty() || options.only == "approval") measure_approval(options.tool_calls);
         if (options.only.empty() || options.only == "apigen") measure_apigen(options.apigen_rounds);

@@ -1,0 +1,59 @@
+"""The original ipybox, measured like jupyter_client_peer.py and spoken to like it.
+
+Its kernel gateway listens on a port that this process chose.
+"""
+import asyncio
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+from importlib.metadata import version
+
+from ipybox.kernel_mgr.client import KernelClient
+from ipybox.kernel_mgr.server import KernelGateway
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Peer:
+    async def start(self, code: str) -> dict:
+        before = time.perf_counter_ns()
+        port = free_port()
+        self.gateway = KernelGateway(host="127.0.0.1", port=port, log_level="ERROR", env={"PATH": os.environ["PATH"]})
+        await self.gateway.start()
+        self.client = KernelClient(host="127.0.0.1", port=port)
+        await self.client.connect(retries=200, retry_interval=0.05)
+        answer = await self.execute(code)
+        answer["ns"] = time.perf_counter_ns() - before
+        return answer
+
+    async def execute(self, code: str) -> dict:
+        before = time.perf_counter_ns()
+        result = await self.client.execute(code, timeout=120)
+        spent = time.perf_counter_ns() - before
+        return {"ns": spent, "sha256": hashlib.sha256((result.text or "").encode()).hexdigest()}
+
+    async def stop(self, code: str) -> dict:
+        await self.client.disconnect()
+        await self.gateway.stop()
+        return {"ns": 0}
+
+
+async def main() -> None:
+    versions = ", ".join(f"{name} {version(name)}" for name in ("ipybox", "jupyter_kernel_gateway", "ipykernel"))
+    print(json.dumps({"python": sys.version.split()[0], "versions": versions}), flush=True)
+    peer = Peer()
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        command = json.loads(line)
+        print(json.dumps(await getattr(peer, command["do"])(command.get("code", ""))), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
