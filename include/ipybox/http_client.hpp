@@ -197,6 +197,17 @@ public:
         skip(without_body);
     }
 
+    // Takes what it can off the beginning of `input`. It stops after a chunk's header and the
+    // like, so it is asked until it wants more.
+    void take(std::string& input, boost::system::error_code& error) {
+        while (!error && !input.empty() && !is_done()) {
+            const std::size_t used = put(asio::buffer(input), error);
+            input.erase(0, used);
+            if (used == 0 && !error) break;
+        }
+        if (error == boost::beast::http::error::need_more) error.clear();
+    }
+
     unsigned code = 0;
     HttpHeaders headers;
     std::string body;  // what has come and was not taken
@@ -801,9 +812,8 @@ inline awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPtr con
         const auto failure = co_await fill(connection);
         if (failure) fail(connection.get(), url, failure, what);
         boost::system::error_code broken;
-        connection->input.erase(0, parser.put(asio::buffer(connection->input), broken));
-        if (broken && broken != boost::beast::http::error::need_more)
-            fail(connection.get(), url, broken, what);
+        parser.take(connection->input, broken);
+        if (broken) fail(connection.get(), url, broken, what);
     }
     if (parser.code / 100 != 2)
         throw Error(errc::mcp_connection,
@@ -1027,17 +1037,12 @@ inline void HttpClient::feed(const State& state, Exchange& exchange) {
     namespace http = boost::beast::http;
     auto& input = exchange.connection->input;
     boost::system::error_code error;
-    // The parser stops after a chunk's header or a head: until it wants more.
-    while (!error && !input.empty() && !exchange.parser->is_done()) {
-        const std::size_t used = exchange.parser->put(asio::buffer(input), error);
-        input.erase(0, used);
-        if (used == 0 && !error) break;
-    }
+    exchange.parser->take(input, error);
     if (error == http::error::header_limit ||
         input.size() > state.options.max_header + (std::size_t{64} << 10))
         throw Error(errc::mcp_connection, exchange.url.printable() + " sends a head of more than " +
                                               std::to_string(state.options.max_header) + " bytes");
-    if (error && error != http::error::need_more)
+    if (error)
         throw Error(errc::mcp_connection, exchange.url.printable() +
                                               " sends what is no HTTP response: " +
                                               error.message() + "; is the URL right?");

@@ -174,8 +174,8 @@ private:
                 const bool whole = co_await read_message(peer, message);
                 if (!whole) break;
                 state->seen.push_back(message);
-                auto handled = state->handler(std::move(message), peer);
-                co_await std::move(handled);
+                const auto handler = state->handler;  // handle() may replace it meanwhile
+                co_await handler(std::move(message), peer);
             }
         } catch (const std::exception&) {
             // The client is gone: tests look at what it saw.

@@ -1,0 +1,204 @@
+#pragma once
+// What must hold for the parsers of what peers send, whatever that is. Each target takes one
+// input, and throws std::logic_error when a promise is broken; its first byte says where it is cut.
+#include <algorithm>
+#include <boost/json/serialize.hpp>
+#include <chrono>
+#include <cstddef>
+#include <ipybox/detail/jsonrpc.hpp>
+#include <ipybox/detail/sse.hpp>
+#include <ipybox/http_client.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ipybox::fuzz {
+
+inline void require(bool holds, const char* promise) {
+    if (!holds) throw std::logic_error(promise);
+}
+
+// Calls `use` with pieces of the text: of `size` bytes, or all of it for 0.
+template <class Use>
+void in_pieces(std::string_view text, std::size_t size, Use use) {
+    if (size == 0) size = text.size() + 1;
+    for (; !text.empty(); text.remove_prefix(std::min(size, text.size())))
+        use(text.substr(0, size));
+}
+
+// Takes the size of the pieces off the input.
+inline std::size_t take_size(std::string_view& input) {
+    if (input.empty()) return 1;
+    const auto size = static_cast<unsigned char>(input.front());
+    input.remove_prefix(1);
+    return std::size_t{1} + size % 64;
+}
+
+inline void sse(std::string_view input) {
+    constexpr std::size_t limit = 512;
+    struct Result {
+        std::vector<std::string> events;
+        std::string last_id;
+        std::optional<std::chrono::milliseconds> retry;
+        bool failed = false;
+    };
+    const auto parse = [](std::string_view text, std::size_t size) {
+        Result result;
+        detail::SseParser parser(limit);
+        in_pieces(text, size, [&](std::string_view piece) {
+            parser.feed(piece);
+            for (;;) {
+                const auto event = parser.next();
+                if (!event) result.failed = true;
+                if (!event || !*event) break;
+                require((*event)->data.size() <= limit, "an event is not longer than its limit");
+                result.events.push_back((*event)->type + '\0' + (*event)->data);
+            }
+        });
+        result.last_id = parser.last_id();
+        result.retry = parser.retry();
+        for (const char c : result.last_id)
+            require(static_cast<unsigned char>(c) >= 0x20 && c != 0x7F, "an id may be a header");
+        return result;
+    };
+    const auto size = take_size(input);
+    const auto whole = parse(input, 0), cut = parse(input, size);
+    if (!cut.failed) {
+        require(!whole.failed && whole.events == cut.events,
+                "cuts do not change what events there are");
+        require(whole.last_id == cut.last_id && whole.retry == cut.retry, "nor ids and times");
+    }
+    // What is written comes back, with its line ends made one.
+    detail::SseParser parser;
+    parser.feed(detail::sse_event(input));
+    auto event = parser.next();
+    require(event && event->has_value(), "what is written is one event");
+    std::string lines;
+    for (std::size_t i = 0; i < input.size(); ++i) {
+        if (input[i] == '\r' && i + 1 < input.size() && input[i + 1] == '\n') continue;
+        lines += input[i] == '\r' ? '\n' : input[i];
+    }
+    require((*event)->data == lines, "and holds what was written");
+}
+
+inline void jsonrpc(std::string_view input) {
+    constexpr std::size_t limit = 4096;
+    const auto parse = [](std::string_view text, std::size_t size, bool& failed) {
+        std::vector<std::string> messages;
+        detail::MessageSplitter splitter(limit, [&](std::string_view noise) {
+            require(noise.size() <= limit, "a line is not longer than its limit");
+        });
+        in_pieces(text, size, [&](std::string_view piece) {
+            if (failed) return;
+            const auto room = splitter.prepare();
+            require(room.size >= piece.size(), "there is room for a piece");
+            std::copy(piece.begin(), piece.end(), room.data);
+            splitter.commit(piece.size());
+            for (;;) {
+                auto message = splitter.next();
+                failed = failed || !message;
+                if (!message || !*message) break;
+                messages.push_back(json::serialize(**message));
+                const auto rpc = detail::classify(**message);
+                using Kind = detail::RpcMessage::Kind;
+                if (rpc.kind == Kind::request) require(rpc.id != nullptr, "a request has an id");
+                if (rpc.kind == Kind::result)
+                    require(rpc.id != nullptr && rpc.body != nullptr, "a result has an id");
+                if (rpc.kind == Kind::error)
+                    require(rpc.body->is_object(), "an error is an object");
+                if (rpc.kind == Kind::malformed)
+                    require(*rpc.problem != '\0', "what is malformed is said");
+                detail::text_size(**message);
+            }
+        });
+        return messages;
+    };
+    // A piece must fit into what prepare() gives.
+    input = input.substr(0, std::size_t{32} << 10);
+    const auto size = take_size(input);
+    bool whole_failed = false, cut_failed = false;
+    const auto whole = parse(input, 0, whole_failed), cut = parse(input, size, cut_failed);
+    if (!cut_failed)
+        require(!whole_failed && whole == cut, "cuts do not change what messages there are");
+    const auto text = detail::excerpt(input, 100);
+    require(text.size() <= 105, "an excerpt is short");
+    require(detail::excerpt(text, 105) == text, "and needs no more cleaning");
+}
+
+inline void http(std::string_view input) {
+    constexpr std::size_t max_header = 1024;
+    struct Result {
+        unsigned code = 0;
+        HttpHeaders headers;
+        std::string body;
+        bool done = false, failed = false;
+    };
+    const auto parse = [](std::string_view text, std::size_t size) {
+        Result result;
+        detail::HttpResponseParser parser(max_header, false);
+        std::string waiting;
+        in_pieces(text, size, [&](std::string_view piece) {
+            if (result.failed || parser.is_done()) return;
+            waiting += piece;
+            boost::system::error_code error;
+            parser.take(waiting, error);
+            result.failed = error.failed();
+            require(waiting.size() <= text.size(), "nothing is made up");
+        });
+        if (!result.failed && !parser.is_done() && parser.is_header_done() && parser.need_eof()) {
+            boost::system::error_code error;
+            parser.put_eof(error);
+            result.failed = error.failed();
+        }
+        result.code = parser.code;
+        result.headers = parser.headers;
+        result.body = parser.body;
+        result.done = parser.is_done();
+        if (!result.failed && parser.is_header_done())
+            require(result.code >= 100 && result.code <= 999, "a status has three digits");
+        return result;
+    };
+    const auto size = take_size(input);
+    const auto whole = parse(input, 0), cut = parse(input, size);
+    if (whole.done && !whole.failed && !cut.failed)
+        require(cut.done && whole.code == cut.code && whole.headers == cut.headers &&
+                    whole.body == cut.body,
+                "cuts do not change what a response says");
+
+    // The first line as an address.
+    const auto line = input.substr(0, input.find('\n'));
+    const auto address = [](std::string_view text) -> std::optional<HttpUrl> {
+        try {
+            return HttpUrl::parse(text);
+        } catch (const Error& error) {
+            require(error.code() == errc::bad_argument, "a bad address is a bad argument");
+            return std::nullopt;
+        }
+    };
+    if (const auto url = address(line)) {
+        const auto again = address(url->text());
+        require(again && again->text() == url->text(), "an address has one spelling");
+        for (const char c : url->text())
+            require(static_cast<unsigned char>(c) > 0x20 && c != 0x7F,
+                    "an address may stand in a head");
+        try {
+            require(url->resolve(input).path.starts_with('/'), "what it leads to is an address");
+        } catch (const Error& error) {
+            require(error.code() == errc::bad_argument, "a bad reference is a bad argument");
+        }
+    }
+    detail::bypasses_proxy(line, "198.51.100.7", 80);
+    detail::bypasses_proxy(line, "2001:db8::7", 443);
+    detail::bypasses_proxy(line, "host.test", 80);
+}
+
+struct Target {
+    const char* name;  // also that of its folder of seeds
+    void (*run)(std::string_view);
+};
+inline constexpr Target targets[] = {{"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc}};
+
+}  // namespace ipybox::fuzz
