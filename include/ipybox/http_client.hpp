@@ -1,5 +1,7 @@
 #pragma once
 // HTTP/1.1 and TLS as a client, with connections kept alive; and connected streams for WebSockets.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
@@ -214,7 +216,10 @@ public:
 
 private:
     void on_request_impl(boost::beast::http::verb, Text, Text, int, Code&) {}
-    void on_response_impl(int status, Text, int, Code&) { code = static_cast<unsigned>(status); }
+    void on_response_impl(int status, Text, int, Code& error) {
+        code = static_cast<unsigned>(status);
+        if (status < 100) error = boost::beast::http::error::bad_status;
+    }
     void on_field_impl(boost::beast::http::field, Text name, Text value, Code&) {
         if (!is_header_done()) headers.emplace_back(name, value);
     }
@@ -772,6 +777,12 @@ inline awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool tunnel
     boost::system::error_code ignored;
     connection->stream.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     connection->stream.socket().set_option(asio::socket_base::keep_alive(true), ignored);
+    // A peer that is gone without a word is noticed within two minutes, also on a silent stream.
+    constexpr std::array<std::pair<int, int>, 3> probes{
+        {{TCP_KEEPIDLE, 60}, {TCP_KEEPINTVL, 20}, {TCP_KEEPCNT, 3}}};
+    for (const auto& [option, value] : probes)
+        ::setsockopt(connection->stream.socket().native_handle(), IPPROTO_TCP, option, &value,
+                     sizeof value);
     if (proxy && (url.tls || tunnel)) co_await open_tunnel(state, connection, url, *proxy);
     if (url.tls) co_await start_tls(state, connection, url);
     connected = std::move(connection);

@@ -649,7 +649,6 @@ BOOST_AUTO_TEST_CASE(redirects_and_secrets_stay_at_home) {
 }
 
 BOOST_AUTO_TEST_CASE(a_wrong_address_is_explained) {
-    McpClientOptions options;
     const auto why = [&](const std::string& where) {
         return failure([&] { connect(where); }).detail();
     };

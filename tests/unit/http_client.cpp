@@ -248,8 +248,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_http_is_refused) {
     const std::string head = "HTTP/1.1 200 OK\r\n";
     for (const std::string& text : std::vector<std::string>{
              std::string("SSH-2.0-OpenSSH\r\n"), std::string("<html>\r\n\r\n"),
-             std::string(4096, '\0'), head + "Content-Length: 5\r\n\r\nabc",
-             head + "Content-Length: -1\r\n\r\n",
+             std::string(4096, '\0'), std::string("HTTP/1.1 099 X\r\nContent-Length: 0\r\n\r\n"),
+             head + "Content-Length: 5\r\n\r\nabc", head + "Content-Length: -1\r\n\r\n",
              head + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
              head + "Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
              head + "Transfer-Encoding: chunked\r\n\r\nzz\r\nabc",
