@@ -354,6 +354,9 @@ public:
     // The workspace as an absolute path without links.
     const std::filesystem::path& workspace() const noexcept { return session_->workspace; }
 
+    // What the kernel's backend calls it; empty without a kernel, and where kernels have no names.
+    std::string kernel_id() const { return session_->kernel ? session_->kernel->id() : std::string(); }
+
 private:
     using Status = CodeExecutionResult::Status;
     static constexpr std::size_t queue_limit = 4u << 20;  // bytes of chunks before the kernel waits

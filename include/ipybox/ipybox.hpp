@@ -7,6 +7,7 @@
 #include <ipybox/code_executor.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/kernel_client.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/mcp_client.hpp>
 #include <ipybox/network_proxy.hpp>

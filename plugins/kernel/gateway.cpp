@@ -796,6 +796,7 @@ awaitable<void> watch_kernel(LinkPtr link) {
 
 awaitable<void> watch_process(LinkPtr link, std::shared_ptr<SandboxedProcess> process) {
     co_await process->wait(never);
+    process.reset();  // with the last reference, what the sandbox made goes
     link->exited = true;
     if (!link->closed && link->linked) link->end_dead("its gateway ended");
     link->changed.notify();
@@ -960,6 +961,11 @@ public:
             content["op"] = "bye";
             link->tell(std::move(content));
             co_await delete_kernel(link->server, path_of(*link));
+        }
+        if (link->process) {
+            link->process->kill_tree();
+            const auto deadline = Clock::now() + 5s;
+            while (!link->closed && !link->exited && Clock::now() < deadline) co_await link->changed.wait(deadline);
         }
         link->close();
     }

@@ -13,7 +13,11 @@ import threading
 from typing import Any
 
 import zmq
-from jupyter_client.jsonutil import json_default
+
+try:
+    from jupyter_client.jsonutil import json_default
+except ImportError:  # before jupyter_client 7
+    from jupyter_client.jsonutil import date_default as json_default
 
 from .output import adopt
 
