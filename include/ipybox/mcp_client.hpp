@@ -815,10 +815,11 @@ inline awaitable<json::object> McpClient::exchange(StatePtr state, std::string m
     const bool may_ask =
         method == "tools/call" || method == "prompts/get" || method == "resources/read";
     const bool modern = state->era == McpEra::modern;
+    const bool keep = may_ask && (modern || state->options.on_request);
     Duration pause = std::chrono::milliseconds(100);
     for (int round = 0;; ++round) {
         json::object sent;
-        if (may_ask) {
+        if (keep) {
             sent = params;
         } else {
             sent = std::move(params);
@@ -1218,6 +1219,12 @@ inline awaitable<void> McpClient::read(StatePtr state) {
 
 inline void McpClient::dispatch(const StatePtr& state, json::object message) {
     using Kind = detail::RpcMessage::Kind;
+    // Some servers write out the one of the two that they do not use.
+    for (const auto& [used, unused] :
+         {std::pair("result", "error"), std::pair("error", "result")}) {
+        const json::value* empty = message.if_contains(unused);
+        if (empty != nullptr && empty->is_null() && message.contains(used)) message.erase(unused);
+    }
     const auto rpc = detail::classify(message);
     if (rpc.kind == Kind::notification || rpc.kind == Kind::request) {
         json::object params;

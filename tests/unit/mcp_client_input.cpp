@@ -268,6 +268,21 @@ BOOST_AUTO_TEST_CASE(a_server_that_refuses_a_version_gets_one_it_knows) {
     BOOST_TEST(peer->count("initialize") == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(members_that_are_written_out_as_null_are_none) {
+    peer->on_message = [&](Wire& wire, const json::object& message) {
+        legacy(wire, message);
+        if (!is(message, "tools/call")) return;
+        auto answer = object(R"({"jsonrpc":"2.0","result":{"content":[]},"error":null})");
+        if (calls++ > 0)
+            answer = object(R"({"jsonrpc":"2.0","result":null,"error":{"code":1,"message":"no"}})");
+        answer["id"] = message.at("id");
+        wire.say(answer);
+    };
+    connect();
+    BOOST_TEST(call("t").content.empty());
+    BOOST_TEST(contains(failure([&] { call("t"); }).detail(), "failed: no"));
+}
+
 // ---- lists ----
 
 BOOST_AUTO_TEST_CASE(changes_of_tools_are_told_once_and_known_at_once) {
