@@ -26,6 +26,7 @@
 
 #include "apigen.hpp"
 #include "approval.hpp"
+#include "mcp_round_trip.hpp"
 #include "tool_calls.hpp"
 #include "workspace.hpp"
 
@@ -560,11 +561,15 @@ int main(int argc, char** argv) {
         ::getloadavg(load, 3);
         std::printf("%s %s, %u cores, load %.2f %.2f %.2f\n", system.sysname, system.release,
                     std::thread::hardware_concurrency(), load[0], load[1], load[2]);
-        const bool of_kernels = options.only == "start" || options.only == "execute" || options.only == "prints";
-        if (options.only.empty() || of_kernels) kernels(options);
-        if (options.only.empty() || options.only == "gateway") gateways(options);
-        if (options.only.empty() || options.only == "tools") measure_tool_calls(options.tool_calls);
-        if (options.only.empty() || options.only == "approval") measure_approval(options.tool_calls);
+        const auto& only = options.only;
+        const bool of_kernels = only == "start" || only == "execute" || only == "prints";
+        if (only.empty() || of_kernels) kernels(options);
+        if (only.empty() || only == "gateway") gateways(options);
+        if (only.empty() || only == "tools") {
+            measure_mcp_round_trips(options.tool_calls);
+            measure_tool_calls(options.tool_calls);
+        }
+        if (only.empty() || only == "approval") measure_approval(options.tool_calls);
         if (options.only.empty() || options.only == "apigen") measure_apigen(options.apigen_rounds);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "bench: %s\n", error.what());
