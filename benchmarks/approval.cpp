@@ -13,7 +13,7 @@ namespace {
 using namespace ipybox;
 
 // Twelve rules such as people write; the call is decided by the last.
-constexpr std::string_view policy_text = R"({"first_match": [{"rules": [
+constexpr std::string_view policy_text = R"json({"first_match": [{"rules": [
     {"when": {"tool": ["*delete*", "*remove*"]}, "then": "deny"},
     {"when": {"origin": "shell*"}, "then": "deny"},
     {"when": {"server": "web", "arguments": {"/url": {"url_host": ["*.wikipedia.org", "docs.python.org"]}}}, "then": "allow"},
@@ -26,7 +26,7 @@ constexpr std::string_view policy_text = R"({"first_match": [{"rules": [
     {"when": {"schema": {"required": ["path", "force"], "properties": {"force": {"const": true}}}}, "then": "deny"},
     {"when": {"session": "guest-*"}, "then": "deny"},
     {"when": {"server": "files", "tool": "write_file", "arguments": {"/path": {"under": "/home/me/project"}}},
-     "budget": {"calls": 100000, "per": "1h"}, "then": "allow"}]}, "deny"]})";
+     "budget": {"calls": 100000, "per": "1h"}, "then": "allow"}]}, "deny"]})json";
 
 awaitable<void> measure(ApprovalPolicy& policy, int rounds, std::vector<double>& samples) {
     ToolCall call;
