@@ -154,7 +154,7 @@ private:
                 settings.inside_workspace |= option == "in-workspace";
             }
             options.audit = std::make_shared<AuditLog>(flags_.audit, settings, options.logger);
-            protect(options.write_protected, flags_.audit);
+            if (settings.inside_workspace) protect(options.write_protected, flags_.audit);
         }
         ConsoleOptions at_console;
         at_console.before_question = [this] { fresh_line(); };

@@ -128,6 +128,12 @@ inline websocket::stream_base::timeout websocket_timeouts() {
 // {server_name, tool_name, tool_args}, "id"}, answered by {"jsonrpc": "2.0", "result": true or
 // false, "id"}, to which a "reason" may be added. When another answered, or the call was withdrawn,
 // approvers are told by {"method": "settled", "params": {"id"}}. Owned and used on one thread.
+//
+//     ApprovalChannelOptions options;
+//     options.approval_required = true;
+//     ApprovalChannel channel(executor, options);
+//     std::cerr << channel.listen() << " " << channel.token() << '\n';
+//     const Decision decision = co_await channel.ask(call);
 class ApprovalChannel {
     struct State;
 
@@ -409,6 +415,15 @@ struct ApprovalClientOptions {
 };
 
 // The side that answers. Owned and used on one thread.
+//
+//     ApprovalClientOptions options;
+//     options.token = token;
+//     ApprovalClient client(executor, [](ApprovalClient::Request request) -> awaitable<void> {
+//         if (request.tool_name() == "read_file") request.accept();
+//         else request.reject("only reading");
+//         co_return;
+//     }, options);
+//     co_await client.connect();
 class ApprovalClient {
     struct State;
 

@@ -1,11 +1,14 @@
 #pragma once
 // Asks the person at the terminal: once, for this session, always, no, no with a reason.
 #include <fcntl.h>
+#include <poll.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/json/serialize.hpp>
+#include <cerrno>
 #include <functional>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -47,15 +50,19 @@ private:
             if (::isatty(fd) == 1) terminal.assign(fd);
             else ::close(fd);
         }
-        // Short texts, so that a person sees them at once; a terminal that takes none is gone.
-        void say(std::string_view text) const {
+        // A few thousand characters at most; a terminal that takes none for a second is gone.
+        void say(std::string_view text) {
+            const int fd = terminal.native_handle();
             while (!text.empty()) {
-                const auto size = ::write(terminal_handle(), text.data(), text.size());
-                if (size <= 0 && errno != EINTR) return;
-                if (size > 0) text.remove_prefix(static_cast<std::size_t>(size));
+                const auto size = ::write(fd, text.data(), text.size());
+                if (size > 0) {
+                    text.remove_prefix(static_cast<std::size_t>(size));
+                    continue;
+                }
+                pollfd ready{fd, POLLOUT, 0};
+                if (errno != EINTR && (errno != EAGAIN || ::poll(&ready, 1, 1000) != 1)) return;
             }
         }
-        int terminal_handle() const { return const_cast<asio::posix::stream_descriptor&>(terminal).native_handle(); }
 
         ConsoleOptions options;
         asio::posix::stream_descriptor terminal;
@@ -98,7 +105,10 @@ private:
         if (remembered(*state, call)) co_return said(Verdict::allow, "this session");
         if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
         if (state->options.before_question) state->options.before_question();
-        const std::string what = detail::call_text(call.server, call.tool, call.arguments);
+        constexpr std::size_t shown = 4000;
+        std::string what = detail::call_text(call.server, call.tool, call.arguments, shown);
+        if (what.size() > shown)
+            what += " [cut; the arguments have " + std::to_string(json::serialize(call.arguments).size()) + " bytes]";
         const std::string scope = scope_of(call);
         question.open = true;
         for (int attempt = 0; attempt < 20; ++attempt) {

@@ -150,6 +150,17 @@ BOOST_AUTO_TEST_CASE(a_question_nobody_answers_is_taken_back_and_the_next_is_put
     BOOST_TEST((decisions[1].verdict == Verdict::allow));
 }
 
+BOOST_AUTO_TEST_CASE(a_question_too_long_to_show_says_so) {
+    const auto policy = make(terminal);
+    ask(*policy, std::string(20'000, 'x'));
+    wait_for(prompt);
+    BOOST_TEST(seen.size() < 6000u);
+    BOOST_TEST(seen.find("[cut; the arguments have 20011 bytes]") != std::string::npos, seen);
+    type("n");
+    until(1);
+    BOOST_TEST((decisions[0].verdict == Verdict::deny));
+}
+
 BOOST_AUTO_TEST_CASE(no_terminal_denies) {
     for (const std::string& path : {std::string("/nonexistent"), std::string("/dev/null")}) {
         const auto policy = make(path);
