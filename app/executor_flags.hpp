@@ -15,6 +15,8 @@ struct ExecutorFlags {
     std::string sandbox = "bubblewrap";
     std::string sandbox_config;
     std::string sandbox_user;
+    std::string sandbox_options;
+    std::string kernel_options;
     std::string kernel = "zmq";
     std::string python;
     std::string config;
@@ -30,7 +32,12 @@ struct ExecutorFlags {
 inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_option("--sandbox-user", flags.sandbox_user, "When started by root: the uid the kernel runs as")
         ->type_name("UID")->check(CLI::Range(1, 2147483647));
+    command.add_option("--sandbox-options", flags.sandbox_options, "The sandbox plugin's own configuration; `ipybox plugins` shows its schema")
+        ->type_name("JSON");
     command.add_option("--kernel", flags.kernel, "Kernel backend plugin")->type_name("NAME")->capture_default_str();
+    command.add_option("--kernel-options", flags.kernel_options,
+                       "The kernel plugin's own configuration, such as {\"url\": …, \"token\": …} of gateway")
+        ->type_name("JSON");
     command.add_option("--python", flags.python, "Interpreter with ipykernel and pydantic")->type_name("PATH");
     command.add_option("--config", flags.config, "File with an mcpServers block; its servers become mcptools.NAME")->type_name("FILE");
     command.add_option("--images-dir", flags.images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
@@ -56,6 +63,14 @@ inline void protect(std::vector<std::filesystem::path>& list, const std::filesys
     list.push_back(fs::weakly_canonical(absolute));
 }
 
+// What `flag` says in JSON; empty when it is not given.
+inline json::object plugin_options(const std::string& text, const std::string& flag) {
+    if (text.empty()) return {};
+    auto value = parse_json(text, flag);
+    if (!value.is_object()) throw Error(errc::bad_config, flag + ": must be a JSON object");
+    return std::move(value.get_object());
+}
+
 // Options for an executor in the current directory's terms. Throws Error: bad_argument, bad_config.
 inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     CodeExecutorOptions options;
@@ -68,6 +83,8 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
         if (!settings.is_object()) throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
         options.sandbox_config = settings.get_object();
     }
+    options.sandbox_options = plugin_options(flags.sandbox_options, "--sandbox-options");
+    options.kernel_options = plugin_options(flags.kernel_options, "--kernel-options");
     if (!flags.sandbox_user.empty()) options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
     options.kernel = flags.kernel;
     options.python = flags.python;

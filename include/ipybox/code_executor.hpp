@@ -551,8 +551,8 @@ private:
             for (const char* name : {".env", ".venv", ".claude", "sandbox-config.json"}) kept.push_back(workspace / name);
             detail::protect_mandatory(kept, workspace, 3, true, false);
             kept.insert(kept.end(), options.write_protected.begin(), options.write_protected.end());
-            // The rules a person made "always": below the workspace when that is their home.
-            if (const auto own = detail::config_directory(); is_below(own, workspace)) kept.push_back(own);
+            // Tokens of MCP servers, where the view is wide enough to show them.
+            if (const auto own = detail::data_directory(); !own.empty()) policy.hidden.push_back(own.string());
         }
 
         SandboxPolicy apply_sandbox_config(SandboxPolicy policy) const {
@@ -562,10 +562,19 @@ private:
                                       home ? std::filesystem::path(home) : std::filesystem::path("/"));
         }
 
+        // The rules a person made "always", if the code may write where they are kept.
+        static void guard_rules(SandboxPolicy& policy) {
+            const auto own = detail::config_directory();
+            const auto holds = [&own](const auto& place) { return is_below(own, place); };
+            if (std::any_of(policy.writable.begin(), policy.writable.end(), holds))
+                policy.write_protected.push_back(own);
+        }
+
         bool is_guarded(const std::filesystem::path& relative, bool to_write) const {
             SandboxPolicy policy = base_policy();
             guard_files(policy);
             policy = apply_sandbox_config(std::move(policy));
+            guard_rules(policy);
             for (auto path = workspace / relative; path != workspace && path.has_relative_path(); path = path.parent_path()) {
                 for (const auto& pattern : policy.hidden)  // "*" includes "/" here: rather too much than too little
                     if (::fnmatch(pattern.c_str(), path.c_str(), 0) == 0) return true;
@@ -602,6 +611,7 @@ private:
             if (able.scratch_inodes && !limits.scratch_inodes) limits.scratch_inodes = 1 << 18;
             spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
             spec.policy = apply_sandbox_config(std::move(spec.policy));
+            if (able.filesystem) guard_rules(spec.policy);
             auto& network = spec.policy.network;
             if (!options.allowed_hosts.empty()) {
                 if (!able.network_allow_list)

@@ -136,14 +136,17 @@ private:
 };
 
 namespace detail {
-// Where this person's settings for ipybox are, existing or not; empty when nobody says.
-inline std::filesystem::path config_directory() {
-    const char* own = std::getenv("XDG_CONFIG_HOME");
-    if (own != nullptr && *own == '/') return std::filesystem::path(own) / "ipybox";
+// ipybox's directory below `variable`, else below `usual` of HOME; empty when neither is set.
+inline std::filesystem::path own_directory(const char* variable, const char* usual) {
+    const char* place = std::getenv(variable);
+    if (place != nullptr && *place == '/') return std::filesystem::path(place) / "ipybox";
     const char* home = std::getenv("HOME");
     if (home == nullptr || *home != '/') return {};
-    return std::filesystem::path(home) / ".config" / "ipybox";
+    return std::filesystem::path(home) / usual / "ipybox";
 }
+// Where this person's settings are, and what ipybox keeps for them; existing or not.
+inline std::filesystem::path config_directory() { return own_directory("XDG_CONFIG_HOME", ".config"); }
+inline std::filesystem::path data_directory() { return own_directory("XDG_DATA_HOME", ".local/share"); }
 
 inline std::string substitute_text(std::string_view text, const VariableSource& source,
                                    const std::string& where, Secrets& secrets) {

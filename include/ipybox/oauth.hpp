@@ -37,14 +37,8 @@ namespace ipybox {
 // $XDG_DATA_HOME/ipybox/tokens.json, or the same below ~/.local/share. Empty, which keeps tokens
 // in memory, when neither variable is an absolute path.
 inline std::filesystem::path default_token_store() {
-    const auto below = [](const char* variable, const char* rest) -> std::filesystem::path {
-        const char* value = std::getenv(variable);
-        if (value == nullptr || *value != '/') return {};
-        return std::filesystem::path(value) / rest;
-    };
-    auto path = below("XDG_DATA_HOME", "ipybox/tokens.json");
-    if (path.empty()) path = below("HOME", ".local/share/ipybox/tokens.json");
-    return path;
+    const auto directory = detail::data_directory();
+    return directory.empty() ? directory : directory / "tokens.json";
 }
 
 // For which server, and who there is to ask.

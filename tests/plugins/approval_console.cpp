@@ -8,6 +8,8 @@
 
 #include "test_support.hpp"
 
+namespace plugin_approval_console_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 
@@ -172,3 +174,5 @@ BOOST_AUTO_TEST_CASE(no_terminal_denies) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_approval_console_tests

@@ -12,6 +12,8 @@
 #include "jupyter_server.hpp"
 #include "test_support.hpp"
 
+namespace plugin_kernel_gateway_tests {
+
 using namespace ipybox;
 using namespace ipybox::test;
 using namespace std::chrono_literals;
@@ -595,3 +597,5 @@ print(os.environ["TOOLS"].startswith("/tmp/ipybox-test"), os.stat(os.path.dirnam
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_kernel_gateway_tests

@@ -8,6 +8,8 @@
 
 #include "http_fixture.hpp"
 
+namespace plugin_transport_sse_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 using detail::sse_event;
@@ -169,3 +171,5 @@ BOOST_AUTO_TEST_CASE(the_end_of_the_stream_ends_every_call) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_transport_sse_tests

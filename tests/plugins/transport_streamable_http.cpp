@@ -12,6 +12,8 @@
 
 #include "http_fixture.hpp"
 
+namespace plugin_transport_streamable_http_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 using detail::sse_event;
@@ -769,3 +771,5 @@ BOOST_AUTO_TEST_CASE(closing_and_destroying_end_what_is_in_flight) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_transport_streamable_http_tests

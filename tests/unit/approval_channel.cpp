@@ -7,6 +7,8 @@
 
 #include "test_support.hpp"
 
+namespace approval_channel_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 
@@ -292,3 +294,5 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_channel_and_of_a_client_leave_nothing_behind) 
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace approval_channel_tests

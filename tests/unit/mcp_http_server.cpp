@@ -19,6 +19,8 @@
 
 #include "test_support.hpp"
 
+namespace mcp_http_server_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 
@@ -716,3 +718,5 @@ BOOST_AUTO_TEST_CASE(many_calls_of_many_sessions_are_neither_lost_nor_mixed_up) 
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace mcp_http_server_tests

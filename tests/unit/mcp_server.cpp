@@ -12,6 +12,8 @@
 
 #include "test_support.hpp"
 
+namespace mcp_server_tests {
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 
@@ -630,3 +632,5 @@ BOOST_AUTO_TEST_CASE(mistakes_of_the_embedder_are_told) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace mcp_server_tests

@@ -14,6 +14,8 @@
 #include "../fuzz/targets.hpp"
 #include "test_support.hpp"
 
+namespace protocol_fuzz_tests {
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -136,3 +138,5 @@ BOOST_AUTO_TEST_CASE(parsers_keep_their_promises) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace protocol_fuzz_tests

@@ -5,6 +5,8 @@
 
 #include "test_support.hpp"
 
+namespace remembered_rules_tests {
+
 using namespace ipybox;
 
 namespace {
@@ -93,3 +95,5 @@ BOOST_AUTO_TEST_CASE(a_file_of_others_or_with_a_mistake_allows_nothing) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace remembered_rules_tests
