@@ -138,7 +138,8 @@ public:
     awaitable<json::object> sample(json::object params, std::string key = "") const;
     // The client's roots: {"uri", "name"}.
     awaitable<json::array> roots(std::string key = "") const;
-    // Several questions at once: {key: {"method", "params"}}; returns {key: result}.
+    // Several questions at once: {key: {"method", "params"}}; returns {key: result}. Coroutines of
+    // one handler may also ask side by side, each under keys of its own.
     // All of these throw McpError when the client lacks the capability, Error when it refuses
     // (mcp_error), does not answer within options.input_timeout (timed_out) or answers nonsense.
     awaitable<json::object> ask(json::object questions) const;
@@ -341,14 +342,18 @@ struct McpCall {
     json::object meta, client_info, client_capabilities;
     std::optional<int> log_severity;
     OutletPtr outlet;  // null while the client is gone for an answer
-    // Questions to the client.
+    // Questions to the client, by key: those of every ask() that waits, and the answers.
     json::object asked, given;
     Event answered;
-    std::optional<Error> refusal;
+    std::map<std::string, Error, std::less<>> refusals;
     std::string request_state;
     std::string key;           // in session->calls
     std::size_t keys = 0;      // made for questions
-    std::size_t repeated = 0;  // how often one was asked again
+    std::size_t repeated = 0;  // answers in a row of which none fits
+    // What the client gets when it comes back after the handler has finished, and until when.
+    json::object late_result;
+    std::optional<McpError> late_failure;
+    std::optional<asio::steady_timer> expiry;
 };
 
 struct McpSubscription {
@@ -438,7 +443,8 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     void adopt(const McpCallPtr& call, const OutletPtr& outlet, json::value id,
                const json::object& params);
     static awaitable<void> run(McpCallPtr call, awaitable<json::object> work);
-    void finish(McpCall& call, json::object result, const McpError* error);
+    void finish(const McpCallPtr& call, json::object result, const McpError* error);
+    static void reply(McpCall& call, json::object result, const McpError* error);
     void cancel(const McpCallPtr& call);
     static awaitable<json::object> call_tool(McpCallPtr call, std::shared_ptr<Tool> tool,
                                              json::object arguments);
@@ -967,8 +973,8 @@ inline void McpEngine::replied(const SessionPtr& session, const RpcMessage& rpc)
     } else {
         const auto* error = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
         const auto text = error != nullptr ? string_of(*error, "message") : std::string_view();
-        question.call->refusal =
-            Error(errc::mcp_error, "the client refused: " + excerpt(text, 1000));
+        Error refusal(errc::mcp_error, "the client refused: " + excerpt(text, 1000));
+        question.call->refusals.insert_or_assign(question.key, std::move(refusal));
     }
     question.call->answered.notify();
 }
@@ -1242,21 +1248,37 @@ inline awaitable<void> McpEngine::run(McpCallPtr call, awaitable<json::object> w
     } catch (const std::exception& error) {
         failure.emplace(rpc_internal_error, error.what());
     }
-    call->engine->finish(*call, std::move(result), failure ? &*failure : nullptr);
+    call->engine->finish(call, std::move(result), failure ? &*failure : nullptr);
 }
 
-inline void McpEngine::finish(McpCall& call, json::object result, const McpError* error) {
-    call.finished = true;
+inline void McpEngine::finish(const McpCallPtr& call, json::object result, const McpError* error) {
+    call->finished = true;
     --calls;
-    --call.session->busy;
-    call.session->last_used = Clock::now();
-    call.session->calls.erase(call.key);
+    --call->session->busy;
+    call->session->last_used = Clock::now();
+    call->session->calls.erase(call->key);
+    if (call->cancelled) {
+        if (call->outlet) call->outlet->abandon();
+        call->outlet.reset();
+        return;
+    }
+    if (call->outlet) {
+        reply(*call, std::move(result), error);
+    } else if (!call->request_state.empty()) {
+        call->late_result = std::move(result);
+        if (error != nullptr) call->late_failure = *error;
+        call->expiry.emplace(executor, deadline_after(options.input_timeout));
+        call->expiry->async_wait(
+            [weak = std::weak_ptr<McpCall>(call)](boost::system::error_code ended) {
+                if (const auto late = weak.lock(); late && !ended) unpark(late);
+            });
+    }
+}
+
+inline void McpEngine::reply(McpCall& call, json::object result, const McpError* error) {
     const auto outlet = std::move(call.outlet);
     call.outlet.reset();
-    if (!outlet) return;
-    if (call.cancelled) {
-        outlet->abandon();
-    } else if (error != nullptr) {
+    if (error != nullptr) {
         respond_error(outlet, std::move(call.id), *error, call.modern);
     } else {
         if (call.modern) result.emplace("resultType", "complete");
@@ -1448,40 +1470,45 @@ inline bool McpEngine::fits(const json::object& question, const json::value* ans
 
 inline awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object questions) {
     if (call->cancelled) throw Error(errc::cancelled, "the request was cancelled");
-    for (const auto& question : questions) check_question(*call, question.value());
-    const bool suspends = call->method != "completion/complete";
-    if (call->modern && !suspends)
+    if (questions.empty()) throw Error(errc::bad_argument, "there is nothing to ask");
+    if (call->modern && call->method == "completion/complete")
         throw Error(errc::bad_argument, "completions cannot ask the client");
-    if (!call->asked.empty())
-        throw Error(errc::busy, "a request asks its client one thing at a time; use ask()");
-    call->refusal.reset();
-    call->repeated = 0;
-    call->asked = std::move(questions);
+    for (const auto& question : questions) {
+        check_question(*call, question.value());
+        if (call->asked.contains(question.key()))
+            throw Error(errc::busy,
+                        "\"" + std::string(question.key()) + "\" is being asked already");
+    }
+    if (call->asked.empty()) call->repeated = 0;
     struct Done {
         McpCallPtr call;
+        const json::object& questions;
         std::vector<std::int64_t> ids;
         ~Done() {
             for (const auto id : ids) call->session->questions.erase(id);
-            unpark(call);
-            call->asked.clear();
+            for (const auto& question : questions) {
+                call->asked.erase(question.key());
+                call->refusals.erase(std::string(question.key()));
+            }
         }
     };
-    Done done{call, {}};
-    const auto missing = [&call] {
-        for (const auto& question : call->asked)
+    Done done{call, questions, {}};
+    for (const auto& question : questions) call->asked.emplace(question.key(), question.value());
+    const auto missing = [&call, &questions] {
+        for (const auto& question : questions)
             if (!call->given.contains(question.key())) return true;
         return false;
     };
     if (call->modern) {
-        for (const auto& question : call->asked) {
+        for (const auto& question : questions) {
             const auto found = call->given.find(question.key());
             if (found != call->given.end() && !fits(question.value().get_object(), &found->value()))
                 call->given.erase(found);
         }
-        if (missing()) park(call);
+        // A client that is away already learns of it when it comes back.
+        if (missing() && call->outlet) park(call);
     } else {
-        if (!call->outlet) throw Error(errc::cancelled, "the client is gone");
-        for (const auto& question : call->asked) {
+        for (const auto& question : questions) {
             call->given.erase(question.key());
             const auto id = ++call->session->last_question;
             call->session->questions[id] = {call, question.key()};
@@ -1493,15 +1520,18 @@ inline awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object ques
         }
     }
     const auto deadline = deadline_after(call->engine->options.input_timeout);
-    while (missing() && !call->refusal) {
+    while (missing()) {
+        for (const auto& question : questions) {
+            const auto refused = call->refusals.find(std::string_view(question.key()));
+            if (refused != call->refusals.end()) throw Error(refused->second);
+        }
+        if (Clock::now() >= deadline)
+            throw Error(errc::timed_out, "the client did not answer in time");
         co_await call->answered.wait(deadline);
         if (call->cancelled) throw Error(errc::cancelled, "the request was cancelled");
-        if (Clock::now() >= deadline && missing() && !call->refusal)
-            throw Error(errc::timed_out, "the client did not answer in time");
     }
-    if (call->refusal) throw Error(*call->refusal);
     json::object answers;
-    for (const auto& question : call->asked) {
+    for (const auto& question : questions) {
         auto& answer = call->given[question.key()];
         if (!fits(question.value().get_object(), &answer))
             throw Error(errc::mcp_protocol, "the client's answer to \"" +
@@ -1516,7 +1546,6 @@ inline awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object ques
 // Answers the request that the call serves with what is still asked; the handler waits on.
 inline void McpEngine::park(const McpCallPtr& call) {
     auto& engine = *call->engine;
-    if (!call->outlet) throw Error(errc::cancelled, "the client is gone");
     if (engine.parked.size() >= max_parked)
         throw Error(errc::busy, "too many requests wait for their clients");
     json::object wanted, result;
@@ -1537,8 +1566,10 @@ inline void McpEngine::park(const McpCallPtr& call) {
 
 inline void McpEngine::unpark(const McpCallPtr& call) {
     if (call->request_state.empty()) return;
-    call->engine->parked.erase(call->request_state);
-    call->request_state.clear();
+    const auto held = call;  // the map may be the last to hold it
+    held->engine->parked.erase(held->request_state);
+    held->request_state.clear();
+    held->expiry.reset();
 }
 
 inline McpCallPtr McpEngine::resume(const SessionPtr& session, const OutletPtr& outlet,
@@ -1557,22 +1588,31 @@ inline McpCallPtr McpEngine::resume(const SessionPtr& session, const OutletPtr& 
     unpark(call);
     session->calls.erase(call->key);
     adopt(call, outlet, std::move(id), params);
+    if (call->finished) {
+        reply(*call, std::move(call->late_result),
+              call->late_failure ? &*call->late_failure : nullptr);
+        return nullptr;
+    }
     session->calls[call->key] = call;
-    bool missing = false;
+    bool missing = false, useful = false;
     for (const auto& question : call->asked) {
         const auto* given =
             responses != nullptr ? responses->get_object().if_contains(question.key()) : nullptr;
-        if (fits(question.value().get_object(), given)) call->given[question.key()] = *given;
+        if (!call->given.contains(question.key()) && fits(question.value().get_object(), given)) {
+            call->given[question.key()] = *given;
+            useful = true;
+        }
         missing |= !call->given.contains(question.key());
     }
-    if (missing && ++call->repeated < max_repeated) {
+    call->repeated = useful ? 0 : call->repeated + 1;
+    if (missing && call->repeated >= max_repeated) {
+        const Error refusal(errc::mcp_protocol, "the client's answers do not fit the questions");
+        for (const auto& question : call->asked)
+            call->refusals.insert_or_assign(std::string(question.key()), refusal);
+    } else if (missing) {
         park(call);
-    } else {
-        if (missing)
-            call->refusal =
-                Error(errc::mcp_protocol, "the client's answers do not fit the questions");
-        call->answered.notify();
     }
+    call->answered.notify();
     return call;
 }
 

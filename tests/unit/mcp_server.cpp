@@ -1,6 +1,7 @@
 // McpServer on pipes: both eras, questions to the client, cancellation, lists, limits.
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/json/parse.hpp>
@@ -399,6 +400,81 @@ BOOST_AUTO_TEST_CASE(questions_end_with_refusal_expiry_or_too_many_bad_answers) 
     late["params"].as_object()["requestState"] = asked.at("result").at("requestState");
     late["params"].as_object()["inputResponses"] = object(R"({"who": {"action": "decline"}})");
     BOOST_TEST(code_of(hasty.ask(modern(std::move(late), able))) == detail::rpc_invalid_params);
+}
+
+BOOST_AUTO_TEST_CASE(a_client_that_comes_back_late_gets_the_result) {
+    McpServerOptions options;
+    options.input_timeout = 50ms;
+    Pipes pipes(std::move(options));
+    pipes.server->add_tool(
+        {.name = "impatient",
+         .call = [](McpContext context, json::object) -> awaitable<McpToolResult> {
+             auto schema = name_schema();
+             auto asking = [](McpContext one, json::object what) -> awaitable<void> {
+                 co_await one.elicit("Who?", std::move(what));
+             }(context, std::move(schema));
+             auto limit = sleep_until(Clock::now() + 10ms);
+             const bool answered = co_await ends_first(std::move(asking), std::move(limit));
+             co_return answered ? "answered" : "nobody answered";
+         }});
+    const json::object able{{"elicitation", json::object()}};
+    auto retry = call(2, "impatient");
+    const auto asked = pipes.ask(modern(call(1, "impatient"), able));
+    retry["params"].as_object()["requestState"] = asked.at("result").at("requestState");
+    pipes.settle(20ms);
+    BOOST_TEST(text_of(pipes.ask(modern(retry, able))) == "nobody answered");
+    BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == detail::rpc_invalid_params);
+    const auto again = pipes.ask(modern(call(3, "impatient"), able));
+    retry["params"].as_object()["requestState"] = again.at("result").at("requestState");
+    pipes.settle(150ms);
+    BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == detail::rpc_invalid_params);
+}
+
+BOOST_AUTO_TEST_CASE(one_handler_asks_side_by_side) {
+    Pipes pipes;
+    pipes.server->add_tool(
+        {.name = "both", .call = [](McpContext context, json::object) -> awaitable<McpToolResult> {
+             std::string said;
+             const auto executor = co_await asio::this_coro::executor;
+             Event done(executor);
+             for (const std::string key : {"a", "b"}) {
+                 asio::co_spawn(
+                     executor,
+                     [](McpContext one, std::string name) -> awaitable<std::string> {
+                         auto schema = name_schema();
+                         const auto answer =
+                             co_await one.elicit(name + "?", std::move(schema), name);
+                         co_return name + std::string(answer.at("action").as_string()) + " ";
+                     }(context, key),
+                     [&](std::exception_ptr, std::string text) {
+                         said += text;
+                         done.notify();
+                     });
+             }
+             while (std::count(said.begin(), said.end(), ' ') < 2) co_await done.wait();
+             co_return said;
+         }});
+    // Modern: the second question comes when the client is back for the first.
+    const json::object able{{"elicitation", json::object()}};
+    auto retry = call(2, "both");
+    auto asked = pipes.ask(modern(call(1, "both"), able));
+    BOOST_TEST(asked.at("result").at("inputRequests").as_object().size() == 1u);
+    retry["params"].as_object()["requestState"] = asked.at("result").at("requestState");
+    retry["params"].as_object()["inputResponses"] = object(R"({"a": {"action": "decline"}})");
+    asked = pipes.ask(modern(retry, able));
+    BOOST_TEST(asked.at("result").at("inputRequests").as_object().contains("b"));
+    retry["params"].as_object()["requestState"] = asked.at("result").at("requestState");
+    retry["params"].as_object()["inputResponses"] = object(R"({"b": {"action": "cancel"}})");
+    BOOST_TEST(text_of(pipes.ask(modern(retry, able))) == "adecline bcancel ");
+    // Legacy: both come at once, and are answered in any order.
+    pipes.initialize("2025-11-25", {{"elicitation", json::object()}});
+    const auto first = pipes.ask(call(3, "both")), second = pipes.receive();
+    pipes.send(detail::rpc_result(second.at("id"), object(R"({"action": "cancel"})")));
+    pipes.send(detail::rpc_result(first.at("id"), object(R"({"action": "decline"})")));
+    const auto both = text_of(pipes.receive());
+    BOOST_TEST(both.size() == 17u);
+    BOOST_TEST(both.find("bcancel ") != both.npos);
+    BOOST_TEST(both.find("adecline ") != both.npos);
 }
 
 BOOST_AUTO_TEST_CASE(a_legacy_client_is_asked_by_a_request) {
