@@ -391,6 +391,13 @@ class ApprovalTest(ProgramTest):
                 approver.send({"jsonrpc": "2.0", "result": good, "id": question["id"]})
             output, errors = process.communicate(timeout=60)
         self.assertEqual(output.splitlines(), ["good", *["approval request for own.echo rejected: the approver said no"] * 2], errors)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        run = self.ipybox("run", "--approval-channel", f"127.0.0.1:{port}", "-c",
+                          f"import socket\ntry:\n    socket.create_connection(('127.0.0.1', {port}), 3)\n    print('reached')\n"
+                          "except OSError:\n    print('out of reach')")
+        self.assertEqual(run.stdout, "out of reach\n", run.stderr)
         run = self.ipybox("run", "--approval-channel", "127.0.0.1:0", "-c", "1", env={"IPYBOX_APPROVAL_TOKEN": "t" * 40})
         self.assertNotIn("tttt", run.stderr)
 
