@@ -84,11 +84,11 @@ private:
 
 namespace detail {
 
-class HttpStream;
+class HttpServerStream;
 
 // What HTTP keeps for a legacy session.
 struct HttpSession {
-    std::map<std::uint64_t, std::shared_ptr<HttpStream>> streams;  // that can be resumed
+    std::map<std::uint64_t, std::shared_ptr<HttpServerStream>> streams;  // that can be resumed
     std::uint64_t last_stream = 0;
     std::size_t max_replay = 0;
     void trim();
@@ -96,14 +96,14 @@ struct HttpSession {
 
 // The answer to one POST: a JSON object if nothing comes before it, else a stream of events. Or
 // the stream of a legacy session for what belongs to no request.
-class HttpStream final : public McpOutlet, public std::enable_shared_from_this<HttpStream> {
+class HttpServerStream final : public McpOutlet, public std::enable_shared_from_this<HttpServerStream> {
 public:
     struct Style {
         bool resumable = false;  // events have ids and are kept
         bool primed = false;     // the stream begins with an event that has only an id
         std::chrono::milliseconds retry{1000};
     };
-    HttpStream(const asio::any_io_executor& executor, std::size_t limit, Style style,
+    HttpServerStream(const asio::any_io_executor& executor, std::size_t limit, Style style,
                const std::shared_ptr<HttpSession>& home)
         : changed(executor), backlog_(limit, style.resumable), style_(style), home_(home) {}
 
@@ -231,8 +231,8 @@ inline void HttpSession::trim() {
 
 using HttpSocket = asio::generic::stream_protocol::socket;
 
-struct HttpConnection {
-    explicit HttpConnection(HttpSocket s) : socket(std::move(s)) {}
+struct HttpServerConnection {
+    explicit HttpServerConnection(HttpSocket s) : socket(std::move(s)) {}
     HttpSocket socket;
     std::string buffer;                  // received and not yet used
     Clock::time_point deadline = never;  // when it is closed
@@ -240,7 +240,7 @@ struct HttpConnection {
     bool keep_alive = true, chunked = true;
     std::string cors;  // header lines for the page that asks
 };
-using HttpConnectionPtr = std::shared_ptr<HttpConnection>;
+using HttpServerConnectionPtr = std::shared_ptr<HttpServerConnection>;
 
 struct HttpListener : std::enable_shared_from_this<HttpListener> {
     using Request = boost::beast::http::request<boost::beast::http::string_body>;
@@ -264,7 +264,7 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
     McpHttpOptions options;
     std::list<asio::ip::tcp::acceptor> tcp;
     std::list<asio::local::stream_protocol::acceptor> local;
-    std::list<HttpConnectionPtr> connections;
+    std::list<HttpServerConnectionPtr> connections;
     std::vector<Digest> tokens;
     Event freed, tick;
     std::size_t buffered = 0;
@@ -290,25 +290,25 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
     static awaitable<void> accept(std::shared_ptr<HttpListener> self, Acceptor& acceptor);
     static awaitable<void> watch_time(std::shared_ptr<HttpListener> self);
     void sweep();
-    static awaitable<void> serve(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection);
-    static awaitable<bool> read(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+    static awaitable<void> serve(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection);
+    static awaitable<bool> read(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
                                 Request& request, Reply& reply);
-    static awaitable<bool> answer(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+    static awaitable<bool> answer(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
                                   Request request);
-    static awaitable<bool> write(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+    static awaitable<bool> write(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
                                  std::string text);
-    static awaitable<bool> send(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
+    static awaitable<bool> send(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
                                 Reply reply);
-    static awaitable<bool> pump(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
-                                std::shared_ptr<HttpStream> stream, McpCallPtr call);
-    static awaitable<void> stream(std::shared_ptr<HttpListener> self, HttpConnectionPtr connection,
-                                  std::shared_ptr<HttpStream> stream, bool& whole);
-    static awaitable<void> hang_up(HttpConnectionPtr connection);
-    static awaitable<void> drain(HttpConnectionPtr connection);
-    static std::string render(const HttpConnection& connection, const Reply& reply);
-    static Reply answer_of(HttpStream& stream);
+    static awaitable<bool> pump(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
+                                std::shared_ptr<HttpServerStream> stream, McpCallPtr call);
+    static awaitable<void> stream(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
+                                  std::shared_ptr<HttpServerStream> stream, bool& whole);
+    static awaitable<void> hang_up(HttpServerConnectionPtr connection);
+    static awaitable<void> drain(HttpServerConnectionPtr connection);
+    static std::string render(const HttpServerConnection& connection, const Reply& reply);
+    static Reply answer_of(HttpServerStream& stream);
 
-    void check_head(HttpConnection& connection, const Request& head, Reply& reply);
+    void check_head(HttpServerConnection& connection, const Request& head, Reply& reply);
     Reply preflight(const Request& head) const;
     Reply metadata(const Request& head) const;
     std::string public_base(std::string_view host) const;
@@ -319,7 +319,7 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
     SessionPtr shared_session(const std::string& principal);
     bool room_for_session();
     void check_headers(const Request& request, std::string_view method, const json::object& params);
-    std::shared_ptr<HttpStream> make_stream(const SessionPtr& session);
+    std::shared_ptr<HttpServerStream> make_stream(const SessionPtr& session);
 };
 
 // ---- what may come in ----
@@ -429,7 +429,7 @@ inline std::optional<std::string> HttpListener::principal_of(std::string_view au
 }
 
 // Sets `reply` when the request is refused, or answered, without looking at its body.
-inline void HttpListener::check_head(HttpConnection& connection, const Request& head,
+inline void HttpListener::check_head(HttpServerConnection& connection, const Request& head,
                                      Reply& reply) {
     namespace http = boost::beast::http;
     const std::string_view host = head[http::field::host], origin = head[http::field::origin];
@@ -540,7 +540,7 @@ inline HttpListener::Reply HttpListener::metadata(const Request& head) const {
 
 // ---- one request ----
 
-inline std::string HttpListener::render(const HttpConnection& connection, const Reply& reply) {
+inline std::string HttpListener::render(const HttpServerConnection& connection, const Reply& reply) {
     std::string text = "HTTP/1.1 " + std::to_string(reply.status) + ' ';
     text += reason_of(reply.status);
     text += "\r\n";
@@ -556,7 +556,7 @@ inline std::string HttpListener::render(const HttpConnection& connection, const 
 }
 
 inline awaitable<bool> HttpListener::write(std::shared_ptr<HttpListener> self,
-                                           HttpConnectionPtr connection, std::string text) {
+                                           HttpServerConnectionPtr connection, std::string text) {
     connection->deadline = deadline_after(self->options.write_timeout);
     auto [error, size] =
         co_await asio::async_write(connection->socket, asio::buffer(text), as_result);
@@ -566,7 +566,7 @@ inline awaitable<bool> HttpListener::write(std::shared_ptr<HttpListener> self,
 
 // Whether the connection serves another request.
 inline awaitable<bool> HttpListener::send(std::shared_ptr<HttpListener> self,
-                                          HttpConnectionPtr connection, Reply reply) {
+                                          HttpServerConnectionPtr connection, Reply reply) {
     auto text = render(*connection, reply);
     const bool written = co_await write(self, connection, std::move(text));
     co_return written && connection->keep_alive;
@@ -574,7 +574,7 @@ inline awaitable<bool> HttpListener::send(std::shared_ptr<HttpListener> self,
 
 // False: the connection is over. A reply that is set: the request was not read to its end.
 inline awaitable<bool> HttpListener::read(std::shared_ptr<HttpListener> self,
-                                          HttpConnectionPtr connection, Request& request,
+                                          HttpServerConnectionPtr connection, Request& request,
                                           Reply& reply) {
     namespace http = boost::beast::http;
     Parser parser;
@@ -646,7 +646,7 @@ inline awaitable<bool> HttpListener::read(std::shared_ptr<HttpListener> self,
 }
 
 // What a refused client still sends would otherwise reset the connection before it reads why.
-inline awaitable<void> HttpListener::drain(HttpConnectionPtr connection) {
+inline awaitable<void> HttpListener::drain(HttpServerConnectionPtr connection) {
     boost::system::error_code ignored;
     connection->socket.shutdown(HttpSocket::shutdown_send, ignored);
     connection->deadline = Clock::now() + std::chrono::seconds(2);
@@ -659,11 +659,11 @@ inline awaitable<void> HttpListener::drain(HttpConnectionPtr connection) {
 }
 
 inline awaitable<void> HttpListener::serve(std::shared_ptr<HttpListener> self,
-                                           HttpConnectionPtr connection) {
+                                           HttpServerConnectionPtr connection) {
     const auto place = self->connections.insert(self->connections.end(), connection);
     struct Leave {
         HttpListener& self;
-        std::list<HttpConnectionPtr>::iterator place;
+        std::list<HttpServerConnectionPtr>::iterator place;
         ~Leave() {
             self.buffered -= (*place)->held;
             self.connections.erase(place);
@@ -736,12 +736,12 @@ inline SessionPtr HttpListener::shared_session(const std::string& principal) {
     return engine->open_session(id, principal, true);
 }
 
-inline std::shared_ptr<HttpStream> HttpListener::make_stream(const SessionPtr& session) {
-    HttpStream::Style style;
+inline std::shared_ptr<HttpServerStream> HttpListener::make_stream(const SessionPtr& session) {
+    HttpServerStream::Style style;
     style.resumable = !session->modern;
     style.primed = !session->modern && session->protocol_version >= "2025-11-25";
     style.retry = options.retry;
-    return std::make_shared<HttpStream>(engine->executor, options.max_stream, style,
+    return std::make_shared<HttpServerStream>(engine->executor, options.max_stream, style,
                                         std::static_pointer_cast<HttpSession>(session->transport));
 }
 
@@ -789,12 +789,12 @@ inline void HttpListener::check_headers(const Request& request, std::string_view
 // ---- answering ----
 
 inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
-                                            HttpConnectionPtr connection, Request request) {
+                                            HttpServerConnectionPtr connection, Request request) {
     namespace http = boost::beast::http;
     auto& engine = *self->engine;
     const auto principal = self->principal_of(request[http::field::authorization]).value_or("");
     Reply reply;
-    std::shared_ptr<HttpStream> stream;
+    std::shared_ptr<HttpServerStream> stream;
     McpCallPtr call;
     SessionPtr session;
     if (request.method() != http::verb::post) {
@@ -807,7 +807,7 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
             const auto home = std::static_pointer_cast<HttpSession>(session->transport);
             const std::string_view last = request["Last-Event-ID"];
             if (last.empty()) {
-                stream = std::static_pointer_cast<HttpStream>(session->outlet);
+                stream = std::static_pointer_cast<HttpServerStream>(session->outlet);
                 if (stream->attached) {
                     stream.reset();
                     reply = http_error(409, "this session's stream is open on another connection");
@@ -959,7 +959,7 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
     co_return co_await pump(self, connection, std::move(stream), std::move(call));
 }
 
-inline HttpListener::Reply HttpListener::answer_of(HttpStream& stream) {
+inline HttpListener::Reply HttpListener::answer_of(HttpServerStream& stream) {
     Reply reply;
     reply.status = stream.answer_status;
     if (stream.batch) {
@@ -975,8 +975,8 @@ inline HttpListener::Reply HttpListener::answer_of(HttpStream& stream) {
 // Sends what the stream brings until it ends, the client hangs up, or another connection takes
 // over.
 inline awaitable<bool> HttpListener::pump(std::shared_ptr<HttpListener> self,
-                                          HttpConnectionPtr connection,
-                                          std::shared_ptr<HttpStream> stream, McpCallPtr call) {
+                                          HttpServerConnectionPtr connection,
+                                          std::shared_ptr<HttpServerStream> stream, McpCallPtr call) {
     if (stream->ended && !stream->streaming && !stream->answers.empty()) {
         auto reply = answer_of(*stream);
         co_return co_await send(self, connection, std::move(reply));
@@ -998,8 +998,8 @@ inline awaitable<bool> HttpListener::pump(std::shared_ptr<HttpListener> self,
 }
 
 inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
-                                            HttpConnectionPtr connection,
-                                            std::shared_ptr<HttpStream> stream, bool& whole) {
+                                            HttpServerConnectionPtr connection,
+                                            std::shared_ptr<HttpServerStream> stream, bool& whole) {
     const auto reader = stream->reader;
     auto quiet_until = deadline_after(self->options.keep_alive);
     while (!stream->streaming) {
@@ -1060,7 +1060,7 @@ inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
 }
 
 // Completes when the client hangs up, and not before it does.
-inline awaitable<void> HttpListener::hang_up(HttpConnectionPtr connection) {
+inline awaitable<void> HttpListener::hang_up(HttpServerConnectionPtr connection) {
     for (;;) {
         auto [error] = co_await connection->socket.async_wait(HttpSocket::wait_read, as_result);
         if (error) co_return;
@@ -1096,7 +1096,7 @@ awaitable<void> HttpListener::accept(std::shared_ptr<HttpListener> self, Accepto
         const int on = 1;
         if constexpr (std::is_same_v<Acceptor, asio::ip::tcp::acceptor>)
             ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        auto connection = std::make_shared<HttpConnection>(HttpSocket(std::move(socket)));
+        auto connection = std::make_shared<HttpServerConnection>(HttpSocket(std::move(socket)));
         asio::co_spawn(self->engine->executor, serve(self, std::move(connection)), asio::detached);
     }
 }
