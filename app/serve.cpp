@@ -51,7 +51,9 @@ struct ServeFlags : ExecutorFlags {
 constexpr std::string_view kernel_prefix = "KERNEL_ENV_";
 constexpr const char* token_variable = "IPYBOX_HTTP_TOKEN";
 
-Duration seconds(double number) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number)); }
+Duration seconds(double number) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
+}
 
 // Variables that begin so are the kernel's, without it. Those of the environment hold against .env.
 void add_kernel_env(CodeExecutorOptions& options) {
@@ -73,21 +75,25 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
     const auto deny = [](const char* why) { return json::value{{"deny", {{"reason", why}}}}; };
     std::string said;
     if (!flags.http.empty() && !flags.allow_register)
-        options.registration = deny("clients of this server cannot register MCP servers; its operator can, by --config, or "
-                                    "let them, by --allow-register or a policy");
+        options.registration = deny(
+            "clients of this server cannot register MCP servers; its operator can, by --config, or "
+            "let them, by --allow-register or a policy");
     if (!flags.policy.empty()) {
         executor.approval = parse_json(read_text_file(flags.policy), flags.policy);
         protect(executor.write_protected, flags.policy);
         // What the policy passes on is as without one.
-        options.registration = json::object{{"first_match", json::array{executor.approval, options.registration}}};
-        options.installation = json::object{{"first_match", json::array{executor.approval, options.installation}}};
+        options.registration =
+            json::object{{"first_match", json::array{executor.approval, options.registration}}};
+        options.installation =
+            json::object{{"first_match", json::array{executor.approval, options.installation}}};
         said = "tool calls need approval by " + flags.policy;
         if (flags.approve == "allow" || flags.approve == "deny") {
             const bool yes = flags.approve == "allow";
             said += ", and where it asks, --approve " + flags.approve;
             options.ask_client = false;
             executor.approvers.push_back([yes](ToolCall) -> awaitable<Decision> {
-                Decision decision(yes ? Verdict::allow : Verdict::deny, yes ? "" : "--approve deny");
+                Decision decision(yes ? Verdict::allow : Verdict::deny,
+                                  yes ? "" : "--approve deny");
                 decision.by = "--approve";
                 co_return decision;
             });
@@ -134,7 +140,8 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
         if (fs::exists(workspace / flags.sandbox_config)) {
             flags.sandbox_config = (workspace / flags.sandbox_config).string();
         } else {
-            logger(LogLevel::warning, "--sandbox-config " + flags.sandbox_config + " does not exist: the sandbox keeps its defaults");
+            logger(LogLevel::warning, "--sandbox-config " + flags.sandbox_config +
+                                          " does not exist: the sandbox keeps its defaults");
             flags.sandbox_config.clear();
         }
     }
@@ -142,11 +149,13 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     McpServiceOptions options;
     options.executor = executor_options(flags);
     auto& executor = options.executor;
-    if (fs::exists(workspace / ".env")) executor.variables = parse_env(read_text_file(workspace / ".env"), ".env");
+    if (fs::exists(workspace / ".env"))
+        executor.variables = parse_env(read_text_file(workspace / ".env"), ".env");
     add_kernel_env(executor);
     executor.approval_timeout = seconds(flags.approval_timeout);
     // With many kernels on one machine each takes its time.
-    executor.kernel_init_timeout = seconds(flags.kernel_init_timeout.value_or(flags.http.empty() ? 10 : 60));
+    executor.kernel_init_timeout =
+        seconds(flags.kernel_init_timeout.value_or(flags.http.empty() ? 10 : 60));
     options.servers = configured_servers(flags);
     options.separate = !flags.http.empty();
     options.shared_workspace = flags.shared_workspace;
@@ -154,10 +163,14 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     options.starts_at_once = flags.starts_at_once;
     options.session_idle = seconds(flags.session_idle);
     options.structured = flags.structured;
+    if (const auto settings = detail::config_directory(); !settings.empty())
+        options.remembered = settings / "registered" /
+                             (detail::sha256_hex(workspace.string()).substr(0, 16) + ".json");
     options.server.logger = logger;
     const auto approval = set_approval(flags, options);
     said = "workspace " + workspace.string() + "; sandbox " + flags.sandbox +
-           (flags.sandbox == "none" ? ": code runs with your rights (--sandbox confines it)" : "") + "; " + approval;
+           (flags.sandbox == "none" ? ": code runs with your rights (--sandbox confines it)" : "") +
+           "; " + approval;
     fs::current_path(workspace);
     return options;
 }
@@ -170,7 +183,8 @@ std::vector<std::string> bearer_tokens(std::string& said) {
         for (std::string token; std::getline(list, token, ',');) {
             token = detail::strip(token);
             if (token.size() < 16)
-                throw Error(errc::bad_argument, std::string(token_variable) + ": a token needs at least 16 characters");
+                throw Error(errc::bad_argument,
+                            std::string(token_variable) + ": a token needs at least 16 characters");
             tokens.push_back(std::move(token));
         }
         // What runs here needs no token.
@@ -178,7 +192,8 @@ std::vector<std::string> bearer_tokens(std::string& said) {
     }
     if (tokens.empty()) {
         unsigned char random[32];
-        if (RAND_bytes(random, sizeof random) != 1) throw Error(errc::io_error, "the system gives no random numbers");
+        if (RAND_bytes(random, sizeof random) != 1)
+            throw Error(errc::io_error, "the system gives no random numbers");
         tokens.push_back(detail::hex(random, sizeof random));
         said += "; bearer token " + tokens.back();
     }
@@ -222,20 +237,28 @@ int serve(ServeFlags flags) {
     std::string where = "on standard input and output";
     if (http) {
         const auto [host, port] = detail::split_port(flags.http);
-        const auto number = port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
+        const auto number =
+            port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
         if (host.empty() || !number)
-            throw Error(errc::bad_argument, "--http: expected HOST:PORT such as 127.0.0.1:8000, got \"" + flags.http + "\"");
+            throw Error(
+                errc::bad_argument,
+                "--http: expected HOST:PORT such as 127.0.0.1:8000, got \"" + flags.http + "\"");
         boost::system::error_code error;
-        const auto address = asio::ip::make_address(std::string(host == "localhost" ? "127.0.0.1" : host), error);
+        const auto address =
+            asio::ip::make_address(std::string(host == "localhost" ? "127.0.0.1" : host), error);
         if (!error && !address.is_loopback() && flags.http_names.empty())
-            throw Error(errc::bad_argument, "--http " + flags.http + " can be reached from other machines: say by --http-name under "
-                                            "which names, or listen at 127.0.0.1");
+            throw Error(errc::bad_argument,
+                        "--http " + flags.http +
+                            " can be reached from other machines: say by --http-name under "
+                            "which names, or listen at 127.0.0.1");
         listener = std::make_unique<McpHttpServer>(service.server(), *http);
         const std::string name(host);
         const auto bound = listener->listen(name, *number);
-        where = "at http://" + (name.find(':') == name.npos ? name : "[" + name + "]") + ":" + std::to_string(bound) + "/mcp";
+        where = "at http://" + (name.find(':') == name.npos ? name : "[" + name + "]") + ":" +
+                std::to_string(bound) + "/mcp";
     }
-    if (flags.log_level != "off" || http) std::cerr << "ipybox: serving " << where << "; " << detail::printable(said) << std::endl;
+    if (flags.log_level != "off" || http)
+        std::cerr << "ipybox: serving " << where << "; " << detail::printable(said) << std::endl;
     Ending ending(context.get_executor());
     asio::signal_set signals(context, SIGINT, SIGTERM, SIGHUP);
     signals.async_wait([&](boost::system::error_code error, int) {
@@ -259,48 +282,101 @@ int serve(ServeFlags flags) {
 
 void add_serve(CLI::App& app, Action& action) {
     auto flags = std::make_shared<ServeFlags>();
-    auto* command = app.add_subcommand("serve", "Serve code actions to an MCP client, on standard input and output");
-    command->footer("`ipybox --workspace DIR …` without a command means the same. Variables of the environment and of .env in the\n"
-                    "workspace whose names begin with KERNEL_ENV_ reach the kernel, without that; docs/mcp-server.md.");
-    command->add_option("--workspace", flags->workspace, "Directory the code works in and may write to; made if need be")
-        ->type_name("DIR")->capture_default_str();
-    command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel; none without this flag, without its value")
-        ->type_name("[NAME]")->expected(0, 1)->default_str("bubblewrap");
-    command->add_option("--sandbox-config", flags->sandbox_config, "Settings in sandbox-runtime's JSON format")->type_name("FILE");
-    command->add_option("--policy", flags->policy, "File with the policy that decides on tool calls")->type_name("FILE");
-    command->add_option("--approve", flags->approve, "Calls about which a policy asks, or all without a policy: ask the client's user, allow or deny")
+    auto* command = app.add_subcommand(
+        "serve", "Serve code actions to an MCP client, on standard input and output");
+    command->footer(
+        "`ipybox --workspace DIR …` without a command means the same. Variables of the environment "
+        "and of .env in the\n"
+        "workspace whose names begin with KERNEL_ENV_ reach the kernel, without that; "
+        "docs/mcp-server.md.");
+    command
+        ->add_option("--workspace", flags->workspace,
+                     "Directory the code works in and may write to; made if need be")
+        ->type_name("DIR")
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--sandbox", flags->sandbox,
+            "Sandbox plugin that confines the kernel; none without this flag, without its value")
+        ->type_name("[NAME]")
+        ->expected(0, 1)
+        ->default_str("bubblewrap");
+    command
+        ->add_option("--sandbox-config", flags->sandbox_config,
+                     "Settings in sandbox-runtime's JSON format")
+        ->type_name("FILE");
+    command
+        ->add_option("--policy", flags->policy, "File with the policy that decides on tool calls")
+        ->type_name("FILE");
+    command
+        ->add_option("--approve", flags->approve,
+                     "Calls about which a policy asks, or all without a policy: ask the client's "
+                     "user, allow or deny")
         ->check(CLI::IsMember({"ask", "allow", "deny"}));
-    command->add_option("--approval-timeout", flags->approval_timeout, "Seconds until a question counts as denied; 0 means never")
-        ->check(CLI::Range(0.0, 1e6))->capture_default_str();
-    command->add_option("--audit", flags->audit, "File to which every execution and call is appended")->type_name("FILE");
-    command->add_option("--audit-with", flags->audit_with,
-                        "code: the code itself; fsync: each record reaches the disk first; lossy: calls go on when it cannot be written; "
-                        "in-workspace: the file may be there; repeatable")
-        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))->allow_extra_args(false);
-    command->add_flag("--approve-shell-cmds", flags->approve_shell, "Shell commands (!command, %%bash and their kin) need approval too");
+    command
+        ->add_option("--approval-timeout", flags->approval_timeout,
+                     "Seconds until a question counts as denied; 0 means never")
+        ->check(CLI::Range(0.0, 1e6))
+        ->capture_default_str();
+    command
+        ->add_option("--audit", flags->audit, "File to which every execution and call is appended")
+        ->type_name("FILE");
+    command
+        ->add_option("--audit-with", flags->audit_with,
+                     "code: the code itself; fsync: each record reaches the disk first; lossy: "
+                     "calls go on when it cannot be written; "
+                     "in-workspace: the file may be there; repeatable")
+        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))
+        ->allow_extra_args(false);
+    command->add_flag("--approve-shell-cmds", flags->approve_shell,
+                      "Shell commands (!command, %%bash and their kin) need approval too");
     command->add_flag("--require-shell-escape", flags->require_shell_escape,
-                      "And other ways to start processes are refused, by a guard in Python: no security boundary");
-    command->add_flag("--structured-output", flags->structured, "Results have structured content too, which some clients show instead of the text");
-    command->add_option("--kernel-init-timeout", flags->kernel_init_timeout, "Seconds for a kernel to start: 10, with --http 60")
+                      "And other ways to start processes are refused, by a guard in Python: no "
+                      "security boundary");
+    command->add_flag(
+        "--structured-output", flags->structured,
+        "Results have structured content too, which some clients show instead of the text");
+    command
+        ->add_option("--kernel-init-timeout", flags->kernel_init_timeout,
+                     "Seconds for a kernel to start: 10, with --http 60")
         ->check(CLI::Range(0.1, 1e6));
-    command->add_option("--http", flags->http,
-                        "Serve over HTTP instead: each client session has a kernel of its own; the bearer token is $IPYBOX_HTTP_TOKEN or printed")
+    command
+        ->add_option("--http", flags->http,
+                     "Serve over HTTP instead: each client session has a kernel of its own; the "
+                     "bearer token is $IPYBOX_HTTP_TOKEN or printed")
         ->type_name("HOST:PORT");
-    command->add_option("--http-name", flags->http_names,
-                        "Name or address by which clients may address the server; needed when others than this machine can; repeatable")
-        ->type_name("HOST")->allow_extra_args(false);
-    command->add_option("--http-origin", flags->http_origins, "Web page whose scripts may use the server, as https://HOST; repeatable")
-        ->type_name("ORIGIN")->allow_extra_args(false);
-    command->add_flag("--shared-workspace", flags->shared_workspace, "Sessions work in the workspace, not in directories of their own in it");
-    command->add_flag("--allow-register", flags->allow_register, "Clients over HTTP may register MCP servers, which run with your rights");
-    command->add_option("--max-sessions", flags->max_sessions, "Kernels at most over HTTP")->check(CLI::Range(1, 100000))->capture_default_str();
-    command->add_option("--starts-at-once", flags->starts_at_once, "Kernels that start at the same time")
-        ->check(CLI::Range(1, 1000))->capture_default_str();
-    command->add_option("--session-idle", flags->session_idle, "Seconds without use after which a session over HTTP ends; 0 means never")
-        ->check(CLI::Range(0.0, 1e8))->capture_default_str();
+    command
+        ->add_option("--http-name", flags->http_names,
+                     "Name or address by which clients may address the server; needed when others "
+                     "than this machine can; repeatable")
+        ->type_name("HOST")
+        ->allow_extra_args(false);
+    command
+        ->add_option("--http-origin", flags->http_origins,
+                     "Web page whose scripts may use the server, as https://HOST; repeatable")
+        ->type_name("ORIGIN")
+        ->allow_extra_args(false);
+    command->add_flag("--shared-workspace", flags->shared_workspace,
+                      "Sessions work in the workspace, not in directories of their own in it");
+    command->add_flag("--allow-register", flags->allow_register,
+                      "Clients over HTTP may register MCP servers, which run with your rights");
+    command->add_option("--max-sessions", flags->max_sessions, "Kernels at most over HTTP")
+        ->check(CLI::Range(1, 100000))
+        ->capture_default_str();
+    command
+        ->add_option("--starts-at-once", flags->starts_at_once,
+                     "Kernels that start at the same time")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    command
+        ->add_option("--session-idle", flags->session_idle,
+                     "Seconds without use after which a session over HTTP ends; 0 means never")
+        ->check(CLI::Range(0.0, 1e8))
+        ->capture_default_str();
     add_executor_flags(*command, *flags);
     command->add_option("--log-level", flags->log_level, "What is logged to standard error")
-        ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}, CLI::ignore_case))
+        ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"},
+                              CLI::ignore_case))
         ->transform([](std::string text) {
             text = CLI::detail::to_lower(text);
             return text == "critical" ? "error" : text;

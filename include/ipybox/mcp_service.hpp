@@ -7,8 +7,10 @@
 #include <boost/asio/detached.hpp>
 #include <cmath>
 #include <ipybox/code_executor.hpp>
+#include <ipybox/detail/result_text.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/mcp_server.hpp>
+#include <ipybox/tool_search.hpp>
 #include <list>
 #include <map>
 #include <memory>
@@ -27,24 +29,29 @@ struct McpServiceOptions {
     // sessions get directories of their own.
     CodeExecutorOptions executor;
     std::map<std::string, json::object> servers;  // MCP servers registered when a session begins
-    // Policies (approval_config.hpp) for what the client asks for, not the code: register_mcp_server
-    // and install_package.
+    // Policies (approval_config.hpp) for what the client asks for, not the code:
+    // register_mcp_server and install_package.
     json::value registration = "allow";
     json::value installation = "allow";
-    // What the executor's policy asks is put before the person at the client, by elicitation, beside
-    // executor.approvers.
+    // What the executor's policy asks is put before the person at the client, by elicitation,
+    // beside executor.approvers.
     bool ask_client = true;
-    bool structured = false;  // results have structured content, which some clients show instead of text
+    // Where the servers that clients registered are kept, so that their packages, which outlive
+    // this process, go on working in the next one. Not with separate sessions. Empty: nowhere.
+    std::filesystem::path remembered;
+    bool structured =
+        false;  // results have structured content, which some clients show instead of text
 
     // One kernel for each client session and, there, for each value of the argument `session`.
     // Otherwise all requests share one, which start() starts.
     bool separate = false;
-    bool shared_workspace = false;      // separate sessions work in the same directory
-    std::size_t max_sessions = 64;      // separate ones
-    std::size_t starts_at_once = 2;     // of kernels with their servers; others wait for their turn
-    Duration session_idle = std::chrono::minutes(30);  // then a separate session's kernel ends; zero: never
-    Duration keep_alive = std::chrono::seconds(10);    // between reports of progress of a silent cell
-    std::size_t max_result = std::size_t{8} << 20;     // bytes of one result, as JSON
+    bool shared_workspace = false;   // separate sessions work in the same directory
+    std::size_t max_sessions = 64;   // separate ones
+    std::size_t starts_at_once = 2;  // of kernels with their servers; others wait for their turn
+    Duration session_idle =
+        std::chrono::minutes(30);  // then a separate session's kernel ends; zero: never
+    Duration keep_alive = std::chrono::seconds(10);  // between reports of progress of a silent cell
+    std::size_t max_result = std::size_t{8} << 20;   // bytes of one result, as JSON
     McpServerOptions server;  // on_session_end is called after the service's own
 };
 
@@ -53,7 +60,8 @@ namespace detail {
 // Whoever holds a place goes on once fewer than `width` others stand before them.
 class WaitingLine {
 public:
-    WaitingLine(const asio::any_io_executor& executor, std::size_t width) : width_(width), moved_(executor) {}
+    WaitingLine(const asio::any_io_executor& executor, std::size_t width)
+        : width_(width), moved_(executor) {}
     bool empty() const noexcept { return places_.empty(); }
     // Returns when nobody is in line.
     awaitable<void> drained() {
@@ -63,7 +71,8 @@ public:
     // Leaves the line when it is destroyed; the line must outlive it.
     class Place {
     public:
-        explicit Place(WaitingLine& line) : line_(line), at_(line.places_.insert(line.places_.end(), 0)) {}
+        explicit Place(WaitingLine& line)
+            : line_(line), at_(line.places_.insert(line.places_.end(), 0)) {}
         ~Place() {
             line_.places_.erase(at_);
             line_.moved_.notify();
@@ -72,7 +81,8 @@ public:
         Place& operator=(const Place&) = delete;
         bool first() const noexcept {
             std::size_t before = 0;
-            for (auto at = line_.places_.begin(); at != at_ && before < line_.width_; ++at) ++before;
+            for (auto at = line_.places_.begin(); at != at_ && before < line_.width_; ++at)
+                ++before;
             return before < line_.width_;
         }
         awaitable<void> turn() {
@@ -90,41 +100,24 @@ private:
     Event moved_;
 };
 
-// The bytes that text takes as JSON.
-inline std::size_t json_cost(unsigned char c) noexcept {
-    if (c >= 0x20) return c == '"' || c == '\\' ? 2 : 1;
-    return c == '\b' || c == '\f' || c == '\n' || c == '\r' || c == '\t' ? 2 : 6;
-}
-
-// Where to cut `text` so that it has at most `characters` code points and `bytes` bytes of JSON.
-inline std::size_t text_fits(std::string_view text, std::size_t characters, std::size_t bytes) noexcept {
-    std::size_t end = 0;
-    while (end < text.size() && characters > 0) {
-        std::size_t next = end + 1;
-        std::size_t cost = json_cost(static_cast<unsigned char>(text[end]));
-        while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xC0) == 0x80) ++next, ++cost;
-        if (cost > bytes) break;
-        bytes -= cost;
-        --characters;
-        end = next;
-    }
-    return end;
-}
-
-// Models are sent images of these types; one that only claims to be of it breaks conversations.
-inline std::string_view image_type(std::string_view bytes) noexcept {
-    using namespace std::string_view_literals;
-    if (bytes.starts_with("\x89PNG\r\n\x1a\n"sv)) return "image/png";
-    if (bytes.starts_with("\xFF\xD8\xFF"sv)) return "image/jpeg";
-    if (bytes.starts_with("GIF87a"sv) || bytes.starts_with("GIF89a"sv)) return "image/gif";
-    if (bytes.size() > 12 && bytes.starts_with("RIFF"sv) && bytes.substr(8, 4) == "WEBP"sv) return "image/webp";
-    return {};
+// A file that only its owner can read, put in place in one step. Throws errc::io_error.
+inline void write_private_file(const std::filesystem::path& path, std::string_view text) {
+    std::error_code ignored;
+    std::filesystem::create_directories(path.parent_path(), ignored);
+    const std::string fresh = path.string() + "." + std::to_string(::getpid());
+    ::unlink(fresh.c_str());
+    const UniqueFd file(
+        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file) throw_io_error(fresh);
+    write_all(file.get(), text, fresh);
+    if (::rename(fresh.c_str(), path.c_str()) != 0) throw_io_error(path.string());
 }
 
 // Tells the client what a cell prints while it runs, and that it still does.
 class CellReport {
 public:
-    CellReport(const asio::any_io_executor& executor, const McpContext& context, Duration keep_alive)
+    CellReport(const asio::any_io_executor& executor, const McpContext& context,
+               Duration keep_alive)
         : state_(std::make_shared<State>(executor, context)) {
         state_->keep_alive = keep_alive;
         asio::co_spawn(executor, tell(state_), asio::detached);
@@ -152,7 +145,8 @@ public:
 
 private:
     struct State {
-        State(const asio::any_io_executor& executor, const McpContext& c) : context(c), changed(executor) {}
+        State(const asio::any_io_executor& executor, const McpContext& c)
+            : context(c), changed(executor) {}
         void send() {
             if (text.empty() && skipped == 0) return;
             if (skipped > 0) text += "\n[" + std::to_string(skipped) + " more bytes]";
@@ -175,8 +169,10 @@ private:
             co_await state->changed.wait(deadline_after(state->keep_alive));
             if (state->done) co_return;
             if (state->text.empty()) {
-                const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - state->started);
-                state->context.progress(++state->count, {}, "running for " + std::to_string(seconds.count()) + " s");
+                const auto seconds =
+                    std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - state->started);
+                state->context.progress(++state->count, {},
+                                        "running for " + std::to_string(seconds.count()) + " s");
                 continue;
             }
             // What comes in quick succession makes one report.
@@ -189,10 +185,10 @@ private:
 
 }  // namespace detail
 
-// Owns an McpServer with the tools register_mcp_server, execute_ipython_cell, install_package, reset,
-// interrupt, list_tools, search_tools, upload_file and download_file, the workspace's files as
-// resources, and prompts. Serve it with server().serve_stdio() or an McpHttpServer; tools of your
-// own can be added to it. One thread; the registry must outlive it.
+// Owns an McpServer with the tools register_mcp_server, execute_ipython_cell, install_package,
+// reset, interrupt, list_tools, search_tools, upload_file and download_file, the workspace's files
+// as resources, and prompts. Serve it with server().serve_stdio() or an McpHttpServer; tools of
+// your own can be added to it. One thread; the registry must outlive it.
 class McpService {
 public:
     // Starts nothing. Throws Error: bad_argument, bad_config.
@@ -204,6 +200,7 @@ public:
     McpService(const McpService&) = delete;
     McpService& operator=(const McpService&) = delete;
 
+    // What it is served by, and where more tools can be added.
     McpServer& server() noexcept { return *state_->server; }
 
     // Starts the kernel and the MCP servers of the only session, so that its first request need not
@@ -211,7 +208,8 @@ public:
     // Throws what CodeExecutor's constructor does. With separate sessions it checks that only.
     void start() { state_->start(); }
 
-    // Ends all sessions, their kernels and MCP servers. Returns when they are gone.
+    // Ends all sessions, their kernels and MCP servers. Returns when they are gone, after a few
+    // seconds at most: what is left then ends with the executor's io_context.
     awaitable<void> stop() { return State::stop(state_); }
 
     // Sessions with a kernel, or on the way to one.
@@ -227,7 +225,11 @@ private:
     // One kernel and what belongs to it.
     struct Session {
         Session(const asio::any_io_executor& io, std::string session_name)
-            : name(std::move(session_name)), cells(io, 1), judgements(io, 1), questions(io, 1), changed(io) {}
+            : name(std::move(session_name)),
+              cells(io, 1),
+              judgements(io, 1),
+              questions(io, 1),
+              changed(io) {}
         std::string name;
         std::string owner;  // the id of the McpSession it belongs to
         std::unique_ptr<CodeExecutor> executor;
@@ -237,13 +239,15 @@ private:
         bool reclaimed = false;     // there was one, until the session was idle for too long
         std::size_t preparing = 0;  // starts and ends of the kernel that are under way
         std::exception_ptr failure;
-        std::map<std::string, std::string> broken;  // configured servers that did not start, and why
+        std::map<std::string, std::string>
+            broken;  // configured servers that did not start, and why
         std::set<std::string> registered;
-        std::size_t users = 0;      // requests that use it
+        std::size_t users = 0;  // requests that use it
         Clock::time_point last_used = Clock::now();
         std::optional<McpContext> asking;   // the request that runs code
         std::optional<McpContext> judging;  // the one for which a registration is judged
-        std::set<std::pair<std::string, std::string>> allowed;  // server and tool: by the person, for good
+        std::set<std::pair<std::string, std::string>>
+            allowed;  // server and tool: by the person, for good
         Host host;
         PolicyPtr registration, installation;
     };
@@ -263,7 +267,9 @@ private:
 
     // Whom a policy's questions go to.
     struct Asking {
-        Asking(std::optional<McpContext>& p, const McpContext& context) : place(p) { place = context; }
+        Asking(std::optional<McpContext>& p, const McpContext& context) : place(p) {
+            place = context;
+        }
         ~Asking() { place.reset(); }
         Asking(const Asking&) = delete;
         Asking& operator=(const Asking&) = delete;
@@ -272,7 +278,10 @@ private:
 
     struct State : std::enable_shared_from_this<State> {
         State(asio::any_io_executor e, PluginRegistry& r, McpServiceOptions o)
-            : io(std::move(e)), registry(r), options(std::move(o)), starts(io, std::max<std::size_t>(1, options.starts_at_once)),
+            : io(std::move(e)),
+              registry(r),
+              options(std::move(o)),
+              starts(io, std::max<std::size_t>(1, options.starts_at_once)),
               changed(io) {}
 
         asio::any_io_executor io;
@@ -289,7 +298,8 @@ private:
 
         void prepare() {
             auto own = options.server;
-            if (own.name == "ipybox" && own.title.empty()) own.title = "ipybox: code actions in Python";
+            if (own.name == "ipybox" && own.title.empty())
+                own.title = "ipybox: code actions in Python";
             if (own.instructions.empty()) own.instructions = std::string(instructions);
             const std::weak_ptr<State> weak = weak_from_this();
             own.on_session_end = [weak, then = options.server.on_session_end](McpSession& gone) {
@@ -327,17 +337,20 @@ private:
             settings.workspace = directory_of(name);
             if (options.ask_client) {
                 const bool alone = settings.approvers.empty();
-                settings.approvers.push_back([weak = std::weak_ptr<Session>(session), alone](ToolCall call) {
-                    return ask_client(weak, std::move(call), alone, false);
-                });
+                settings.approvers.push_back(
+                    [weak = std::weak_ptr<Session>(session), alone](ToolCall call) {
+                        return ask_client(weak, std::move(call), alone, false);
+                    });
             }
             session->host.executor = io;
             session->host.logger = settings.logger;
             session->host.ask = [weak = std::weak_ptr<Session>(session)](ToolCall call) {
                 return ask_client(weak, std::move(call), true, true);
             };
-            session->registration = make_policy(registry, session->host, options.registration, "registration");
-            session->installation = make_policy(registry, session->host, options.installation, "installation");
+            session->registration =
+                make_policy(registry, session->host, options.registration, "registration");
+            session->installation =
+                make_policy(registry, session->host, options.installation, "installation");
             session->executor = std::make_unique<CodeExecutor>(io, registry, std::move(settings));
             return session;
         }
@@ -351,14 +364,17 @@ private:
                 const auto* wanted = arguments.if_contains("session");
                 key = client.id + '\n' + (wanted ? std::string(wanted->as_string()) : "");
                 // A modern client that returns with the same token and name finds its files again.
-                const std::string stable = client.modern ? client.principal + key.substr(client.id.size()) : key;
+                const std::string stable =
+                    client.modern ? client.principal + key.substr(client.id.size()) : key;
                 name = digest(stable);
             }
-            if (const auto found = sessions.find(key); found != sessions.end()) return found->second;
+            if (const auto found = sessions.find(key); found != sessions.end())
+                return found->second;
             make_room();
             const auto made = make_session(client.id, name);
             sessions.emplace(key, made);
-            if (options.separate && !std::exchange(sweeping, true)) asio::co_spawn(io, sweep(weak_from_this()), asio::detached);
+            if (options.separate && !std::exchange(sweeping, true))
+                asio::co_spawn(io, sweep(weak_from_this()), asio::detached);
             return made;
         }
 
@@ -372,8 +388,10 @@ private:
                 sessions.erase(at);
                 return;
             }
-            throw Error(errc::busy, std::to_string(sessions.size()) +
-                                        " sessions are in use, and there may be no more; try again when one has ended");
+            throw Error(
+                errc::busy,
+                std::to_string(sessions.size()) +
+                    " sessions are in use, and there may be no more; try again when one has ended");
         }
 
         static std::string digest(const std::string& text) {
@@ -407,7 +425,8 @@ private:
             co_await session->executor->stop();
         }
 
-        // Ends the kernels of sessions that are idle; the sessions themselves go with their files kept.
+        // Ends the kernels of sessions that are idle; the sessions themselves go with their files
+        // kept.
         static awaitable<void> sweep(std::weak_ptr<State> weak) {
             for (;;) {
                 Duration pause{};
@@ -415,12 +434,18 @@ private:
                     const auto self = weak.lock();
                     if (!self || self->stopped) co_return;
                     const auto idle = self->options.session_idle;
-                    pause = idle > Duration::zero() ? std::clamp<Duration>(idle / 4, std::chrono::milliseconds(100), std::chrono::seconds(10))
-                                                    : Duration(std::chrono::seconds(10));
+                    pause = idle > Duration::zero()
+                                ? std::clamp<Duration>(idle / 4, std::chrono::milliseconds(100),
+                                                       std::chrono::seconds(10))
+                                : Duration(std::chrono::seconds(10));
                     for (const auto& [key, session] : self->sessions) {
-                        if (idle <= Duration::zero() || !session->running || session->users > 0 || session->preparing > 0) continue;
+                        if (idle <= Duration::zero() || !session->running || session->users > 0 ||
+                            session->preparing > 0)
+                            continue;
                         if (session->last_used + idle > Clock::now()) continue;
-                        self->options.executor.logger(LogLevel::info, "session " + session->name + " is idle: its kernel ends");
+                        self->options.executor.logger(
+                            LogLevel::info,
+                            "session " + session->name + " is idle: its kernel ends");
                         session->running = false;
                         session->reclaimed = true;
                         ++session->preparing;
@@ -455,6 +480,7 @@ private:
             Line::Place place(self->starts);
             co_await place.turn();
             session->failure = nullptr;
+            co_await recall(self, session);
             std::size_t left = 1;
             const auto ended = [&left, session](std::exception_ptr error, const std::string& name) {
                 --left;
@@ -468,22 +494,74 @@ private:
                 if (error) {
                     const std::string why = text_of(error);
                     if (!name.empty()) session->broken[name] = why;
-                    session->host.logger(LogLevel::error, (name.empty() ? "the kernel" : "MCP server " + name) +
-                                                              " could not be started: " + why);
+                    session->host.logger(LogLevel::error,
+                                         (name.empty() ? "the kernel" : "MCP server " + name) +
+                                             " could not be started: " + why);
                 }
                 session->changed.notify();
             };
-            asio::co_spawn(self->io, start_kernel(session), [ended](std::exception_ptr error) { ended(error, ""); });
+            asio::co_spawn(self->io, start_kernel(session),
+                           [ended](std::exception_ptr error) { ended(error, ""); });
             for (const auto& [name, params] : self->options.servers) {
                 if (session->registered.contains(name)) continue;
                 ++left;
-                asio::co_spawn(self->io, start_server(session, name, params),
-                               [ended, name = name](std::exception_ptr error) { ended(error, name); });
+                asio::co_spawn(
+                    self->io, start_server(session, name, params),
+                    [ended, name = name](std::exception_ptr error) { ended(error, name); });
             }
             while (left > 0) co_await session->changed.wait();
         }
-        static awaitable<void> start_kernel(SessionPtr session) { co_await session->executor->reset(); }
-        static awaitable<void> start_server(SessionPtr session, std::string name, json::object params) {
+        // Servers of earlier processes are judged anew; nobody is asked. They start when they are
+        // used.
+        static awaitable<void> recall(StatePtr self, SessionPtr session) {
+            const auto servers = self->read_remembered();
+            for (const auto& [name, params] : servers) {
+                if (session->registered.contains(name) || self->options.servers.contains(name))
+                    continue;
+                ToolCall call = registration_call(name, params);
+                call.session = session->name;
+                const auto decision = co_await approve(*session->registration, std::move(call),
+                                                       self->options.executor.approval_timeout);
+                if (decision.verdict != Verdict::allow) continue;
+                session->executor->register_server(name, params);
+                session->registered.insert(name);
+            }
+        }
+        std::map<std::string, json::object> read_remembered() const {
+            std::error_code error;
+            const auto& file = options.remembered;
+            if (options.separate || file.empty() || !std::filesystem::exists(file, error))
+                return {};
+            try {
+                return read_mcp_servers(parse_json(read_text_file(file), file.string()),
+                                        file.string());
+            } catch (const Error& problem) {
+                options.executor.logger(LogLevel::warning,
+                                        "registered servers are forgotten: " + problem.detail());
+                return {};
+            }
+        }
+        void remember(const std::string& name, const json::object& params) const {
+            if (options.separate || options.remembered.empty()) return;
+            auto servers = read_remembered();
+            servers[name] = params;
+            json::object list, whole;
+            for (const auto& [key, value] : servers) list[key] = value;
+            whole["mcpServers"] = std::move(list);
+            try {
+                detail::write_private_file(options.remembered, json::serialize(whole));
+            } catch (const std::exception& error) {
+                options.executor.logger(
+                    LogLevel::warning,
+                    "MCP server " + name + " is registered until ipybox ends: " + error.what());
+            }
+        }
+
+        static awaitable<void> start_kernel(SessionPtr session) {
+            co_await session->executor->reset();
+        }
+        static awaitable<void> start_server(SessionPtr session, std::string name,
+                                            json::object params) {
             co_await session->executor->generate_mcp_sources(std::move(name), std::move(params));
         }
 
@@ -491,8 +569,10 @@ private:
         static awaitable<void> ready(StatePtr self, SessionPtr session) {
             if (session->preparing == 0 && !session->running) self->begin(session);
             while (session->preparing > 0) co_await session->changed.wait();
-            if (!session->running && session->failure) throw Error(errc::kernel_start_failed, text_of(session->failure));
-            if (!session->running) throw Error(errc::kernel_start_failed, "the kernel is not running; try again");
+            if (!session->running && session->failure)
+                throw Error(errc::kernel_start_failed, text_of(session->failure));
+            if (!session->running)
+                throw Error(errc::kernel_start_failed, "the kernel is not running; try again");
         }
 
         static std::string text_of(const std::exception_ptr& failure) {
@@ -506,8 +586,9 @@ private:
         }
 
         // Images of cells are listed as resources, the newest hundred.
-        void list_images(const std::vector<std::filesystem::path>& made) {
-            const auto root = sessions.begin()->second->executor->workspace();
+        void list_images(const std::filesystem::path& root,
+                         const std::vector<std::filesystem::path>& made) {
+            if (options.separate || stopped) return;
             for (const auto& image : made) {
                 const auto relative = image.lexically_relative(root);
                 if (relative.empty() || *relative.begin() == "..") continue;
@@ -516,11 +597,17 @@ private:
                 resource.name = relative.filename().string();
                 resource.description = "An image that code made";
                 const auto extension = relative.extension();
-                resource.mime_type = extension == ".svg" ? "image/svg+xml" : extension == ".jpg" ? "image/jpeg" : "image/" + extension.string().substr(1);
-                resource.read = [weak = weak_from_this(), path = relative.string()](McpContext context, std::string uri, json::object) {
+                resource.mime_type = extension == ".svg" ? "image/svg+xml"
+                                     : extension == ".jpg"
+                                         ? "image/jpeg"
+                                         : "image/" + extension.string().substr(1);
+                resource.read = [weak = weak_from_this(), path = relative.string()](
+                                    McpContext context, std::string uri, json::object) {
                     json::object variables{{"path", path}};
-                    return read_resource(weak, std::move(context), std::move(uri), std::move(variables));
+                    return read_resource(weak, std::move(context), std::move(uri),
+                                         std::move(variables));
                 };
+                if (std::find(listed.begin(), listed.end(), resource.uri) != listed.end()) continue;
                 listed.push_back(resource.uri);
                 server->add_resource(std::move(resource));
                 if (listed.size() <= 100) continue;
@@ -538,7 +625,10 @@ private:
             self->sessions.clear();
             for (const auto& [key, session] : all) self->retire(session);
             all.clear();
-            while (self->ending > 0) co_await self->changed.wait();
+            // A kernel that is still starting dies with the last who holds it.
+            const auto deadline = Clock::now() + std::chrono::seconds(3);
+            while (self->ending > 0 && Clock::now() < deadline)
+                co_await self->changed.wait(deadline);
         }
         void abandon() {
             stopped = true;
@@ -550,18 +640,21 @@ private:
     // ---- questions to the person ----
 
     // Allowed, denied with the person's reason, or a pass when there is nobody to ask.
-    static awaitable<Decision> ask_client(std::weak_ptr<Session> weak, ToolCall call, bool alone, bool judging) {
+    static awaitable<Decision> ask_client(std::weak_ptr<Session> weak, ToolCall call, bool alone,
+                                          bool judging) {
         const auto session = weak.lock();
         if (!session) co_return Decision{};
         const auto& place = judging ? session->judging : session->asking;
         if (!place) co_return Decision{};
         const McpContext context = *place;
         const std::pair known(call.server, call.tool);
-        if (call.origin == CallOrigin::mcp && session->allowed.contains(known)) co_return said(Verdict::allow, "for this session");
+        if (call.origin == CallOrigin::mcp && session->allowed.contains(known))
+            co_return said(Verdict::allow, "for this session");
         if (!context.supports("elicitation.form")) {
             if (!alone) co_return Decision{};
             co_return said(Verdict::deny, "cannot be asked",
-                           "approval is needed, and this client cannot ask its user (it has no elicitation); a policy "
+                           "approval is needed, and this client cannot ask its user (it has no "
+                           "elicitation); a policy "
                            "could allow the call");
         }
         struct Answer {
@@ -571,13 +664,14 @@ private:
             Decision decision;
         };
         const auto answer = std::make_shared<Answer>(session->host.executor);
-        // In the stateless era the client goes away to ask; a question that is withdrawn meanwhile would
-        // take the whole request with it. So it stays, whoever still waits for it.
+        // In the stateless era the client goes away to ask; a question that is withdrawn meanwhile
+        // would take the whole request with it. So it stays, whoever still waits for it.
         const bool stays = context.meta().contains(detail::meta_version);
         if (!stays) co_return co_await put(session, context, std::move(call));
         asio::co_spawn(session->host.executor, put(session, context, std::move(call)),
                        [answer](std::exception_ptr error, Decision decision) {
-                           if (error) decision = said(Verdict::deny, "client", State::text_of(error));
+                           if (error)
+                               decision = said(Verdict::deny, "client", State::text_of(error));
                            answer->decision = std::move(decision);
                            answer->done = true;
                            answer->given.notify();
@@ -598,19 +692,29 @@ private:
         co_await place.turn();
         const std::pair known(call.server, call.tool);
         const bool lasting = call.origin == CallOrigin::mcp;
-        if (lasting && session->allowed.contains(known)) co_return said(Verdict::allow, "for this session");
-        std::string message = "Code wants to call " + detail::call_text(call.server, call.tool, call.arguments);
+        if (lasting && session->allowed.contains(known))
+            co_return said(Verdict::allow, "for this session");
+        std::string message =
+            "Code wants to call " + detail::call_text(call.server, call.tool, call.arguments);
         if (call.origin == CallOrigin::shell || call.origin == CallOrigin::shell_magic)
-            message = "Code wants to run a shell command: " + detail::call_text(call.server, call.tool, call.arguments);
+            message = "Code wants to run a shell command: " +
+                      detail::call_text(call.server, call.tool, call.arguments);
         if (call.origin == CallOrigin::registration)
-            message = "Register the MCP server " + detail::call_text(call.server, call.tool, call.arguments);
+            message = "Register the MCP server " +
+                      detail::call_text(call.server, call.tool, call.arguments);
         if (call.origin == CallOrigin::package)
-            message = "Install a package: " + detail::call_text(call.server, call.tool, call.arguments);
+            message =
+                "Install a package: " + detail::call_text(call.server, call.tool, call.arguments);
         json::array choices{"allow once"};
         if (lasting) choices.emplace_back("allow this tool for the session");
         choices.emplace_back("deny");
-        json::object choice{{"type", "string"}, {"title", "Decision"}, {"enum", std::move(choices)}, {"default", "allow once"}};
-        json::object reason{{"type", "string"}, {"title", "Reason"}, {"description", "for a denial: what the code is told"}};
+        json::object choice{{"type", "string"},
+                            {"title", "Decision"},
+                            {"enum", std::move(choices)},
+                            {"default", "allow once"}};
+        json::object reason{{"type", "string"},
+                            {"title", "Reason"},
+                            {"description", "for a denial: what the code is told"}};
         json::object properties, schema{{"type", "object"}};
         properties.emplace("decision", std::move(choice));
         properties.emplace("reason", std::move(reason));
@@ -618,10 +722,12 @@ private:
         schema.emplace("required", json::array{"decision"});
         const auto given = co_await context.elicit(std::move(message), std::move(schema));
         const auto action = detail::string_of(given, "action");
-        if (action == "cancel") co_return said(Verdict::deny, "cancel", "the user dismissed the question");
+        if (action == "cancel")
+            co_return said(Verdict::deny, "cancel", "the user dismissed the question");
         if (action != "accept") co_return said(Verdict::deny, "decline", "the user declined");
         const auto* content = detail::object_of(given, "content");
-        const auto decision = content ? detail::string_of(*content, "decision") : std::string_view();
+        const auto decision =
+            content ? detail::string_of(*content, "decision") : std::string_view();
         if (decision == "allow once") co_return said(Verdict::allow, "once");
         if (lasting && decision == "allow this tool for the session") {
             session->allowed.insert(known);
@@ -633,19 +739,24 @@ private:
     }
 
     // Throws errc::denied unless the policy for such requests of the client allows it.
-    static awaitable<void> judge(StatePtr state, SessionPtr session, McpContext context, ToolCall call) {
+    static awaitable<void> judge(StatePtr state, SessionPtr session, McpContext context,
+                                 ToolCall call) {
         Line::Place place(session->judgements);
         co_await place.turn();
         const Asking asking(session->judging, context);
         call.session = session->name;
         const Secrets nothing;
         AuditedCall audited(state->options.executor.audit, call, nothing, 0);
-        auto& policy = call.origin == CallOrigin::package ? *session->installation : *session->registration;
-        const std::string what = call.origin == CallOrigin::package ? "install_package" : "register_mcp_server";
-        const auto decision = co_await approve(policy, std::move(call), state->options.executor.approval_timeout);
+        auto& policy =
+            call.origin == CallOrigin::package ? *session->installation : *session->registration;
+        const std::string what =
+            call.origin == CallOrigin::package ? "install_package" : "register_mcp_server";
+        const auto decision =
+            co_await approve(policy, std::move(call), state->options.executor.approval_timeout);
         audited.decided(decision);
         if (decision.verdict != Verdict::allow)
-            throw Error(errc::denied, what + " was denied" + (decision.reason.empty() ? "" : ": " + decision.reason));
+            throw Error(errc::denied, what + " was denied" +
+                                          (decision.reason.empty() ? "" : ": " + decision.reason));
         audited.ended("ok");
     }
 
@@ -667,20 +778,24 @@ private:
     static std::string fitting(std::string text, std::size_t characters, std::size_t& bytes) {
         const std::size_t room = bytes > 1000 ? bytes - 1000 : 0;
         const auto by_characters = detail::text_fits(text, characters, std::string::npos);
-        const auto end = detail::text_fits(std::string_view(text).substr(0, by_characters), std::string::npos, room);
+        const auto end = detail::text_fits(std::string_view(text).substr(0, by_characters),
+                                           std::string::npos, room);
         std::string mark;
         if (end < by_characters) {
             mark = "\n\n[Output truncated: exceeded " + std::to_string(room) + " byte limit]";
         } else if (end < text.size()) {
-            mark = "\n\n[Output truncated: exceeded " + std::to_string(characters) + " character limit]";
+            mark = "\n\n[Output truncated: exceeded " + std::to_string(characters) +
+                   " character limit]";
         }
         text.resize(end);
         text += mark;
-        for (const char c : text) bytes -= std::min(bytes, detail::json_cost(static_cast<unsigned char>(c)));
+        for (const char c : text)
+            bytes -= std::min(bytes, detail::json_cost(static_cast<unsigned char>(c)));
         return text;
     }
 
-    static awaitable<McpToolResult> execute_cell(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> execute_cell(StatePtr state, McpContext context,
+                                                 json::object arguments) {
         const double seconds = number_argument(arguments, "timeout", 120);
         const double characters = number_argument(arguments, "max_output_chars", 5000);
         const Use use(state->session_of(context, arguments));
@@ -692,7 +807,8 @@ private:
         CodeExecutionResult result;
         {
             const Asking asking(session->asking, context);
-            auto execution = co_await session->executor->stream(text_argument(arguments, "code"), duration(seconds), true);
+            auto execution = co_await session->executor->stream(text_argument(arguments, "code"),
+                                                                duration(seconds), true);
             detail::CellReport report(state->io, context, state->options.keep_alive);
             for (;;) {
                 auto event = co_await execution.next();
@@ -709,40 +825,49 @@ private:
             co_await session->questions.drained();
         }
         if (lost) session->reclaimed = false;
-        auto answer = cell_result(*state, result, static_cast<std::size_t>(std::min(characters, 1e12)), lost);
-        if (!state->options.separate) state->list_images(result.images);
+        auto answer =
+            cell_result(*state, result, static_cast<std::size_t>(std::min(characters, 1e12)), lost);
+        state->list_images(session->executor->workspace(), result.images);
         co_return answer;
     }
 
-    static double number_argument(const json::object& arguments, std::string_view name, double otherwise) {
+    static double number_argument(const json::object& arguments, std::string_view name,
+                                  double otherwise) {
         const auto* value = arguments.if_contains(name);
         if (!value) return otherwise;
         const double number = value->to_number<double>();
-        if (number < 0) throw Error(errc::bad_argument, std::string(name) + " must not be negative");
+        if (number < 0)
+            throw Error(errc::bad_argument, std::string(name) + " must not be negative");
         return number;
     }
     static Duration duration(double seconds) {
-        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(seconds, 1e9)));
+        return std::chrono::duration_cast<Duration>(
+            std::chrono::duration<double>(std::min(seconds, 1e9)));
     }
 
-    static McpToolResult cell_result(const State& state, const CodeExecutionResult& result, std::size_t characters, bool lost) {
+    static McpToolResult cell_result(const State& state, const CodeExecutionResult& result,
+                                     std::size_t characters, bool lost) {
         constexpr std::string_view tool = "execute_ipython_cell";
         std::size_t bytes = state.options.max_result;
         std::string output = result.text.value_or("");
         if (!result.images.empty()) {
             output += "\n\nGenerated images:\n\n";
-            for (const auto& image : result.images) output += "- [" + image.stem().string() + "](" + image.string() + ")\n";
+            for (const auto& image : result.images)
+                output += "- [" + image.stem().string() + "](" + image.string() + ")\n";
         }
         McpToolResult answer;
         if (lost)
-            answer.content.push_back(McpContent::text("[The kernel of this session had ended because it was idle: this cell ran "
-                                                      "in a new one, without the variables and imports of before.]"));
+            answer.content.push_back(McpContent::text(
+                "[The kernel of this session had ended because it was idle: this cell ran "
+                "in a new one, without the variables and imports of before.]"));
         if (result.ok()) {
             answer.content.push_back(McpContent::text(fitting(output, characters, bytes)));
         } else {
-            std::string error = "Error executing tool " + std::string(tool) + ": " + headed(result.error);
+            std::string error =
+                "Error executing tool " + std::string(tool) + ": " + headed(result.error);
             error = fitting(std::move(error), std::string::npos, bytes);
-            if (!output.empty()) error += "\n\nOutput until then:\n\n" + fitting(output, characters, bytes);
+            if (!output.empty())
+                error += "\n\nOutput until then:\n\n" + fitting(output, characters, bytes);
             answer.content.push_back(McpContent::text(error));
             answer.is_error = true;
         }
@@ -750,7 +875,8 @@ private:
         for (const auto& display : result.displays) add_image(pictures, display, bytes);
         for (auto& picture : pictures) answer.content.push_back(std::move(picture));
         if (state.options.structured) {
-            static constexpr std::string_view names[] = {"ok", "error", "timed_out", "cancelled", "kernel_lost", "output_limit"};
+            static constexpr std::string_view names[] = {
+                "ok", "error", "timed_out", "cancelled", "kernel_lost", "output_limit"};
             json::object whole{{"status", names[static_cast<int>(result.status)]}};
             whole["text"] = fitting(result.text.value_or(""), characters, bytes);
             json::array files;
@@ -777,8 +903,9 @@ private:
             if (type.empty()) continue;
             const std::size_t size = image->size() / 3 * 4 + 200;
             if (size > bytes) {
-                blocks.push_back(McpContent::text("[Image omitted: " + std::to_string(image->size()) +
-                                                  " bytes exceed what one result may hold; its file is listed above]"));
+                blocks.push_back(McpContent::text(
+                    "[Image omitted: " + std::to_string(image->size()) +
+                    " bytes exceed what one result may hold; its file is listed above]"));
             } else {
                 bytes -= size;
                 blocks.push_back(McpContent::image(*image, type));
@@ -787,20 +914,18 @@ private:
         }
     }
 
-    static awaitable<McpToolResult> register_server(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> register_server(StatePtr state, McpContext context,
+                                                    json::object arguments) {
         const std::string name = text_argument(arguments, "server_name");
         check_server_name(name);
         const auto params = check_server_params(arguments.at("server_params"), "server_params");
         const Use use(state->session_of(context, arguments));
-        ToolCall call;
-        call.server = name;
-        call.tool = "register";
-        call.arguments = shown_params(params);
-        call.origin = CallOrigin::registration;
+        ToolCall call = registration_call(name, params);
         co_await judge(state, use.session, context, std::move(call));
         const auto tools = co_await use.session->executor->generate_mcp_sources(name, params);
         use.session->registered.insert(name);
         use.session->broken.erase(name);
+        state->remember(name, params);
         McpToolResult result;
         for (const auto& tool : tools) result.content.push_back(McpContent::text(tool));
         if (state->options.structured) {
@@ -809,6 +934,15 @@ private:
             result.structured = json::object{{"result", std::move(names)}};
         }
         co_return result;
+    }
+
+    static ToolCall registration_call(const std::string& name, const json::object& params) {
+        ToolCall call;
+        call.server = name;
+        call.tool = "register";
+        call.arguments = shown_params(params);
+        call.origin = CallOrigin::registration;
+        return call;
     }
 
     // What a policy or a person judges a server by: values that may be secrets are left out.
@@ -844,7 +978,8 @@ private:
         }
     }
 
-    static awaitable<McpToolResult> install(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> install(StatePtr state, McpContext context,
+                                            json::object arguments) {
         const std::string package = text_argument(arguments, "package_name");
         const Use use(state->session_of(context, arguments));
         ToolCall call;
@@ -865,7 +1000,8 @@ private:
         co_return McpToolResult(fitting(std::move(said), 100'000, bytes));
     }
 
-    static awaitable<McpToolResult> reset(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> reset(StatePtr state, McpContext context,
+                                          json::object arguments) {
         const Use use(state->session_of(context, arguments));
         const auto& session = use.session;
         Line::Place place(session->cells);
@@ -877,163 +1013,98 @@ private:
         co_return McpToolResult(json::array());
     }
 
-    static awaitable<McpToolResult> interrupt(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> interrupt(StatePtr state, McpContext context,
+                                              json::object arguments) {
         const auto session = state->session_of(context, arguments);
         const bool running = session->asking.has_value();
         session->executor->cancel();
-        co_return McpToolResult(running ? "The running cell was interrupted; its call returns what it printed."
-                                        : "No cell is running.");
+        co_return McpToolResult(
+            running ? "The running cell was interrupted; its call returns what it printed."
+                    : "No cell is running.");
     }
 
     // ---- what code actions can import ----
 
-    struct Found {
-        std::string where;  // "mcptools.files.read_text_file", "gentools.reports.longest"
-        std::string what;   // one line
-        bool callable = true;
-        std::size_t score = 0;
-    };
-    static constexpr std::size_t max_found = 20'000;
-
-    static std::optional<std::string> read_source(int root, const std::filesystem::path& path) {
-        try {
-            return detail::read_beneath(root, path, 0, std::size_t{1} << 20).bytes;
-        } catch (const Error&) {
-            return std::nullopt;  // not there, or not meant to be read
-        }
+    static bool callable(const Session& session, const ImportableTool& tool) {
+        constexpr std::string_view generated = "mcptools.";
+        return !tool.package.starts_with(generated) ||
+               session.registered.contains(tool.package.substr(generated.size()));
     }
-    static std::vector<std::string> names_in(int root, const std::filesystem::path& directory) {
-        const auto handle = detail::open_beneath(root, directory.string(), O_RDONLY | O_DIRECTORY);
-        if (!handle) return {};
-        auto names = detail::PackageRoot::entries(handle.get());
-        std::erase_if(names, [](const auto& name) { return !detail::is_python_identifier(name) || name.starts_with("__"); });
-        std::sort(names.begin(), names.end());
-        if (names.size() > 2000) names.resize(2000);
-        return names;
-    }
-    static std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
-    static std::string_view docstring(std::string_view source) {
-        for (const std::string_view quotes : {R"(""")", "'''"}) {
-            const auto from = source.find(quotes);
-            if (from == source.npos || from > 500) continue;
-            source.remove_prefix(from + 3);
-            return source.substr(0, source.find(quotes));
-        }
-        return {};
+    static std::string line_of(const Session& session, const ImportableTool& tool) {
+        return "from " + tool.package + " import " + tool.module + "  # " + tool.summary +
+               (callable(session, tool) ? "\n" : " [its server is not registered]\n");
     }
 
-    // The generated packages list their tools in their docstrings; saved code actions have one of their own.
-    static std::vector<Found> importable(const Session& session) {
-        std::vector<Found> found;
+    // The source of one module.
+    static std::string source_of(const Session& session, const std::string& server,
+                                 const std::string& tool) {
+        check_server_name(server);
+        if (!detail::is_python_identifier(tool))
+            throw Error(errc::bad_argument, "tool_name must be a module's name");
         const auto root = detail::open_directory(session.executor->workspace());
-        for (const auto& server : names_in(root.get(), "mcptools")) {
-            const auto source = read_source(root.get(), std::filesystem::path("mcptools") / server / "__init__.py");
-            if (!source) continue;
-            std::string_view rest = docstring(*source);
-            rest.remove_prefix(std::min(rest.find('\n'), rest.size()));
-            while (!rest.empty() && found.size() < max_found) {
-                rest.remove_prefix(1);
-                const auto line = first_line(rest);
-                rest.remove_prefix(line.size());
-                const auto colon = line.find(':');
-                if (colon == line.npos || !detail::is_python_identifier(line.substr(0, colon))) continue;
-                Found tool;
-                tool.where = "mcptools." + server + "." + std::string(line.substr(0, colon));
-                tool.what = detail::printable(line.substr(colon + 1, 300));
-                tool.callable = session.registered.contains(server);
-                found.push_back(std::move(tool));
-            }
+        const auto path = std::filesystem::path("mcptools") / server / (tool + ".py");
+        try {
+            return detail::read_beneath(root.get(), path, 0, std::size_t{1} << 20).bytes;
+        } catch (const Error& error) {
+            throw Error(errc::bad_argument, error.detail() + "; list_tools() says what there is");
         }
-        for (const auto& category : names_in(root.get(), "gentools"))
-            for (const auto& name : names_in(root.get(), std::filesystem::path("gentools") / category)) {
-                const auto source = read_source(root.get(), std::filesystem::path("gentools") / category / name / "api.py");
-                if (!source || found.size() >= max_found) continue;
-                Found tool;
-                tool.where = "gentools." + category + "." + name + ".api";
-                auto text = docstring(*source);
-                while (text.starts_with('\n') || text.starts_with(' ')) text.remove_prefix(1);
-                tool.what = " " + detail::printable(first_line(text).substr(0, 300));
-                found.push_back(std::move(tool));
-            }
-        return found;
     }
 
-    static std::string line_of(const Found& tool) {
-        const auto dot = tool.where.rfind('.');
-        return "from " + tool.where.substr(0, dot) + " import " + tool.where.substr(dot + 1) + "  #" + tool.what +
-               (tool.callable ? "" : " [its server is not registered in this session]") + "\n";
-    }
-
-    static awaitable<McpToolResult> list_tools(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> list_tools(StatePtr state, McpContext context,
+                                               json::object arguments) {
         const Use use(state->session_of(context, arguments));
         const auto& session = *use.session;
         while (session.preparing > 0) co_await use.session->changed.wait();
-        const std::string server = text_argument(arguments, "server_name"), tool = text_argument(arguments, "tool_name");
+        const std::string server = text_argument(arguments, "server_name"),
+                          tool = text_argument(arguments, "tool_name");
         std::size_t bytes = state->options.max_result;
-        if (!tool.empty()) {
-            check_server_name(server);
-            if (!detail::is_python_identifier(tool)) throw Error(errc::bad_argument, "tool_name must be a module's name");
-            const auto root = detail::open_directory(session.executor->workspace());
-            const auto source = read_source(root.get(), std::filesystem::path("mcptools") / server / (tool + ".py"));
-            if (!source) throw Error(errc::bad_argument, "there is no mcptools." + server + "." + tool + "; list_tools() says what there is");
-            co_return McpToolResult(fitting(*source, 100'000, bytes));
-        }
-        const auto all = importable(session);
+        if (!tool.empty())
+            co_return McpToolResult(fitting(source_of(session, server, tool), 100'000, bytes));
+        const auto all = importable_tools(session.executor->workspace());
         std::string text;
         if (server.empty()) {
-            std::map<std::string, std::pair<std::size_t, bool>> groups;
+            struct Package {
+                std::size_t tools = 0;
+                bool callable = true;
+            };
+            std::map<std::string, Package> packages;
             for (const auto& one : all) {
-                auto& group = groups[one.where.substr(0, one.where.find('.', one.where.find('.') + 1))];
-                ++group.first;
-                group.second = one.callable;
+                const auto category = one.package.find('.', one.package.find('.') + 1);
+                auto& package = packages[one.package.substr(0, category)];
+                ++package.tools;
+                package.callable = callable(session, one);
             }
-            for (const auto& [name, group] : groups)
-                text += name + ": " + std::to_string(group.first) + (group.first == 1 ? " tool" : " tools") +
-                        (group.second ? "\n" : ", its server is not registered in this session\n");
+            for (const auto& [name, package] : packages)
+                text += name + ": " + std::to_string(package.tools) +
+                        (package.tools == 1 ? " tool" : " tools") +
+                        (package.callable ? "\n" : ", its server is not registered\n");
         } else {
             for (const auto& one : all)
-                if (one.where.starts_with("mcptools." + server + ".")) text += line_of(one);
-            if (text.empty()) text = "There is no mcptools." + server + "; register_mcp_server makes it.\n";
+                if (one.package == "mcptools." + server) text += line_of(session, one);
+            if (text.empty())
+                text = "There is no mcptools." + server + "; register_mcp_server makes it.\n";
         }
-        for (const auto& [name, why] : session.broken) text += "MCP server " + name + " could not be started: " + why + "\n";
-        if (text.empty()) text = "There are no tools yet; register_mcp_server adds those of an MCP server.\n";
+        for (const auto& [name, why] : session.broken)
+            text += "MCP server " + name + " could not be started: " + why + "\n";
+        if (text.empty())
+            text = "There are no tools yet; register_mcp_server adds those of an MCP server.\n";
         co_return McpToolResult(fitting(std::move(text), 100'000, bytes));
     }
 
-    static std::vector<std::string> words_of(std::string_view text) {
-        std::vector<std::string> words(1);
-        for (const char c : text) {
-            if (std::isalnum(static_cast<unsigned char>(c)) || (static_cast<unsigned char>(c) & 0x80)) {
-                words.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-            } else if (!words.back().empty()) {
-                words.emplace_back();
-            }
-        }
-        if (words.back().empty()) words.pop_back();
-        if (words.size() > 50) words.resize(50);
-        return words;
-    }
-
-    static awaitable<McpToolResult> search_tools(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> search(StatePtr state, McpContext context,
+                                           json::object arguments) {
         const Use use(state->session_of(context, arguments));
         while (use.session->preparing > 0) co_await use.session->changed.wait();
-        const auto wanted = words_of(text_argument(arguments, "query"));
-        const auto limit = static_cast<std::size_t>(std::min(number_argument(arguments, "limit", 10), 200.0));
-        auto all = importable(*use.session);
-        for (auto& tool : all) {
-            const auto lower = [](std::string text) {
-                for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-                return text;
-            };
-            const auto where = lower(tool.where), what = lower(tool.what);
-            for (const auto& word : wanted)
-                tool.score += (where.find(word) != where.npos ? 3u : 0u) + (what.find(word) != what.npos ? 1u : 0u);
-        }
-        std::erase_if(all, [](const auto& tool) { return tool.score == 0; });
-        std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.score > b.score; });
+        const auto limit =
+            static_cast<std::size_t>(std::min(number_argument(arguments, "limit", 10), 200.0));
+        const auto found = search_tools(importable_tools(use.session->executor->workspace()),
+                                        text_argument(arguments, "query"));
         std::string text;
-        for (std::size_t i = 0; i < all.size() && i < limit; ++i) text += line_of(all[i]);
-        if (all.size() > limit) text += "[" + std::to_string(all.size() - limit) + " more; a longer query or a higher limit shows them]\n";
+        for (std::size_t i = 0; i < found.size() && i < limit; ++i)
+            text += line_of(*use.session, found[i]);
+        if (found.size() > limit)
+            text += "[" + std::to_string(found.size() - limit) +
+                    " more; a longer query or a higher limit shows them]\n";
         if (text.empty()) text = "Nothing fits; list_tools() says what there is.\n";
         std::size_t bytes = state->options.max_result;
         co_return McpToolResult(fitting(std::move(text), 100'000, bytes));
@@ -1041,33 +1112,17 @@ private:
 
     // ---- files ----
 
-    static std::filesystem::path checked_path(const Session& session, std::string_view text, bool to_write) {
+    static std::filesystem::path checked_path(const Session& session, std::string_view text,
+                                              bool to_write) {
         auto path = detail::workspace_path(text);
         if (session.executor->is_guarded(path, to_write))
-            throw Error(errc::denied, path.string() + ": is protected; it holds settings or secrets");
+            throw Error(errc::denied,
+                        path.string() + ": is protected; it holds settings or secrets");
         return path;
     }
 
-    static bool is_text(std::string_view bytes) {
-        while (!bytes.empty()) {
-            const auto point = detail::decode_utf8(bytes);
-            if (!point.valid || point.value == 0) return false;
-            bytes.remove_prefix(point.size);
-        }
-        return true;
-    }
-    // Without the first bytes of a character of which the rest is missing.
-    static std::string_view whole_characters(std::string_view bytes) {
-        for (std::size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
-            const auto byte = static_cast<unsigned char>(bytes[bytes.size() - back]);
-            if ((byte & 0xC0) == 0x80) continue;
-            const std::size_t size = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-            return size > back ? bytes.substr(0, bytes.size() - back) : bytes;
-        }
-        return bytes;
-    }
-
-    static awaitable<McpToolResult> upload(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> upload(StatePtr state, McpContext context,
+                                           json::object arguments) {
         const Use use(state->session_of(context, arguments));
         const auto path = checked_path(*use.session, text_argument(arguments, "path"), true);
         std::string bytes = text_argument(arguments, "content");
@@ -1079,16 +1134,20 @@ private:
         const auto* overwrite = arguments.if_contains("overwrite");
         const auto root = detail::open_directory(use.session->executor->workspace());
         detail::write_beneath(root.get(), path, bytes, !overwrite || overwrite->as_bool());
-        co_return McpToolResult("Wrote " + std::to_string(bytes.size()) + " bytes to " + path.string());
+        co_return McpToolResult("Wrote " + std::to_string(bytes.size()) + " bytes to " +
+                                path.string());
     }
 
-    static awaitable<McpToolResult> download(StatePtr state, McpContext context, json::object arguments) {
+    static awaitable<McpToolResult> download(StatePtr state, McpContext context,
+                                             json::object arguments) {
         const Use use(state->session_of(context, arguments));
         const auto path = checked_path(*use.session, text_argument(arguments, "path"), false);
-        const auto offset = static_cast<std::uint64_t>(std::min(number_argument(arguments, "offset", 0), 1e18));
+        const auto offset =
+            static_cast<std::uint64_t>(std::min(number_argument(arguments, "offset", 0), 1e18));
         // Base64 makes four bytes of three; text may grow more, and is cut then.
         const double most = static_cast<double>(state->options.max_result / 2);
-        const auto limit = static_cast<std::size_t>(std::min(number_argument(arguments, "max_bytes", most), most));
+        const auto limit =
+            static_cast<std::size_t>(std::min(number_argument(arguments, "max_bytes", most), most));
         const auto root = detail::open_directory(use.session->executor->workspace());
         auto part = detail::read_beneath(root.get(), path, offset, limit);
         const bool whole = offset == 0 && part.bytes.size() == part.size;
@@ -1096,25 +1155,28 @@ private:
         McpToolResult result;
         std::size_t size = part.bytes.size();
         const auto type = detail::image_type(part.bytes);
-        const auto text = last ? std::string_view(part.bytes) : whole_characters(part.bytes);
+        const auto text =
+            last ? std::string_view(part.bytes) : detail::whole_characters(part.bytes);
         if (whole && !type.empty()) {
             result.content.push_back(McpContent::image(part.bytes, type));
-        } else if (is_text(text)) {
+        } else if (detail::is_text(text)) {
             size = detail::text_fits(text, std::string::npos, state->options.max_result - 2000);
             result.content.push_back(McpContent::text(text.substr(0, size)));
         } else {
-            result.content.push_back(McpContent::embedded(
-                McpContent::blob_of("ipybox://workspace/" + path.string(), part.bytes, "application/octet-stream")));
+            result.content.push_back(McpContent::embedded(McpContent::blob_of(
+                "ipybox://workspace/" + path.string(), part.bytes, "application/octet-stream")));
         }
         const auto end = offset + size;
         if (end < part.size)
-            result.content.push_back(McpContent::text("[File truncated: bytes " + std::to_string(offset) + " to " + std::to_string(end) +
-                                                      " of " + std::to_string(part.size) + "; call again with offset " +
-                                                      std::to_string(end) + " for the rest]"));
+            result.content.push_back(McpContent::text(
+                "[File truncated: bytes " + std::to_string(offset) + " to " + std::to_string(end) +
+                " of " + std::to_string(part.size) + "; call again with offset " +
+                std::to_string(end) + " for the rest]"));
         co_return result;
     }
 
-    static awaitable<json::array> read_resource(std::weak_ptr<State> weak, McpContext context, std::string uri, json::object variables) {
+    static awaitable<json::array> read_resource(std::weak_ptr<State> weak, McpContext context,
+                                                std::string uri, json::object variables) {
         const auto state = weak.lock();
         if (!state) throw Error(errc::cancelled, "the server is stopping");
         const Use use(state->session_of(context, variables));
@@ -1122,12 +1184,14 @@ private:
         const auto root = detail::open_directory(use.session->executor->workspace());
         const auto part = detail::read_beneath(root.get(), path, 0, state->options.max_result / 2);
         if (part.bytes.size() < part.size)
-            throw Error(errc::bad_argument, path.string() + ": " + std::to_string(part.size) +
-                                                " bytes are more than one answer may hold; download_file reads it in parts");
+            throw Error(
+                errc::bad_argument,
+                path.string() + ": " + std::to_string(part.size) +
+                    " bytes are more than one answer may hold; download_file reads it in parts");
         json::array contents;
         if (const auto type = detail::image_type(part.bytes); !type.empty()) {
             contents.push_back(McpContent::blob_of(uri, part.bytes, type));
-        } else if (is_text(part.bytes)) {
+        } else if (detail::is_text(part.bytes)) {
             contents.push_back(McpContent::text_of(uri, part.bytes));
         } else {
             contents.push_back(McpContent::blob_of(uri, part.bytes, "application/octet-stream"));
@@ -1139,7 +1203,8 @@ private:
 
     using Handler = awaitable<McpToolResult> (*)(StatePtr, McpContext, json::object);
 
-    static awaitable<McpToolResult> guarded(std::weak_ptr<State> weak, std::string tool, Handler handler, McpContext context,
+    static awaitable<McpToolResult> guarded(std::weak_ptr<State> weak, std::string tool,
+                                            Handler handler, McpContext context,
                                             json::object arguments) {
         std::string why;
         try {
@@ -1156,10 +1221,14 @@ private:
     }
 
     static constexpr std::string_view instructions =
-        "Act by writing Python instead of calling tools one by one. execute_ipython_cell runs code in an IPython kernel that "
-        "keeps its state. register_mcp_server turns an MCP server into importable modules: from mcptools.SERVER import TOOL, then "
-        "TOOL.run(parameter=value). search_tools and list_tools find them; read the source of a module (list_tools with "
-        "tool_name) before its first use. Combine many calls in one cell, filter in Python, and print only what you need.";
+        "Act by writing Python instead of calling tools one by one. execute_ipython_cell runs code "
+        "in an IPython kernel that "
+        "keeps its state. register_mcp_server turns an MCP server into importable modules: from "
+        "mcptools.SERVER import TOOL, then "
+        "TOOL.run(parameter=value). search_tools and list_tools find them; read the source of a "
+        "module (list_tools with "
+        "tool_name) before its first use. Combine many calls in one cell, filter in Python, and "
+        "print only what you need.";
 
     // Required: the names at the front of `properties`.
     static json::object schema(json::object properties, std::size_t required) {
@@ -1171,28 +1240,36 @@ private:
         if (!names.empty()) result.emplace("required", std::move(names));
         return result;
     }
-    static json::object parameter(std::string_view type, std::string_view description, json::value otherwise = nullptr) {
+    static json::object parameter(std::string_view type, std::string_view description,
+                                  json::value otherwise = nullptr) {
         json::object result{{"type", type}, {"description", description}};
         if (!otherwise.is_null()) result.emplace("default", std::move(otherwise));
         return result;
     }
     static json::object hints(bool reads, bool destroys, bool repeats, bool world) {
-        return {{"readOnlyHint", reads}, {"destructiveHint", destroys}, {"idempotentHint", repeats}, {"openWorldHint", world}};
+        return {{"readOnlyHint", reads},
+                {"destructiveHint", destroys},
+                {"idempotentHint", repeats},
+                {"openWorldHint", world}};
     }
 
     static void add_tools(State& state) {
-        const auto add = [&](std::string name, std::string title, std::string description, json::object properties,
-                             std::size_t required, json::object annotations, Handler handler, json::object output = {}) {
+        const auto add = [&](std::string name, std::string title, std::string description,
+                             json::object properties, std::size_t required,
+                             json::object annotations, Handler handler, json::object output = {}) {
             McpTool tool;
             tool.name = name;
             tool.title = std::move(title);
             tool.description = std::move(description);
             if (state.options.separate)
-                properties.emplace("session", parameter("string", "Which of your kernels; each name has one of its own", ""));
+                properties.emplace(
+                    "session",
+                    parameter("string", "Which of your kernels; each name has one of its own", ""));
             tool.input_schema = schema(std::move(properties), required);
             if (state.options.structured) tool.output_schema = std::move(output);
             tool.annotations = std::move(annotations);
-            tool.call = [weak = state.weak_from_this(), name, handler](McpContext context, json::object arguments) {
+            tool.call = [weak = state.weak_from_this(), name, handler](McpContext context,
+                                                                       json::object arguments) {
                 return guarded(weak, name, handler, std::move(context), std::move(arguments));
             };
             state.server->add_tool(std::move(tool));
@@ -1201,24 +1278,34 @@ private:
         strings.emplace("items", text);
 
         json::object properties, output;
-        properties["server_name"] = parameter("string", "Name of the Python package: a lowercase identifier, such as files");
-        json::object params = parameter("object", "How the server is reached: {\"command\", \"args\", \"env\", \"cwd\"} for stdio, "
-                                                  "{\"url\", \"headers\", \"type\"} for HTTP");
+        properties["server_name"] = parameter(
+            "string", "Name of the Python package: a lowercase identifier, such as files");
+        json::object params = parameter(
+            "object",
+            "How the server is reached: {\"command\", \"args\", \"env\", \"cwd\"} for stdio, "
+            "{\"url\", \"headers\", \"type\"} for HTTP");
         params.emplace("additionalProperties", true);
         properties["server_params"] = std::move(params);
         output["result"] = strings;
         add("register_mcp_server", "Register an MCP server",
-            "Makes the tools of an MCP server callable from Python: writes the package mcptools/SERVER_NAME with one typed module "
-            "for each tool. Use them as\n    from mcptools.SERVER_NAME import TOOL\n    result = TOOL.run(parameter=value)\n"
-            "${NAME} in server_params is replaced by the variable of the environment or .env. Registering again replaces the "
-            "package; reset() makes a kernel that has imported it see the new one. Packages outlive reset(). Returns the names of "
+            "Makes the tools of an MCP server callable from Python: writes the package "
+            "mcptools/SERVER_NAME with one typed module "
+            "for each tool. Use them as\n    from mcptools.SERVER_NAME import TOOL\n    result = "
+            "TOOL.run(parameter=value)\n"
+            "${NAME} in server_params is replaced by the variable of the environment or .env. "
+            "Registering again replaces the "
+            "package; reset() makes a kernel that has imported it see the new one. Packages "
+            "outlive reset(). Returns the names of "
             "the tools.",
-            std::move(properties), 2, hints(false, false, true, true), register_server, schema(std::move(output), 1));
+            std::move(properties), 2, hints(false, false, true, true), register_server,
+            schema(std::move(output), 1));
 
         properties = {};
-        properties["package_name"] = parameter("string", "A name, a requirement such as numpy>=1.20, or a git+https:// address");
+        properties["package_name"] = parameter(
+            "string", "A name, a requirement such as numpy>=1.20, or a git+https:// address");
         add("install_package", "Install a Python package",
-            "Installs a Python package by pip for this workspace. It can be imported at once and outlives reset(). Returns what "
+            "Installs a Python package by pip for this workspace. It can be imported at once and "
+            "outlives reset(). Returns what "
             "pip says, also when it fails.",
             std::move(properties), 1, hints(false, false, true, true), install);
 
@@ -1226,42 +1313,54 @@ private:
         output = {};
         properties["code"] = parameter("string", "Python code to execute in the IPython kernel");
         properties["timeout"] = parameter("number", "Seconds until the code is interrupted", 120);
-        properties["max_output_chars"] = parameter("integer", "Characters of output to return; what exceeds them is cut", 5000);
-        output["status"] = parameter("string", "ok, error, timed_out, cancelled, kernel_lost or output_limit");
+        properties["max_output_chars"] =
+            parameter("integer", "Characters of output to return; what exceeds them is cut", 5000);
+        output["status"] =
+            parameter("string", "ok, error, timed_out, cancelled, kernel_lost or output_limit");
         output["text"] = text;
         output["images"] = strings;
         output["error"] = text;
         add("execute_ipython_cell", "Execute Python code",
-            "Executes Python code in an IPython kernel that keeps variables, imports and definitions from call to call. One cell "
-            "runs at a time; `await` works at the top level. Returns what the code printed and the value of its last expression, "
-            "then links to the images it made; nothing for nothing. An exception, a call of a tool that failed, or the timeout is "
+            "Executes Python code in an IPython kernel that keeps variables, imports and "
+            "definitions from call to call. One cell "
+            "runs at a time; `await` works at the top level. Returns what the code printed and the "
+            "value of its last expression, "
+            "then links to the images it made; nothing for nothing. An exception, a call of a tool "
+            "that failed, or the timeout is "
             "an error with the traceback and the output until then; the kernel stays usable.",
-            std::move(properties), 1, hints(false, true, false, true), execute_cell, schema(std::move(output), 3));
+            std::move(properties), 1, hints(false, true, false, true), execute_cell,
+            schema(std::move(output), 3));
 
         add("reset", "Reset the kernel",
-            "Starts a new IPython kernel. Lost: variables, imports, definitions, connections to MCP servers, which come back when "
+            "Starts a new IPython kernel. Lost: variables, imports, definitions, connections to "
+            "MCP servers, which come back when "
             "they are used. Kept: installed packages, files, mcptools/.",
             {}, 0, hints(false, true, true, false), reset);
 
         add("interrupt", "Interrupt the running cell",
-            "Interrupts the cell that is running, if any; the kernel's state stays. The call that runs it returns its output.", {}, 0,
-            hints(false, false, true, false), interrupt);
+            "Interrupts the cell that is running, if any; the kernel's state stays. The call that "
+            "runs it returns its output.",
+            {}, 0, hints(false, false, true, false), interrupt);
 
         properties = {};
-        properties["server_name"] = parameter("string", "A package in mcptools: lists its tools", "");
+        properties["server_name"] =
+            parameter("string", "A package in mcptools: lists its tools", "");
         properties["tool_name"] = parameter("string", "And a module in it: returns its source", "");
         add("list_tools", "List what code can import",
-            "Lists what code can import: without arguments the packages of mcptools and gentools, with server_name the tools of "
-            "one, with tool_name as well the source of one module, which says its parameters and result.",
+            "Lists what code can import: without arguments the packages of mcptools and gentools, "
+            "with server_name the tools of "
+            "one, with tool_name as well the source of one module, which says its parameters and "
+            "result.",
             std::move(properties), 0, hints(true, false, true, false), list_tools);
 
         properties = {};
         properties["query"] = parameter("string", "Words to look for in names and descriptions");
         properties["limit"] = parameter("integer", "How many to return", 10);
         add("search_tools", "Search what code can import",
-            "Finds tools in mcptools and saved code actions in gentools by words; returns a line of Python to import each, best "
+            "Finds tools in mcptools and saved code actions in gentools by words; returns a line "
+            "of Python to import each, best "
             "first.",
-            std::move(properties), 1, hints(true, false, true, false), search_tools);
+            std::move(properties), 1, hints(true, false, true, false), search);
 
         properties = {};
         properties["path"] = parameter("string", "Where to, in the workspace");
@@ -1269,16 +1368,20 @@ private:
         json::object encoding = parameter("string", "How content is written", "utf-8");
         encoding.emplace("enum", json::array{"utf-8", "base64"});
         properties["encoding"] = std::move(encoding);
-        properties["overwrite"] = parameter("boolean", "Whether a file that is there may be replaced", true);
-        add("upload_file", "Write a file", "Writes a file in the workspace, where code can read it; makes directories as needed.",
+        properties["overwrite"] =
+            parameter("boolean", "Whether a file that is there may be replaced", true);
+        add("upload_file", "Write a file",
+            "Writes a file in the workspace, where code can read it; makes directories as needed.",
             std::move(properties), 2, hints(false, true, true, false), upload);
 
         properties = {};
         properties["path"] = parameter("string", "Which file of the workspace");
         properties["offset"] = parameter("integer", "First byte to return", 0);
-        properties["max_bytes"] = parameter("integer", "Bytes to return at most; without, as many as one result can hold");
+        properties["max_bytes"] = parameter(
+            "integer", "Bytes to return at most; without, as many as one result can hold");
         add("download_file", "Read a file",
-            "Returns a file of the workspace: text, an image, or anything else as bytes. A part of a file is marked as such.",
+            "Returns a file of the workspace: text, an image, or anything else as bytes. A part of "
+            "a file is marked as such.",
             std::move(properties), 1, hints(true, false, true, false), download);
     }
 
@@ -1288,18 +1391,23 @@ private:
             resource.uri = uri;
             resource.name = "workspace file";
             resource.description = description;
-            resource.read = [weak = state.weak_from_this()](McpContext context, std::string asked, json::object variables) {
-                return read_resource(weak, std::move(context), std::move(asked), std::move(variables));
+            resource.read = [weak = state.weak_from_this()](McpContext context, std::string asked,
+                                                            json::object variables) {
+                return read_resource(weak, std::move(context), std::move(asked),
+                                     std::move(variables));
             };
             state.server->add_resource(std::move(resource));
         };
         add("ipybox://workspace/{+path}", "A file in the workspace of the code");
-        if (state.options.separate) add("ipybox://sessions/{session}/{+path}", "A file in the workspace of one of your sessions");
+        if (state.options.separate)
+            add("ipybox://sessions/{session}/{+path}",
+                "A file in the workspace of one of your sessions");
     }
 
     static void add_prompts(McpServer& server) {
-        const auto add = [&](const char* name, const char* title, const char* description, const char* argument,
-                             const char* argument_description, std::string_view text) {
+        const auto add = [&](const char* name, const char* title, const char* description,
+                             const char* argument, const char* argument_description,
+                             std::string_view text) {
             McpPrompt prompt;
             prompt.name = name;
             prompt.title = title;
@@ -1314,21 +1422,32 @@ private:
             };
             server.add_prompt(std::move(prompt));
         };
-        add("code_action", "Solve a task by code", "How to solve a task with code actions instead of single tool calls", "task",
+        add("code_action", "Solve a task by code",
+            "How to solve a task with code actions instead of single tool calls", "task",
             "What is to be done",
             "Solve the task below by code actions.\n\n"
-            "1. search_tools with words of the task; list_tools(server_name, tool_name) shows the parameters and the result of a "
+            "1. search_tools with words of the task; list_tools(server_name, tool_name) shows the "
+            "parameters and the result of a "
             "tool. If nothing fits, plain Python may do, or register_mcp_server.\n"
-            "2. Write one cell for execute_ipython_cell that makes all the calls: loop, feed results into further calls, handle "
-            "what is missing. Tools are functions: from mcptools.SERVER import TOOL; TOOL.run(parameter=value).\n"
-            "3. Print the answer and what the next step needs; keep the rest in variables, which stay for later cells.\n"
-            "4. When a call is rejected, do not try to reach the same by other means: say so, or go on without it.\n\nTask: ");
-        add("save_code_action", "Save a code action", "How to keep a code action that worked, as a tool for later", "name",
+            "2. Write one cell for execute_ipython_cell that makes all the calls: loop, feed "
+            "results into further calls, handle "
+            "what is missing. Tools are functions: from mcptools.SERVER import TOOL; "
+            "TOOL.run(parameter=value).\n"
+            "3. Print the answer and what the next step needs; keep the rest in variables, which "
+            "stay for later cells.\n"
+            "4. When a call is rejected, do not try to reach the same by other means: say so, or "
+            "go on without it.\n\nTask: ");
+        add("save_code_action", "Save a code action",
+            "How to keep a code action that worked, as a tool for later", "name",
             "What it shall be called, such as reports.longest",
-            "The code action that just worked is to be kept for later. Write it as two files with upload_file: "
-            "gentools/CATEGORY/TOOL/impl.py with the code, and gentools/CATEGORY/TOOL/api.py with a docstring whose first line says "
-            "what it does, typed parameters, and one function run() that calls the implementation. Replace what was specific to "
-            "this case by parameters. Then call it once from a new cell and compare the result. Name: ");
+            "The code action that just worked is to be kept for later. Write it as two files with "
+            "upload_file: "
+            "gentools/CATEGORY/TOOL/impl.py with the code, and gentools/CATEGORY/TOOL/api.py with "
+            "a docstring whose first line says "
+            "what it does, typed parameters, and one function run() that calls the implementation. "
+            "Replace what was specific to "
+            "this case by parameters. Then call it once from a new cell and compare the result. "
+            "Name: ");
     }
     static awaitable<json::array> filled(std::string text, std::string argument) {
         json::array messages;

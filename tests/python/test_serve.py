@@ -136,6 +136,16 @@ class OriginalTest(ServeTest):
                 self.assertTrue(refused.is_error)
                 self.assertTrue(text(refused).startswith("Error executing tool register_mcp_server: "))
                 self.assertIn(word, text(refused))
+        # Packages of an earlier process still work, as long as the policy lets them.
+        async with self.client(env={"SECRET_OF_TEST": "hidden-value"}) as client:
+            self.assertEqual(await self.run_cell(client, use), "hello")
+        (file,) = (self.directory / ".config/ipybox/registered").iterdir()
+        self.assertEqual((file.stat().st_mode & 0o777, "hidden-value" in file.read_text()), (0o600, False))
+        (self.directory / "policy.json").write_text(json.dumps({"first_match": [
+            {"rules": [{"when": {"origin": "register"}, "then": "ask"}]}, "allow"]}))
+        async with self.client("--policy", "policy.json") as client:
+            self.assertIn("own", text(await client.call_tool("execute_ipython_cell", {"code": use})))
+            self.assertIn("not registered", text(await client.call_tool("list_tools", {})))
 
     async def test_images(self):
         async with self.client() as client:
@@ -250,10 +260,10 @@ class BeyondTest(ServeTest):
             prompt = await client.get_prompt("code_action", {"task": "count the words"})
             self.assertIn("count the words", prompt.messages[0].content.text)
 
-    async def test_results_have_a_limit(self):
-        async with self.client() as client:
+    async def test_results_have_a_limit_and_structure(self):
+        async with self.client("--structured-output") as client:
             result = await client.call_tool("execute_ipython_cell", {
-                "code": "print('\\x01' * 5_000_000)", "max_output_chars": 100_000_000})
+                "code": "print('\\x01' * 1_500_000)", "max_output_chars": 100_000_000})
             self.assertIn("[Output truncated: exceeded", text(result)[-80:])
             self.assertLess(len(result.model_dump_json()), 8 << 20)
             result = await client.call_tool("execute_ipython_cell", {
@@ -266,8 +276,6 @@ class BeyondTest(ServeTest):
                 "code": "display({'image/png': 'bm90IGFuIGltYWdl'}, raw=True)"})
             self.assertEqual([block.type for block in result.content], ["text"])
 
-    async def test_structured_output(self):
-        async with self.client("--structured-output") as client:
             result = await client.call_tool("execute_ipython_cell", {"code": "1 + 1"})
             self.assertEqual(result.structured_content, {"status": "ok", "text": "2", "images": []})
             self.assertEqual(text(result), "2")
@@ -323,10 +331,10 @@ class ApprovalTest(ServeTest):
         for era in ERAS:
             with self.subTest(era):
                 async def late(context, params):
-                    await asyncio.sleep(2)
+                    await asyncio.sleep(1)
                     return types.ElicitResult(action="accept", content={"decision": "allow once"})
                 (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": OWN}}))
-                async with self.client("--config", "mcp.json", "--approve", "ask", "--approval-timeout", "0.5", mode=era,
+                async with self.client("--config", "mcp.json", "--approve", "ask", "--approval-timeout", "0.3", mode=era,
                                        elicitation_callback=late) as client:
                     self.assertIn("ApprovalTimeoutError", await self.run_cell(client, self.CODE))
 
@@ -472,15 +480,15 @@ class HttpTest(ServeTest):
                 await x("a-token-of-nobody")
 
     async def test_limits_and_idle_time(self):
-        with self.serving("--max-sessions", "2", "--session-idle", "2") as url:
+        with self.serving("--max-sessions", "2", "--session-idle", "1") as url:
             async with self.connected(url, mode="2026-07-28") as client:
                 async def call(code, session):
                     return await client.call_tool("execute_ipython_cell", {"code": code, "session": session})
                 self.assertEqual(text(await call("import os; print(os.getpid())", "a")).strip().isdigit(), True)
                 pid = int(text(await call("x = 1; print(os.getpid())", "a")))
-                busy = asyncio.create_task(call("import time; time.sleep(3)", "a"))
-                second = asyncio.create_task(call("import time; time.sleep(3)", "b"))
-                await asyncio.sleep(1)
+                busy = asyncio.create_task(call("import time; time.sleep(1.5)", "a"))
+                second = asyncio.create_task(call("import time; time.sleep(1.5)", "b"))
+                await asyncio.sleep(0.5)
                 self.assertIn("sessions are in use", text(await call("1", "c")))
                 await busy
                 await second
@@ -491,12 +499,15 @@ class HttpTest(ServeTest):
                 self.assertEqual(again.content[-1].text, "False")
 
     async def test_many_at_once(self):
+        """Every cell waits for all the others: they run at the same time, or not at all."""
         count = int(os.environ.get("IPYBOX_TEST_SESSIONS", "6"))
-        with self.serving("--max-sessions", str(count)) as url:
+        code = ("import os, time\nopen('at-%d' % NUMBER, 'w').close()\n"
+                f"while sum(name.startswith('at-') for name in os.listdir()) < {count}: time.sleep(0.1)\nNUMBER")
+        with self.serving("--shared-workspace", "--max-sessions", str(count)) as url:
             async def one(number):
                 async with self.connected(url, mode=ERAS[number % 2]) as client:
                     return text(await client.call_tool("execute_ipython_cell", {
-                        "code": f"import time; time.sleep(0.2); {number}", "session": str(number)}))
+                        "code": code.replace("NUMBER", str(number)), "session": str(number), "timeout": 300}))
             self.assertEqual(await asyncio.gather(*map(one, range(count))), [str(number) for number in range(count)])
 
     def test_mistakes(self):

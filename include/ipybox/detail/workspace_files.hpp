@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <sys/random.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -15,7 +16,6 @@
 #include <ipybox/error.hpp>
 #include <string>
 #include <string_view>
-#include <sys/random.h>
 
 namespace ipybox::detail {
 
@@ -23,7 +23,8 @@ namespace ipybox::detail {
 inline std::filesystem::path workspace_path(std::string_view text) {
     const std::filesystem::path given(text);
     const auto refuse = [&](const std::string& why) {
-        throw Error(errc::bad_argument, "path: " + why + "; name a file in the workspace, such as data/table.csv");
+        throw Error(errc::bad_argument,
+                    "path: " + why + "; name a file in the workspace, such as data/table.csv");
     };
     if (text.empty() || text.size() > 4000) refuse("is empty or too long");
     if (text.find('\0') != text.npos) refuse("has a zero byte");
@@ -43,13 +44,15 @@ struct FilePart {
 };
 
 // `limit` bytes of a regular file from `offset` on. Throws errc::io_error.
-inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset, std::size_t limit) {
+inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset,
+                             std::size_t limit) {
     // Without waiting, because opening a pipe would.
     const UniqueFd file = open_beneath(root, path.string(), O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (!file) throw_io_error(path.string());
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw_io_error(path.string());
-    if (!S_ISREG(status.st_mode)) throw Error(errc::io_error, path.string() + ": is no regular file");
+    if (!S_ISREG(status.st_mode))
+        throw Error(errc::io_error, path.string() + ": is no regular file");
     FilePart part;
     part.size = static_cast<std::uint64_t>(status.st_size);
     if (offset >= part.size) return part;
@@ -69,10 +72,12 @@ inline FilePart read_beneath(int root, const std::filesystem::path& path, std::u
 
 // Writes a file in one step, making directories; a link, or a second name of another file, that
 // stands in its place is replaced, never followed. Throws errc::io_error.
-inline void write_beneath(int root, const std::filesystem::path& path, std::string_view bytes, bool overwrite) {
+inline void write_beneath(int root, const std::filesystem::path& path, std::string_view bytes,
+                          bool overwrite) {
     const UniqueFd directory = make_directory_beneath(root, path.parent_path());
     std::uint64_t random = 0;
-    if (::getrandom(&random, sizeof random, 0) != sizeof random) throw_io_error("no random numbers");
+    if (::getrandom(&random, sizeof random, 0) != sizeof random)
+        throw_io_error("no random numbers");
     const std::string fresh = ".upload-" + std::to_string(random);
     struct Remove {
         int directory;
@@ -83,9 +88,11 @@ inline void write_beneath(int root, const std::filesystem::path& path, std::stri
     write_new_file(directory.get(), fresh, bytes);
     const std::string name = path.filename().string();
     const unsigned how = overwrite ? 0 : RENAME_NOREPLACE;
-    if (::renameat2(directory.get(), fresh.c_str(), directory.get(), name.c_str(), how) == 0) return;
+    if (::renameat2(directory.get(), fresh.c_str(), directory.get(), name.c_str(), how) == 0)
+        return;
     if (errno == EEXIST && !overwrite)
-        throw Error(errc::io_error, path.string() + ": exists already; set overwrite to replace it");
+        throw Error(errc::io_error,
+                    path.string() + ": exists already; set overwrite to replace it");
     throw_io_error(path.string());
 }
 

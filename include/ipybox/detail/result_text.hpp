@@ -1,0 +1,63 @@
+#pragma once
+// What fits into a result for a model, and what can be shown in one.
+#include <cstddef>
+#include <ipybox/detail/terminal_text.hpp>
+#include <string_view>
+
+namespace ipybox::detail {
+
+// The bytes that text takes as JSON.
+inline std::size_t json_cost(unsigned char c) noexcept {
+    if (c >= 0x20) return c == '"' || c == '\\' ? 2 : 1;
+    return c == '\b' || c == '\f' || c == '\n' || c == '\r' || c == '\t' ? 2 : 6;
+}
+
+// Where to cut `text` so that it has at most `characters` code points and `bytes` bytes of JSON.
+inline std::size_t text_fits(std::string_view text, std::size_t characters,
+                             std::size_t bytes) noexcept {
+    std::size_t end = 0;
+    while (end < text.size() && characters > 0) {
+        std::size_t next = end + 1;
+        std::size_t cost = json_cost(static_cast<unsigned char>(text[end]));
+        while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xC0) == 0x80)
+            ++next, ++cost;
+        if (cost > bytes) break;
+        bytes -= cost;
+        --characters;
+        end = next;
+    }
+    return end;
+}
+
+// Models are sent images of these types; one that only claims to be of it breaks conversations.
+inline std::string_view image_type(std::string_view bytes) noexcept {
+    using namespace std::string_view_literals;
+    if (bytes.starts_with("\x89PNG\r\n\x1a\n"sv)) return "image/png";
+    if (bytes.starts_with("\xFF\xD8\xFF"sv)) return "image/jpeg";
+    if (bytes.starts_with("GIF87a"sv) || bytes.starts_with("GIF89a"sv)) return "image/gif";
+    if (bytes.size() > 12 && bytes.starts_with("RIFF"sv) && bytes.substr(8, 4) == "WEBP"sv)
+        return "image/webp";
+    return {};
+}
+
+// Whether it is text that can be shown as such.
+inline bool is_text(std::string_view bytes) {
+    while (!bytes.empty()) {
+        const auto point = decode_utf8(bytes);
+        if (!point.valid || point.value == 0) return false;
+        bytes.remove_prefix(point.size);
+    }
+    return true;
+}
+// Without the first bytes of a character of which the rest is missing.
+inline std::string_view whole_characters(std::string_view bytes) {
+    for (std::size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
+        const auto byte = static_cast<unsigned char>(bytes[bytes.size() - back]);
+        if ((byte & 0xC0) == 0x80) continue;
+        const std::size_t size = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+        return size > back ? bytes.substr(0, bytes.size() - back) : bytes;
+    }
+    return bytes;
+}
+
+}  // namespace ipybox::detail
