@@ -341,7 +341,7 @@ class ApprovalTest(ServeTest):
     async def test_policies(self):
         policy = {"first_match": [{"rules": [
             {"when": {"tool": "echo"}, "then": {"deny": "no echo here"}},
-            {"when": {"origin": "register", "schema": {"properties": {"command": {"const": "python3"}}}}, 
+            {"when": {"origin": "register", "schema": {"properties": {"command": {"const": "python3"}}}},
              "then": {"deny": "no servers of yours"}},
             {"when": {"origin": "package"}, "then": "ask"}]}, "allow"]}
         (self.directory / "policy.json").write_text(json.dumps(policy))
