@@ -1,9 +1,15 @@
 #pragma once
 // Flags of the commands that run code, and what they make of a CodeExecutor.
 #include <CLI/CLI.hpp>
+#include <iostream>
+#include <ipybox/approval_channel.hpp>
 #include <ipybox/code_executor.hpp>
+#include <ipybox/detail/domain_rule.hpp>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.hpp"
@@ -25,10 +31,42 @@ struct ExecutorFlags {
     std::vector<std::string> limits;
     std::vector<std::string> hosts;
     std::vector<std::string> package_hosts;
+    std::string policy;
+    std::string approve;
+    std::string audit;
+    std::vector<std::string> audit_with;
+    bool approve_shell = false;
+    bool require_shell_escape = false;
+    std::string channel;
     std::string log_level = "warning";
 };
 
-// All but --workspace, --sandbox, --sandbox-config and --log-level.
+// HOST:PORT of a flag. Throws errc::bad_argument.
+inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text, const std::string& flag) {
+    const auto [host, port] = detail::split_port(text);
+    const auto number = port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
+    if (host.empty() || !number)
+        throw Error(errc::bad_argument, flag + ": expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"");
+    return {std::string(host), *number};
+}
+
+// But for --approve, whose meaning differs.
+inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
+    command.add_option("--policy", flags.policy, "File with the policy that decides on calls; what it asks, --approve answers")->type_name("FILE");
+    command.add_option("--audit", flags.audit, "File to which every execution and call is appended; `ipybox audit show` reads it")->type_name("FILE");
+    command.add_option("--audit-with", flags.audit_with,
+                       "code: the code itself; fsync: each record reaches the disk first; lossy: calls go on when it cannot be written; "
+                       "in-workspace: the file may be there; repeatable")
+        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))->allow_extra_args(false);
+    command.add_flag("--approve-shell-cmds", flags.approve_shell, "Shell commands (!command, %%bash and their kin) need approval too");
+    command.add_flag("--require-shell-escape", flags.require_shell_escape,
+                     "And other ways to start processes are refused, by a guard in Python: no security boundary");
+    command.add_option("--approval-channel", flags.channel,
+                       "Address on this machine where approvers connect by WebSocket; the token is $IPYBOX_APPROVAL_TOKEN or printed")
+        ->type_name("HOST:PORT");
+}
+
+// All but those of approval and --workspace, --sandbox, --sandbox-config and --log-level.
 inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_option("--sandbox-user", flags.sandbox_user, "When started by root: the uid the kernel runs as")
         ->type_name("UID")->check(CLI::Range(1, 2147483647));
@@ -76,7 +114,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     CodeExecutorOptions options;
     options.sandbox = flags.sandbox;
     // The next start reads them: what they name runs on the host.
-    for (const auto& file : {flags.config, flags.sandbox_config})
+    for (const auto& file : {flags.config, flags.sandbox_config, flags.policy})
         if (!file.empty()) protect(options.write_protected, file);
     if (!flags.sandbox_config.empty()) {
         const auto settings = parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
@@ -104,7 +142,41 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     }
     options.allowed_hosts = flags.hosts;
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
+    options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
+    options.require_shell_escape = flags.require_shell_escape;
+    if (!flags.audit.empty()) {
+        AuditOptions settings;
+        settings.workspace = flags.workspace;
+        for (const auto& option : flags.audit_with) {
+            settings.fsync |= option == "fsync";
+            settings.code_text |= option == "code";
+            settings.stop_on_failure &= option != "lossy";
+            settings.inside_workspace |= option == "in-workspace";
+        }
+        options.audit = std::make_shared<AuditLog>(flags.audit, settings, options.logger);
+        if (settings.inside_workspace) protect(options.write_protected, flags.audit);
+    }
     return options;
+}
+
+// The channel of --approval-channel, after saying where it is; null without the flag.
+inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor executor, const ExecutorFlags& flags, const Logger& logger) {
+    if (flags.channel.empty()) return nullptr;
+    if (flags.sandbox == "none")
+        throw Error(errc::bad_argument, "--approval-channel needs a sandbox: without one the code could approve its own calls");
+    ApprovalChannelOptions settings;
+    settings.approval_required = true;
+    settings.approval_timeout = {};  // the executor's counts
+    settings.logger = logger;
+    const char* token = std::getenv("IPYBOX_APPROVAL_TOKEN");
+    if (token) settings.token = token;
+    auto channel = std::make_unique<ApprovalChannel>(std::move(executor), std::move(settings));
+    const auto [host, port] = host_and_port(flags.channel, "--approval-channel");
+    const auto url = channel->listen(host, port);
+    std::cerr << "approvers connect to " << url;
+    if (!token) std::cerr << " with the bearer token " << channel->token();
+    std::cerr << std::endl;
+    return channel;
 }
 
 // The servers of --config.

@@ -7,43 +7,22 @@
 #include <boost/asio/signal_set.hpp>
 #include <cmath>
 #include <iostream>
-#include <ipybox/approval_channel.hpp>
-#include <ipybox/code_executor.hpp>
 #include <ipybox/console.hpp>
 #include <iterator>
 #include <memory>
 #include <set>
 
-#include "commands.hpp"
+#include "executor_flags.hpp"
 
 namespace ipybox::app {
 namespace {
 
-struct RunFlags {
+struct RunFlags : ExecutorFlags {
+    RunFlags() { approve = "ask"; }
     std::string code;
     std::string file;
-    std::string approve = "ask";
-    std::string policy;
-    std::string audit;
-    std::vector<std::string> audit_with;
-    bool approve_shell = false;
-    bool require_shell_escape = false;
-    std::string channel;
     double timeout = 120;
-    std::string workspace = ".";
-    std::string sandbox = "bubblewrap";
-    std::string sandbox_config;
-    std::string sandbox_user;
-    std::string kernel = "zmq";
-    std::string python;
-    std::string config;
-    std::string images_dir = "images";
-    std::vector<std::string> env;
-    std::vector<std::string> limits;
-    std::vector<std::string> hosts;
     std::vector<std::string> packages;
-    std::vector<std::string> package_hosts;
-    std::string log_level = "warning";
 };
 
 std::string read_code(const RunFlags& flags) {
@@ -76,39 +55,17 @@ class Session {
 public:
     Session(asio::io_context& context, const RunFlags& flags)
         : context_(context), flags_(flags), registry_(PluginRegistry::standard()) {
-        CodeExecutorOptions options;
-        options.sandbox = flags.sandbox;
-        // The next start reads them: what they name runs on the host.
-        for (const auto& file : {flags.config, flags.sandbox_config, flags.policy})
-            if (!file.empty()) protect(options.write_protected, file);
-        if (!flags.sandbox_config.empty()) {
-            const auto settings = parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
-            if (!settings.is_object()) throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
-            options.sandbox_config = settings.get_object();
-        }
-        if (!flags.sandbox_user.empty()) options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
-        options.kernel = flags.kernel;
-        options.python = flags.python;
-        options.workspace = flags.workspace;
-        options.images_dir = flags.images_dir;
-        options.logger = make_logger(flags.log_level);
-        for (const auto& pair : flags.env) {
-            const auto equals = pair.find('=');
-            if (equals == pair.npos || equals == 0)
-                throw Error(errc::bad_argument, "--env: expected NAME=VALUE, got \"" + pair + "\"");
-            options.kernel_env[pair.substr(0, equals)] = pair.substr(equals + 1);
-        }
-        for (const auto& limit : flags.limits) {
-            const auto equals = limit.find('=');
-            if (equals == limit.npos) throw Error(errc::bad_argument, "--limit: expected NAME=VALUE, got \"" + limit + "\"");
-            set_limit(options.limits, limit.substr(0, equals), limit.substr(equals + 1));
-        }
-        options.allowed_hosts = flags.hosts;
-        if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
+        auto options = executor_options(flags);
         if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
-        if (!flags.config.empty())
-            servers_ = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
-        set_approval(options);
+        servers_ = configured_servers(flags);
+        if (!flags.policy.empty()) {
+            const auto policy = read_policy(flags.policy);
+            options.make_policy = [this, policy](Host& host) { return make_policy(registry_, host, policy, flags_.policy); };
+        }
+        ConsoleOptions at_console;
+        at_console.before_question = [this] { fresh_line(); };
+        console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
+        channel_ = open_channel(context_.get_executor(), flags, options.logger);
         executor_ = std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
     }
 
@@ -137,60 +94,6 @@ public:
     }
 
 private:
-    void set_approval(CodeExecutorOptions& options) {
-        options.approve_shell_cmds = flags_.approve_shell || flags_.require_shell_escape;
-        options.require_shell_escape = flags_.require_shell_escape;
-        if (!flags_.policy.empty()) {
-            const auto policy = read_policy(flags_.policy);
-            options.make_policy = [this, policy](Host& host) { return make_policy(registry_, host, policy, flags_.policy); };
-        }
-        if (!flags_.audit.empty()) {
-            AuditOptions settings;
-            settings.workspace = flags_.workspace;
-            for (const auto& option : flags_.audit_with) {
-                settings.fsync |= option == "fsync";
-                settings.code_text |= option == "code";
-                settings.stop_on_failure &= option != "lossy";
-                settings.inside_workspace |= option == "in-workspace";
-            }
-            options.audit = std::make_shared<AuditLog>(flags_.audit, settings, options.logger);
-            if (settings.inside_workspace) protect(options.write_protected, flags_.audit);
-        }
-        ConsoleOptions at_console;
-        at_console.before_question = [this] { fresh_line(); };
-        console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
-        if (flags_.channel.empty()) return;
-        if (flags_.sandbox == "none")
-            throw Error(errc::bad_argument, "--approval-channel needs a sandbox: without one the code could approve its own calls");
-        ApprovalChannelOptions settings;
-        settings.approval_required = true;
-        settings.approval_timeout = {};  // the executor's counts
-        settings.logger = options.logger;
-        if (const char* token = std::getenv("IPYBOX_APPROVAL_TOKEN")) settings.token = token;
-        channel_ = std::make_unique<ApprovalChannel>(context_.get_executor(), std::move(settings));
-        const auto [host, port] = split_host_port(flags_.channel);
-        const auto url = channel_->listen(host, port);
-        std::cerr << "approvers connect to " << url;
-        if (std::getenv("IPYBOX_APPROVAL_TOKEN") == nullptr) std::cerr << " with the bearer token " << channel_->token();
-        std::cerr << std::endl;
-    }
-
-    static std::pair<std::string, unsigned short> split_host_port(const std::string& text) {
-        const auto [host, port] = detail::split_port(text);
-        const auto number = port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
-        if (host.empty() || !number)
-            throw Error(errc::bad_argument, "--approval-channel: expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"");
-        return {std::string(host), *number};
-    }
-
-    // The file, and the place under which it is found again.
-    static void protect(std::vector<std::filesystem::path>& list, const std::filesystem::path& file) {
-        namespace fs = std::filesystem;
-        const auto absolute = fs::absolute(file);
-        list.push_back(fs::canonical(absolute.parent_path()) / absolute.filename());
-        list.push_back(fs::canonical(absolute));
-    }
-
     Duration timeout() const {
         return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags_.timeout));
     }
@@ -344,43 +247,15 @@ void add_run(CLI::App& app, Action& action) {
     code->require_option(1);
     command->add_option("--approve", flags->approve, "Tool calls: ask at the terminal, allow or deny all; without a terminal ask denies")
         ->check(CLI::IsMember({"ask", "allow", "deny"}))->capture_default_str();
-    command->add_option("--policy", flags->policy, "File with the policy that decides on calls; what it asks, --approve answers")->type_name("FILE");
-    command->add_option("--audit", flags->audit, "File to which every execution and call is appended; `ipybox audit show` reads it")->type_name("FILE");
-    command->add_option("--audit-with", flags->audit_with,
-                        "code: the code itself; fsync: each record reaches the disk first; lossy: calls go on when it cannot be written; "
-                        "in-workspace: the file may be there; repeatable")
-        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))->allow_extra_args(false);
-    command->add_flag("--approve-shell-cmds", flags->approve_shell, "Shell commands (!command, %%bash and their kin) need approval too");
-    command->add_flag("--require-shell-escape", flags->require_shell_escape,
-                      "And other ways to start processes are refused, by a guard in Python: no security boundary");
-    command->add_option("--approval-channel", flags->channel,
-                        "Address on this machine where approvers connect by WebSocket; the token is $IPYBOX_APPROVAL_TOKEN or printed")
-        ->type_name("HOST:PORT");
+    add_approval_flags(*command, *flags);
     command->add_option("--timeout", flags->timeout, "Seconds until the code is interrupted; 0 means never")
         ->check(CLI::Range(0.0, 1e6))->capture_default_str();
     command->add_option("--workspace", flags->workspace, "Directory the code works in and may write to")->type_name("DIR")->capture_default_str();
     command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel")->type_name("NAME")->capture_default_str();
     command->add_option("--sandbox-config", flags->sandbox_config, "Settings in sandbox-runtime's JSON format")->type_name("FILE");
-    command->add_option("--sandbox-user", flags->sandbox_user, "When started by root: the uid the kernel runs as")
-        ->type_name("UID")->check(CLI::Range(1, 2147483647));
-    command->add_option("--kernel", flags->kernel, "Kernel backend plugin")->type_name("NAME")->capture_default_str();
-    command->add_option("--python", flags->python, "Interpreter with ipykernel and pydantic")->type_name("PATH");
-    command->add_option("--config", flags->config, "File with an mcpServers block; its servers become mcptools.NAME")->type_name("FILE");
-    command->add_option("--images-dir", flags->images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
-    command->add_option("--env", flags->env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
-        ->allow_extra_args(false);
-    command->add_option("--allow-host", flags->hosts,
-                        "Host the code may connect to, as HOST, *.HOST or with :PORT; none without; repeatable")
-        ->type_name("HOST")->allow_extra_args(false);
     command->add_option("--package", flags->packages, "Python package to install for this workspace first, by pip; repeatable")
         ->type_name("PACKAGE")->allow_extra_args(false);
-    command->add_option("--package-host", flags->package_hosts,
-                        "Hosts that --package may connect to instead of pypi.org and files.pythonhosted.org; repeatable")
-        ->type_name("HOST")->allow_extra_args(false);
-    command->add_option("--limit", flags->limits,
-                        "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, open-files=1000, file-size=1G, "
-                        "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")
-        ->type_name("NAME=VALUE")->allow_extra_args(false);
+    add_executor_flags(*command, *flags);
     add_log_level(*command, flags->log_level);
     command->callback([&action, flags] { action = [flags] { return run_code(*flags); }; });
 }

@@ -6,7 +6,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <iostream>
-#include <ipybox/detail/domain_rule.hpp>
 #include <ipybox/mcp_http_server.hpp>
 #include <ipybox/mcp_service.hpp>
 #include <memory>
@@ -27,12 +26,6 @@ struct ServeFlags : ExecutorFlags {
         sandbox = "none";
         log_level = "info";
     }
-    std::string approve;
-    std::string policy;
-    std::string audit;
-    std::vector<std::string> audit_with;
-    bool approve_shell = false;
-    bool require_shell_escape = false;
     bool structured = false;
     double approval_timeout = 60;
     std::optional<double> kernel_init_timeout;
@@ -79,8 +72,7 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
             "clients of this server cannot register MCP servers; its operator can, by --config, or "
             "let them, by --allow-register or a policy");
     if (!flags.policy.empty()) {
-        executor.approval = parse_json(read_text_file(flags.policy), flags.policy);
-        protect(executor.write_protected, flags.policy);
+        executor.approval = read_policy(flags.policy);
         // What the policy passes on is as without one.
         options.registration =
             json::object{{"first_match", json::array{executor.approval, options.registration}}};
@@ -110,22 +102,7 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
         executor.approval = "allow";
         said = "every tool call is allowed (--approve ask or --policy FILE changes that)";
     }
-    executor.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
-    executor.require_shell_escape = flags.require_shell_escape;
-    if (!flags.audit.empty()) {
-        AuditOptions settings;
-        settings.workspace = executor.workspace;
-        settings.stop_on_failure = true;
-        for (const auto& option : flags.audit_with) {
-            settings.fsync |= option == "fsync";
-            settings.code_text |= option == "code";
-            settings.stop_on_failure &= option != "lossy";
-            settings.inside_workspace |= option == "in-workspace";
-        }
-        executor.audit = std::make_shared<AuditLog>(flags.audit, settings, executor.logger);
-        protect(executor.write_protected, flags.audit);
-        said += "; audit log " + flags.audit;
-    }
+    if (!flags.audit.empty()) said += "; audit log " + flags.audit;
     return said;
 }
 
@@ -231,29 +208,26 @@ int serve(ServeFlags flags) {
     if (!flags.http.empty()) http = http_options(flags, said);
     const auto registry = std::make_unique<PluginRegistry>(PluginRegistry::standard());
     asio::io_context context(1);
+    const auto channel = open_channel(context.get_executor(), flags, options.server.logger);
+    if (channel)
+        options.executor.approvers.push_back(
+            [&channel](ToolCall call) { return channel->ask(std::move(call)); });
     McpService service(context.get_executor(), *registry, std::move(options));
     service.start();
     std::unique_ptr<McpHttpServer> listener;
     std::string where = "on standard input and output";
     if (http) {
-        const auto [host, port] = detail::split_port(flags.http);
-        const auto number =
-            port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
-        if (host.empty() || !number)
-            throw Error(
-                errc::bad_argument,
-                "--http: expected HOST:PORT such as 127.0.0.1:8000, got \"" + flags.http + "\"");
+        const auto [name, port] = host_and_port(flags.http, "--http");
         boost::system::error_code error;
         const auto address =
-            asio::ip::make_address(std::string(host == "localhost" ? "127.0.0.1" : host), error);
+            asio::ip::make_address(name == "localhost" ? "127.0.0.1" : name, error);
         if (!error && !address.is_loopback() && flags.http_names.empty())
             throw Error(errc::bad_argument,
                         "--http " + flags.http +
                             " can be reached from other machines: say by --http-name under "
                             "which names, or listen at 127.0.0.1");
         listener = std::make_unique<McpHttpServer>(service.server(), *http);
-        const std::string name(host);
-        const auto bound = listener->listen(name, *number);
+        const auto bound = listener->listen(name, port);
         where = "at http://" + (name.find(':') == name.npos ? name : "[" + name + "]") + ":" +
                 std::to_string(bound) + "/mcp";
     }
@@ -305,9 +279,7 @@ void add_serve(CLI::App& app, Action& action) {
         ->add_option("--sandbox-config", flags->sandbox_config,
                      "Settings in sandbox-runtime's JSON format")
         ->type_name("FILE");
-    command
-        ->add_option("--policy", flags->policy, "File with the policy that decides on tool calls")
-        ->type_name("FILE");
+    add_approval_flags(*command, *flags);
     command
         ->add_option("--approve", flags->approve,
                      "Calls about which a policy asks, or all without a policy: ask the client's "
@@ -318,21 +290,6 @@ void add_serve(CLI::App& app, Action& action) {
                      "Seconds until a question counts as denied; 0 means never")
         ->check(CLI::Range(0.0, 1e6))
         ->capture_default_str();
-    command
-        ->add_option("--audit", flags->audit, "File to which every execution and call is appended")
-        ->type_name("FILE");
-    command
-        ->add_option("--audit-with", flags->audit_with,
-                     "code: the code itself; fsync: each record reaches the disk first; lossy: "
-                     "calls go on when it cannot be written; "
-                     "in-workspace: the file may be there; repeatable")
-        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))
-        ->allow_extra_args(false);
-    command->add_flag("--approve-shell-cmds", flags->approve_shell,
-                      "Shell commands (!command, %%bash and their kin) need approval too");
-    command->add_flag("--require-shell-escape", flags->require_shell_escape,
-                      "And other ways to start processes are refused, by a guard in Python: no "
-                      "security boundary");
     command->add_flag(
         "--structured-output", flags->structured,
         "Results have structured content too, which some clients show instead of the text");
