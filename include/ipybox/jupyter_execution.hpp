@@ -20,6 +20,7 @@ struct JupyterBreach : std::runtime_error {
 // a json::object.
 class JupyterExecution {
 public:
+    // The request of this msg_id was sent, or is about to be.
     void begin(std::string id) {
         replied_ = idle_ = error_shown_ = false;
         ok_ = true;
@@ -34,6 +35,7 @@ public:
     }
     // The running execution's msg_id; empty when there is none.
     const std::string& id() const noexcept { return id_; }
+    // Its execute_reply has come.
     bool replied() const noexcept { return replied_; }
     // Nobody has taken all of its output yet.
     bool busy() const noexcept { return !id_.empty() || !pending_.empty(); }
@@ -71,6 +73,7 @@ public:
         }
     }
 
+    // Takes note of the reply to the running execution; ignores everything else.
     template <class Read>
     void on_shell(std::string_view type, std::string_view parent, Read read) {
         if (type != "execute_reply" || id_.empty() || parent != id_) return;
@@ -94,6 +97,7 @@ public:
         if (idle_ && reply_grace_ == never) reply_grace_ = Clock::now() + grace;
     }
 
+    // A member that must be text. Throws JupyterBreach.
     static std::string text_of(const json::object& content, std::string_view name) {
         const auto* value = content.if_contains(name);
         if (value == nullptr || !value->is_string())
@@ -101,6 +105,7 @@ public:
         return std::string(value->get_string());
     }
 
+    // What an `error` message or a reply of that status says. Throws JupyterBreach.
     static PythonError error_of(const json::object& content) {
         PythonError error;
         error.name = text_of(content, "ename");

@@ -10,6 +10,7 @@
 
 namespace ipybox {
 
+// Where the gateway is, and what the kernel is to be.
 struct KernelClientOptions {
     std::string host = "localhost";
     std::uint16_t port = 8888;

@@ -50,6 +50,8 @@ constexpr std::size_t piece = std::size_t{256} << 10;
 // What may wait for a kernel that does not take it; more stays where it comes from.
 constexpr std::size_t tunnel_window = std::size_t{4} << 20;
 constexpr std::size_t max_tunnels = 300;
+// What may wait on the host, for all tunnels together.
+constexpr std::size_t max_pending = std::size_t{256} << 20;
 // After so many bytes or messages the kernel is told that it need not keep them. It waits at 16 MiB.
 constexpr std::size_t acknowledged_bytes = std::size_t{1} << 20;
 constexpr std::size_t acknowledged_messages = 500;
@@ -457,7 +459,7 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     void take_from_server(IncomingMessage& message) {
-        if (message.type != "status" || !linked) return;
+        if (message.type != "status") return;
         auto content = message.read_content(settings.limits.depth);
         const auto* state = content ? content->if_contains("execution_state") : nullptr;
         if (state == nullptr || !state->is_string()) return;
@@ -570,7 +572,9 @@ struct Link : std::enable_shared_from_this<Link> {
             tunnel.pending_bytes += buffer.size();
         }
         // The tool server takes or refuses what comes; this is for a kernel that goes on regardless.
-        if (tunnel.pending_bytes > (std::size_t{64} << 20)) {
+        std::size_t waiting = 0;
+        for (const auto& entry : tunnels) waiting += entry.second->pending_bytes;
+        if (waiting > max_pending) {
             tunnel.close();
             tunnels.erase(found);
             return end_tunnel(*number);
