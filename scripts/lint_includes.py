@@ -14,7 +14,7 @@ LAYERS = [
     {"plugin"},
     set(),  # the services
     {"code_executor"},
-    {"blocking", "kernel_client", "mcp_service"},
+    {"blocking", "kernel_client", "kernel_gateway", "mcp_service"},
     {"ipybox"},
 ]
 SERVICES = LAYERS.index(set())

@@ -8,6 +8,7 @@
 #include <ipybox/config.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/kernel_client.hpp>
+#include <ipybox/kernel_gateway.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/mcp_client.hpp>
 #include <ipybox/network_proxy.hpp>

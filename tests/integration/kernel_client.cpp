@@ -1,5 +1,7 @@
 // A kernel behind a gateway, used alone.
+#include <boost/asio/ip/tcp.hpp>
 #include <ipybox/kernel_client.hpp>
+#include <ipybox/kernel_gateway.hpp>
 
 #include "executor_fixture.hpp"
 
@@ -42,6 +44,41 @@ BOOST_AUTO_TEST_CASE(code_runs_behind_a_gateway_without_an_executor) {
     BOOST_CHECK_EXCEPTION(test::run(context, nobody.connect(2, 10ms)), Error, [](const Error& error) {
         return error.code() == errc::kernel_start_failed && error.detail().find("is the server running?") != std::string::npos;
     });
+}
+
+BOOST_AUTO_TEST_CASE(a_gateway_serves_clients_until_it_is_stopped) {
+    asio::io_context context{1};
+    auto plugins = test::registry();
+    const test::TemporaryDirectory place;
+    KernelGatewayOptions options;
+    BOOST_TEST(options.port == 8888);
+    options.host = "127.0.0.1";
+    {
+        using Tcp = asio::ip::tcp;
+        const Tcp::acceptor probe(context, Tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+        options.port = probe.local_endpoint().port();
+    }
+    options.working_dir = place.path();
+    options.env["GIVEN"] = "value";
+    options.python = test::kernel_python();
+    KernelGateway gateway(context.get_executor(), options);
+    test::run(context, gateway.start());
+    BOOST_CHECK_EXCEPTION(test::run(context, gateway.start()), Error,
+                          [](const Error& error) { return error.code() == errc::busy; });
+    KernelClientOptions wanted;
+    wanted.host = options.host;
+    wanted.port = options.port;
+    wanted.token = gateway.token();
+    wanted.kernel_init_timeout = 60s;
+    KernelClient client(context.get_executor(), plugins, wanted);
+    test::run(context, client.connect(600, 100ms));
+    BOOST_TEST(test::run(context, client.execute("import os; print(os.environ['GIVEN'], os.getcwd(),"
+                                                 " 'IPYBOX_GATEWAY_TOKEN' in os.environ)")).text.value() ==
+               "value " + place.path().string() + " False");
+    test::run(context, client.disconnect());
+    test::run(context, gateway.stop());
+    BOOST_TEST(!test::run(context, gateway.join()).has_value());
+    BOOST_CHECK_THROW(test::run(context, client.connect(0, 10ms)), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
