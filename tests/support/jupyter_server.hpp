@@ -21,15 +21,15 @@ class JupyterServer {
 public:
     static constexpr const char* token = "test-secret-token";
 
-    // kind: server, gateway or enterprise, as in start_jupyter.py.
+    // kind: server, gateway or enterprise, as in start_jupyter.py. secret: its token; empty: none.
     explicit JupyterServer(const std::string& kind, std::vector<std::string> options = {},
-                           const std::filesystem::path& python = kernel_python(), bool with_token = true) {
+                           const std::filesystem::path& python = kernel_python(), const std::string& secret = token) {
         const std::string script = required_environment("IPYBOX_TEST_SUPPORT") + "/start_jupyter.py";
         std::vector<std::string> argv = {python.string(), script, kind};
         argv.insert(argv.end(), options.begin(), options.end());
         const char* names[] = {"IdentityProvider.token=", "KernelGatewayApp.auth_token=", "EnterpriseGatewayApp.auth_token="};
         const std::string name = names[kind == "server" ? 0 : kind == "gateway" ? 1 : 2];
-        argv.push_back("--" + name + (with_token ? token : ""));
+        argv.push_back("--" + name + secret);
         if (kind == "server") argv.push_back("--ServerApp.root_dir=" + home_.path().string());
         std::array<int, 2> pipe{};
         if (::pipe(pipe.data()) != 0) throw std::runtime_error("pipe failed");
