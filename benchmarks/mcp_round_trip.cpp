@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "http_echo.hpp"
+
 namespace {
 using namespace ipybox;
 
@@ -72,12 +74,13 @@ private:
 };
 
 // Turns of both, so that the machine's moods reach both.
-awaitable<void> measure(McpClient& client, Sandbox& sandbox, Lines& lines, int rounds, std::vector<double>& floor,
+template <class Floor>
+awaitable<void> measure(McpClient& client, Sandbox& sandbox, Floor& bare_calls, int rounds, std::vector<double>& floor,
                         std::vector<double>& calls) {
     co_await client.connect(sandbox);
     co_await client.list_tools();
     for (int i = 0; i < rounds + warm_up; ++i) {
-        const double bare = lines.round();
+        const double bare = bare_calls.round();
         json::object arguments;
         arguments["text"] = "x";
         CallOptions limits;
@@ -96,34 +99,42 @@ double quantile(std::vector<double>& values, double part) {
     std::sort(values.begin(), values.end());
     return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
 }
-}  // namespace
 
-void measure_mcp_round_trips(int rounds) {
+// One transport against its floor.
+template <class Floor>
+void compare(const char* transport, const json::object& config, Floor& bare_calls, const char* bare_label, int rounds) {
     asio::io_context context{1};
     Host host;
     host.executor = context.get_executor();
     PluginRegistry registry;
     registry.add_directory(required("IPYBOX_TEST_PLUGINS"));
     const auto sandbox = registry.make<Sandbox>("none", host, {});
-    json::object config;
-    config["command"] = required("IPYBOX_TEST_PYTHON");
-    config["args"] = json::array({server});
     McpClientOptions options;
     options.name = "echo";
-    McpClient client(host.executor, registry.make<McpTransport>("stdio", host, config), std::move(options));
-    Lines lines;
+    options.era = McpEra::legacy;
+    McpClient client(host.executor, registry.make<McpTransport>(transport, host, config), std::move(options));
     std::vector<double> floor, calls;
     std::exception_ptr failure;
-    asio::co_spawn(context, measure(client, *sandbox, lines, rounds, floor, calls), [&](std::exception_ptr problem) {
+    asio::co_spawn(context, measure(client, *sandbox, bare_calls, rounds, floor, calls), [&](std::exception_ptr problem) {
         failure = problem;
         context.stop();
     });
     context.run();
     if (failure) std::rethrow_exception(failure);
     const double bare = quantile(floor, 0.5);
-    std::printf("\nMCP server over stdio\n%-40s %6s %9s %9s %9s %9s\n", "", "n", "min us", "p50 us", "p99 us", "x floor");
-    for (auto& [label, samples] : {std::pair{"write and read of its lines", &floor},
-                                   std::pair{"McpClient::call_tool", &calls}})
+    std::printf("\nMCP server over %s\n%-40s %6s %9s %9s %9s %9s\n", transport, "", "n", "min us", "p50 us", "p99 us", "x floor");
+    for (auto& [label, samples] : {std::pair{bare_label, &floor}, std::pair{"McpClient::call_tool", &calls}})
         std::printf("%-40s %6d %9.1f %9.1f %9.1f %9.2f\n", label, rounds, quantile(*samples, 0), quantile(*samples, 0.5),
                     quantile(*samples, 0.99), quantile(*samples, 0.5) / bare);
+}
+}  // namespace
+
+void measure_mcp_round_trips(int rounds) {
+    Lines lines;
+    const json::object program = {{"command", required("IPYBOX_TEST_PYTHON")}, {"args", json::array({server})}};
+    compare("stdio", program, lines, "write and read of its lines", rounds);
+    const HttpEcho echo;
+    BarePosts posts(echo.port());
+    const json::object address = {{"url", "http://127.0.0.1:" + std::to_string(echo.port()) + "/mcp"}};
+    compare("streamable_http", address, posts, "POST of Beast, kept alive", rounds);
 }

@@ -1,4 +1,4 @@
 #pragma once
-// Times McpClient::call_tool over stdio against its floor, the same lines written to the same
-// server and read from it without McpClient, and prints a table.
+// Times McpClient::call_tool over stdio and streamable HTTP, each against the same exchange with the
+// same server without McpClient, and prints tables.
 void measure_mcp_round_trips(int rounds);

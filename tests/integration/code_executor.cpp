@@ -267,7 +267,7 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_refused_with_a_reason) {
     };
     BOOST_TEST(problem([](auto& o) { o.sandbox = "nosuch"; }).find("there are: bubblewrap, none") != std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.kernel = "nosuch"; }).find("there are: gateway, zmq") != std::string::npos);
-    BOOST_TEST(problem([](auto& o) { o.approval = "nosuch"; }).find("there are: allow, ask, deny") != std::string::npos);
+    BOOST_TEST(problem([](auto& o) { o.approval = "nosuch"; }).find("there are: allow, ask, console, deny, rules") != std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.sandbox_options["x"] = 1; }).find("/x") != std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.workspace = "/nonexistent"; }).find("create it first") != std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.python = "/nonexistent/python"; }).find("/nonexistent/python") != std::string::npos);

@@ -4,6 +4,8 @@
 
 #include "test_support.hpp"
 
+namespace mcp_service_tests {
+
 using namespace ipybox;
 using namespace ipybox::detail;
 using namespace std::string_view_literals;
@@ -142,3 +144,5 @@ BOOST_AUTO_TEST_CASE(private_files_are_private) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace mcp_service_tests
