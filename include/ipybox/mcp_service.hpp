@@ -63,11 +63,6 @@ public:
     WaitingLine(const asio::any_io_executor& executor, std::size_t width)
         : width_(width), moved_(executor) {}
     bool empty() const noexcept { return places_.empty(); }
-    // Returns when nobody is in line.
-    awaitable<void> drained() {
-        while (!places_.empty()) co_await moved_.wait();
-    }
-
     // Leaves the line when it is destroyed; the line must outlive it.
     class Place {
     public:
@@ -657,27 +652,7 @@ private:
                            "elicitation); a policy "
                            "could allow the call");
         }
-        struct Answer {
-            explicit Answer(const asio::any_io_executor& executor) : given(executor) {}
-            Event given;
-            bool done = false;
-            Decision decision;
-        };
-        const auto answer = std::make_shared<Answer>(session->host.executor);
-        // In the stateless era the client goes away to ask; a question that is withdrawn meanwhile
-        // would take the whole request with it. So it stays, whoever still waits for it.
-        const bool stays = context.meta().contains(detail::meta_version);
-        if (!stays) co_return co_await put(session, context, std::move(call));
-        asio::co_spawn(session->host.executor, put(session, context, std::move(call)),
-                       [answer](std::exception_ptr error, Decision decision) {
-                           if (error)
-                               decision = said(Verdict::deny, "client", State::text_of(error));
-                           answer->decision = std::move(decision);
-                           answer->done = true;
-                           answer->given.notify();
-                       });
-        while (!answer->done) co_await answer->given.wait();
-        co_return answer->decision;
+        co_return co_await put(session, context, std::move(call));
     }
 
     static Decision said(Verdict verdict, const std::string& by, std::string reason = {}) {
@@ -822,7 +797,6 @@ private:
                 }
             }
             report.flush();
-            co_await session->questions.drained();
         }
         if (lost) session->reclaimed = false;
         auto answer =
