@@ -459,13 +459,30 @@ class OtherCommandsTest(ProgramTest):
         listing = json.loads(run.stdout)
         self.assertEqual([(p["kind"], p["name"]) for p in listing],
                          [("approval", "allow"), ("approval", "ask"), ("approval", "console"), ("approval", "deny"),
-                          ("approval", "rules"), ("kernel", "zmq"),
+                          ("approval", "rules"), ("kernel", "gateway"), ("kernel", "zmq"),
                           ("sandbox", "bubblewrap"), ("sandbox", "none"), ("sandbox", "srt"),
                           ("transport", "sse"), ("transport", "stdio"), ("transport", "streamable_http")])
         for plugin in listing:
             self.assertTrue(Path(plugin["file"]).exists())
             self.assertEqual(plugin["config_schema"]["type"], "object")
         self.assertIn("sandbox bubblewrap", self.ipybox("plugins").stdout)
+
+    def test_playwright_over_both_http_transports(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        modules = Path(os.environ["IPYBOX_TEST_NODE_MODULES"])
+        server = subprocess.Popen([modules / "node/bin/node", modules / "@playwright/mcp/cli.js", "--port", str(port)],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(server.stderr.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.terminate)
+        self.assertIn("Listening", server.stderr.readline())
+        for path in ("mcp", "sse"):
+            params = json.dumps({"url": f"http://localhost:{port}/{path}"})
+            run = self.ipybox("apigen", "playwright", "--server-params", params, "--out", path)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("def run(", (self.directory / path / "playwright" / "browser_navigate.py").read_text())
 
     def test_apigen(self):
         tools = self.directory / "tools.json"
