@@ -1,7 +1,5 @@
 // ipybox apigen: writes the Python API of an MCP server's tools.
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-#include <exception>
 #include <fstream>
 #include <iostream>
 #include <ipybox/apigen.hpp>
@@ -12,6 +10,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "run_to_end.hpp"
 
 namespace ipybox::app {
 
@@ -52,19 +51,12 @@ json::array tools_from_server(const ApigenFlags& flags) {
     ToolServer server(registry, host, *sandbox, *policy);
     if (std::filesystem::exists(".env")) server.set_variables(parse_env(read_text_file(".env"), ".env"));
     server.register_server(flags.name, params);
-    json::array tools;
-    std::exception_ptr failure;
-    auto work = [&]() -> awaitable<void> {
-        tools = co_await server.list_tools(flags.name);
+    const auto list_tools = [&]() -> awaitable<json::array> {
+        auto tools = co_await server.list_tools(flags.name);
         co_await server.reset();
+        co_return tools;
     };
-    asio::co_spawn(context, work(), [&](std::exception_ptr error) {
-        failure = error;
-        context.stop();
-    });
-    context.run();
-    if (failure) std::rethrow_exception(failure);
-    return tools;
+    return run_to_end(context, list_tools());
 }
 
 json::array tools_from_file(const ApigenFlags& flags) {

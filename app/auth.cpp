@@ -5,11 +5,9 @@
 
 #include <array>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <ctime>
-#include <exception>
 #include <iostream>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -17,6 +15,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "run_to_end.hpp"
 
 namespace ipybox::app {
 namespace {
@@ -192,22 +191,7 @@ int run_auth(const AuthFlags& flags, const std::string& what) {
     asio::io_context context(1);
     Login login(context, flags);
     if (what == "status") return login.status();
-    int result = 2;
-    std::exception_ptr failure;
-    auto work = [&]() -> awaitable<void> {
-        if (what == "login") {
-            result = co_await login.login();
-        } else {
-            result = co_await login.logout();
-        }
-    };
-    asio::co_spawn(context, work(), [&](std::exception_ptr error) {
-        failure = error;
-        context.stop();
-    });
-    context.run();
-    if (failure) std::rethrow_exception(failure);
-    return result;
+    return run_to_end(context, what == "login" ? login.login() : login.logout());
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // ipybox doctor: checks what this machine has, and says what to do about the rest.
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-#include <exception>
 #include <fstream>
 #include <iostream>
 #include <ipybox/detail/build_info.hpp>
@@ -11,6 +9,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "run_to_end.hpp"
 
 namespace ipybox::app {
 namespace {
@@ -134,16 +133,7 @@ private:
 int run_doctor(const std::string& python) {
     asio::io_context context(1);
     Doctor doctor(context);
-    int exit_code = 2;
-    std::exception_ptr failure;
-    asio::co_spawn(context, doctor.examine(python), [&](std::exception_ptr error, int result) {
-        failure = error;
-        exit_code = result;
-        context.stop();
-    });
-    context.run();
-    if (failure) std::rethrow_exception(failure);
-    return exit_code;
+    return run_to_end(context, doctor.examine(python));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // ipybox policy test: what a policy says to a call, and which rule says it.
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <iostream>
 #include <ipybox/approval_config.hpp>
@@ -9,6 +8,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "run_to_end.hpp"
 
 namespace ipybox::app {
 namespace {
@@ -79,15 +79,7 @@ Decision decide(const json::value& policy, const std::string& file, const ToolCa
         co_return answer;
     };
     const auto made = make_policy(registry, host, policy, file);
-    Decision decision;
-    std::exception_ptr failure;
-    asio::co_spawn(context, made->decide(call), [&](std::exception_ptr error, Decision result) {
-        failure = error;
-        decision = std::move(result);
-    });
-    context.run();
-    if (failure) std::rethrow_exception(failure);
-    return decision;
+    return run_to_end(context, made->decide(call));
 }
 
 std::string_view word(detail::Rule::Effect effect) {

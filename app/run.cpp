@@ -13,6 +13,7 @@
 #include <set>
 
 #include "executor_flags.hpp"
+#include "run_to_end.hpp"
 
 namespace ipybox::app {
 namespace {
@@ -223,16 +224,7 @@ int run_code(const RunFlags& flags) {
     const std::string code = read_code(flags);
     asio::io_context context(1);
     Session session(context, flags);
-    int exit_code = 2;
-    std::exception_ptr failure;
-    asio::co_spawn(context, session.run(code), [&](std::exception_ptr error, int result) {
-        failure = error;
-        exit_code = result;
-        context.stop();
-    });
-    context.run();
-    if (failure) std::rethrow_exception(failure);
-    return exit_code;
+    return run_to_end(context, session.run(code));
 }
 
 }  // namespace

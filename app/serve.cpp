@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "executor_flags.hpp"
+#include "run_to_end.hpp"
 
 extern char** environ;
 
@@ -242,13 +243,7 @@ int serve(ServeFlags flags) {
         if (listener) listener->stop();
         service.server().stop();
     });
-    std::exception_ptr failure;
-    asio::co_spawn(context, serve_until(service, ending, !http), [&](std::exception_ptr error) {
-        failure = error;
-        context.stop();
-    });
-    context.run();
-    if (failure) std::rethrow_exception(failure);
+    run_to_end(context, serve_until(service, ending, !http));
     return 0;
 }
 
