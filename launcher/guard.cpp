@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "descendants.hpp"
+#include "scratch.hpp"
 
 int guard_main(int argc, char** argv) {
     if (argc < 2) {
@@ -31,6 +33,8 @@ int guard_main(int argc, char** argv) {
         prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
         if (getppid() != guard) _exit(127);
         sigprocmask(SIG_SETMASK, &before, nullptr);
+        // Ourselves again, without another exec.
+        if (strcmp(argv[1], "scratch") == 0) _exit(scratch_main(argc - 1, argv + 1));
         execv(argv[1], argv + 1);
         dprintf(2, "ipybox guard: cannot start %s: %s\n", argv[1], strerror(errno));
         _exit(127);
@@ -39,7 +43,9 @@ int guard_main(int argc, char** argv) {
         fprintf(stderr, "ipybox guard: fork: %s\n", strerror(errno));
         return 125;
     }
-    // The ends of these streams must be seen by those who use them.
+    // What was handed over is the command's, and the ends of these streams must be seen by those
+    // who use them.
+    syscall(SYS_close_range, 3u, ~0u, 0u);
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null >= 0) {
         dup2(null, 0);

@@ -1,7 +1,7 @@
 #pragma once
 // Runs a command on the host and lets nothing that it started outlive it, or us.
 
-// Arguments after the first: the command. Ends everything when the parent is gone, when the command
-// has ended, and at SIGQUIT. Returns the command's exit status, 128 + its signal, or 127 when it
-// cannot be started.
+// Arguments after the first: the command, or the subcommand `scratch` with its own. Ends everything
+// when the parent is gone, when the command has ended, and at SIGQUIT. Returns the command's exit
+// status, 128 + its signal, or 127 when it cannot be started.
 int guard_main(int argc, char** argv);

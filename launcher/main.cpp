@@ -37,7 +37,7 @@ constexpr const char* usage =
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
     "usage: ipybox-launcher relay\n"
     "Runs what standard input says, and carries its loopback connections over standard input and output.\n"
-    "usage: ipybox-launcher guard COMMAND [ARGUMENT]...\n"
+    "usage: ipybox-launcher guard [scratch …] COMMAND [ARGUMENT]...\n"
     "Runs COMMAND and ends everything it started when it ends, or our parent.\n";
 
 [[noreturn]] void fail(const char* what, const char* detail) {

@@ -56,6 +56,9 @@ struct SpawnRequest {
     std::optional<std::uint64_t> wall_seconds;  // then the tree is killed
     int cgroup = -1;  // cgroup.procs of the group it joins, open for writing
     bool no_new_privileges = false;
+    // At SIGQUIT the program ends everything it started, collects it and ends itself: better than
+    // what can be done from outside (see launcher/guard.hpp).
+    bool ends_its_tree = false;
 };
 
 namespace detail {
@@ -326,8 +329,8 @@ inline awaitable<void> drain(std::shared_ptr<OutputTail> tail) {
 
 // What outlives a ChildProcess while a coroutine still waits for it.
 struct ProcessState {
-    ProcessState(asio::any_io_executor executor, pid_t started, UniqueFd& pidfd)
-        : pid(started), ended(executor), watch(executor, pidfd.get()) {
+    ProcessState(asio::any_io_executor executor, pid_t started, UniqueFd& pidfd, bool guarded)
+        : pid(started), ends_its_tree(guarded), ended(executor), watch(executor, pidfd.get()) {
         pidfd.release();
     }
 
@@ -349,6 +352,7 @@ struct ProcessState {
     }
 
     pid_t pid;
+    bool ends_its_tree;
     std::optional<ExitStatus> status;
     Event ended;
     asio::posix::stream_descriptor watch;
@@ -407,6 +411,14 @@ inline std::vector<UniqueFd> kill_descendants(ProcessState& state) noexcept {
     return handles;
 }
 
+// Asks those who can do it themselves.
+inline void end_tree(ProcessState& state) noexcept {
+    if (!state.ends_its_tree)
+        kill_descendants(state);
+    else if (!state.reap())
+        ::kill(state.pid, SIGQUIT);
+}
+
 // Adds up what can be read of a process and its descendants; what ended before counts through
 // the parent that waited for it.
 inline Statistics measure_tree(pid_t root) {
@@ -436,7 +448,7 @@ inline Statistics measure_tree(pid_t root) {
 
 inline awaitable<void> end_at(std::shared_ptr<ProcessState> state, Clock::time_point deadline) {
     const auto status = co_await await_exit(state, deadline);
-    if (!status && state->watch.is_open()) kill_descendants(*state);
+    if (!status && state->watch.is_open()) end_tree(*state);
 }
 
 }  // namespace detail
@@ -503,7 +515,8 @@ public:
             auto pidfd = detail::open_pidfd(pid);
             if (!pidfd)
                 throw Error(errc::io_error, std::string("pidfd_open: ") + std::strerror(errno));
-            state_ = std::make_shared<detail::ProcessState>(executor, pid, pidfd);
+            state_ =
+                std::make_shared<detail::ProcessState>(executor, pid, pidfd, request.ends_its_tree);
             tail_ = std::make_shared<detail::OutputTail>(executor, errors);
             if (pipes) {
                 input_.emplace(executor, in.second.release());
@@ -555,20 +568,18 @@ public:
     void signal(int number) noexcept override {
         if (!state_->reap()) ::kill(-state_->pid, number);
     }
-    void kill_tree() noexcept override { detail::kill_descendants(*state_); }
+    void kill_tree() noexcept override { detail::end_tree(*state_); }
 
 protected:
-    // Waits without running the context; true when the process has ended in time.
-    bool ended_within(std::chrono::milliseconds patience) noexcept {
-        if (!exit_status() && state_->watch.is_open())
-            wait_readable(state_->watch.native_handle(), Clock::now() + patience);
-        return exit_status().has_value();
-    }
-
     // Kills the tree, waits until it is gone (at most `patience`) and lets waiting coroutines go.
     // For destructors of derived classes that clean up behind the process; idempotent.
     void end(std::chrono::milliseconds patience = std::chrono::seconds(5)) noexcept {
         if (!state_->watch.is_open()) return;
+        if (state_->ends_its_tree) {
+            detail::end_tree(*state_);
+            if (!state_->status)
+                wait_readable(state_->watch.native_handle(), Clock::now() + patience / 2);
+        }
         const auto deadline = Clock::now() + patience;
         for (const auto& dying : detail::kill_descendants(*state_)) wait_readable(dying.get(), deadline);
         if (!state_->status) wait_readable(state_->watch.native_handle(), deadline);

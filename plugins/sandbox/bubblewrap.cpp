@@ -1,6 +1,6 @@
 // Confinement by bubblewrap: own user, pid, network, ipc, uts, cgroup and mount namespaces, a view
-// made of nothing but what the policy names and the system's own programs; inside, the launcher adds
-// a system call filter, Landlock and limits, and carries the way to the network proxy.
+// made of nothing but what the policy names and the system's own programs; inside, the launcher
+// adds a system call filter, Landlock and limits, and carries the way to the network proxy.
 #include <fcntl.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -24,15 +24,16 @@ namespace fs = std::filesystem;
 using detail::absolute_path, detail::check_reach, detail::errno_text, detail::Placeholders,
     detail::refuse, detail::View, detail::within;
 
-constexpr std::size_t max_options = 8'000;     // bwrap itself gives up at 9000
+constexpr std::size_t max_options = 8'000;  // bwrap itself gives up at 9000
 
 // The tests build this file a second time, with walls that can be taken down one by one: an attack
 // that fails with all of them must get through without the one that is said to stop it.
 #ifdef IPYBOX_TEST_WEAKENED
 bool without(std::string_view layer) {
     const char* layers = std::getenv("IPYBOX_TEST_WITHOUT");
-    return layers != nullptr && ("," + std::string(layers) + ",").find("," + std::string(layer) +
-                                                                       ",") != std::string::npos;
+    return layers != nullptr &&
+           ("," + std::string(layers) + ",").find("," + std::string(layer) + ",") !=
+               std::string::npos;
 }
 #define IPYBOX_BUBBLEWRAP bubblewrap_weakened
 #else
@@ -206,7 +207,9 @@ private:
     std::vector<UniqueFd> files_;
 };
 
-// bwrap, its init process inside, and the command as that one's first child.
+// The launcher as guard, bwrap, its init process inside, and the command as that one's first child.
+// bwrap alone would do but for the moment in which its init exists and does not follow it yet: a
+// host that is killed then would leave the guest behind.
 class Confined final : public ChildProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
@@ -215,10 +218,7 @@ public:
           placeholders_(std::move(placeholders)),
           group_(std::move(group)) {}
     // The guest must be gone before the places it is kept out of disappear.
-    ~Confined() override {
-        if (kill_init()) ended_within(std::chrono::seconds(2));
-        end();
-    }
+    ~Confined() override { end(); }
 
     Statistics statistics() const noexcept override {
         auto known = ChildProcess::statistics();
@@ -231,48 +231,26 @@ public:
     }
     void interrupt() noexcept override { signal_command(SIGINT, false); }
     void signal(int number) noexcept override { signal_command(number, true); }
-    void kill_tree() noexcept override {
-        if (!kill_init()) ChildProcess::kill_tree();
-    }
 
 private:
-    struct Init {
-        pid_t pid = -1;
-        UniqueFd handle;
-    };
-
-    Init find_init() const {
-        if (exit_status()) return Init();
-        const auto inner = detail::children_of(pid());
-        if (inner.empty()) return Init();
-        return Init{inner.front(), detail::open_child(inner.front(), pid())};
-    }
-
-    // The kernel ends a pid namespace with its init, and bwrap outside collects it and follows:
-    // no orphans are left to whoever is process 1 here. False when there is no init yet.
-    bool kill_init() noexcept {
-        try {
-            const auto init = find_init();
-            if (init.handle) detail::send_signal(init.handle, SIGKILL);
-            return static_cast<bool>(init.handle);
-        } catch (const std::exception&) {
-            return false;
-        }
-    }
-
     // The command's group is that of the init process, which ignores signals.
     void signal_command(int number, bool group) noexcept {
         try {
-            const auto init = find_init();
-            if (!init.handle) return;
-            const auto commands = detail::children_of(init.pid);
-            if (commands.empty()) return;
-            const auto command = detail::open_child(commands.front(), init.pid);
-            if (!command) return;
-            if (group && ::getpgid(commands.front()) == init.pid)
-                ::kill(-init.pid, number);
+            if (exit_status()) return;
+            pid_t parent = -1, at = pid();
+            UniqueFd handle;
+            for (int depth = 0; depth < 3; ++depth) {
+                const auto children = detail::children_of(at);
+                if (children.empty()) return;
+                parent = std::exchange(at, children.front());
+                handle = detail::open_child(at, parent);
+                if (!handle) return;
+            }
+            // While the command lives, its group's number means no other.
+            if (group && ::getpgid(at) == parent)
+                ::kill(-parent, number);
             else
-                detail::send_signal(command, number);
+                detail::send_signal(handle, number);
         } catch (const std::exception&) {
             // No memory to look for it: the caller's next step is kill_tree().
         }
@@ -334,8 +312,9 @@ private:
         if (policy.limits.workspace_size)
             refuse("sandbox \"bubblewrap\" cannot limit the size of the workspace");
         if (policy.limits.scratch_inodes && !can_make_namespaces())
-            refuse("sandbox \"bubblewrap\" cannot limit the number of files in the scratch space "
-                   "here: only bwrap may make user namespaces");
+            refuse(
+                "sandbox \"bubblewrap\" cannot limit the number of files in the scratch space "
+                "here: only bwrap may make user namespaces");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         SpawnRequest request;
@@ -343,6 +322,7 @@ private:
         request.identity = detail::guest_identity(policy, user_);
         request.rlimits = {{RLIMIT_CORE, 0}};
         request.wall_seconds = policy.limits.wall_seconds;
+        request.ends_its_tree = true;
         // Only as far as bwrap: a directory it may not be able to enter comes later, inside.
         request.cwd = "/";
 
@@ -380,7 +360,7 @@ private:
         options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
         std::move(argv.begin(), argv.end(), std::back_inserter(command));
         options.fill(request, bwrap_, std::move(command));
-        if (policy.limits.scratch_inodes && !without("limits")) limit_inodes(request, policy.limits);
+        start_by_launcher(request, policy.limits);
         return std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
                                           std::move(group));
     }
@@ -495,26 +475,38 @@ private:
         options.add("--perms", path.parent_path() == "/home" ? "0700" : "1777", "--tmpfs", path);
     }
 
-    // bwrap starts with file systems that it binds, made as launcher/scratch.cpp tells.
-    void limit_inodes(SpawnRequest& request, const Limits& limits) const {
+    // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
+    // tells.
+    void start_by_launcher(SpawnRequest& request, const Limits& limits) const {
         constexpr int image = 9;  // below what Options hands over
-        std::string mounts = "mode=1777,nr_inodes=" + std::to_string(*limits.scratch_inodes);
-        if (limits.scratch_size) mounts += ",size=" + std::to_string(*limits.scratch_size);
-        std::vector<std::string> argv = {"/proc/self/fd/" + std::to_string(image), "scratch",
-                                         std::move(mounts), std::to_string(scratch_places), "--"};
+        std::vector<std::string> argv = {"/proc/self/fd/" + std::to_string(image), "guard"};
+        if (limits.scratch_inodes && !without("limits")) {
+            std::string mounts = "mode=1777,nr_inodes=" + std::to_string(*limits.scratch_inodes);
+            if (limits.scratch_size) mounts += ",size=" + std::to_string(*limits.scratch_size);
+            for (std::string word : {std::string("scratch"), mounts, std::to_string(scratch_places),
+                                     std::string("--")})
+                argv.push_back(std::move(word));
+        }
         std::move(request.argv.begin(), request.argv.end(), std::back_inserter(argv));
         request.argv = std::move(argv);
         request.fds.emplace_back(launcher_file(), image);
     }
 
-    // The launcher as a file that can be executed, made when it is first needed.
-    int launcher_file() const {
+    // The launcher as a file that can be executed and never changes, made when it is first needed.
+    static int launcher_file() {
         static const UniqueFd file = [] {
-            UniqueFd made(::memfd_create("ipybox-launcher", MFD_CLOEXEC));
+            constexpr unsigned executable = 0x10;  // MFD_EXEC; before Linux 6.3 all of them are
+            constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+            UniqueFd made(::memfd_create("ipybox-launcher", flags | executable));
+            if (!made && errno == EINVAL) made.reset(::memfd_create("ipybox-launcher", flags));
             const auto image = detail::launcher_image();
             if (!made ||
-                ::write(made.get(), image.data(), image.size()) != static_cast<ssize_t>(image.size()))
-                throw Error(errc::io_error, "cannot keep the launcher in memory: " + errno_text());
+                ::write(made.get(), image.data(), image.size()) !=
+                    static_cast<ssize_t>(image.size()) ||
+                ::fcntl(made.get(), F_ADD_SEALS,
+                        F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0)
+                throw Error(errc::io_error, "cannot keep the launcher in memory (" + errno_text() +
+                                                "); the setting vm.memfd_noexec must be below 2");
             return made;
         }();
         return file.get();

@@ -113,8 +113,6 @@ public:
     // The guest must be gone before the places it is kept out of disappear.
     ~Confined() override {
         mux_.reset();
-        kill_tree();
-        ended_within(std::chrono::seconds(2));
         end();
     }
 
@@ -153,11 +151,6 @@ public:
     void signal(int number) noexcept override {
         if (number == SIGKILL) return kill_tree();
         tell(number, true);
-    }
-    // The guard outlives what it kills and collects it, so that no orphans are left to whoever is
-    // process 1 here.
-    void kill_tree() noexcept override {
-        if (!exit_status()) ::kill(pid(), SIGQUIT);
     }
 
 private:
@@ -496,6 +489,7 @@ private:
         request.cwd = is_writable(view, command.cwd) ? command.cwd : directory / "scratch";
         request.rlimits = {{RLIMIT_CORE, 0}};
         request.wall_seconds = policy.limits.wall_seconds;
+        request.ends_its_tree = true;
         request.stdio = Stdio::pipes;
         return std::make_unique<Confined>(executor_, std::move(request), std::move(belongings));
     }

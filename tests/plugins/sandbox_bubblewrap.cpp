@@ -12,6 +12,7 @@
 #include <ipybox/process.hpp>
 #include <ipybox/registry.hpp>
 
+#include "killed_hosts.hpp"
 #include "test_support.hpp"
 
 namespace plugin_sandbox_bubblewrap_tests {
@@ -753,6 +754,18 @@ BOOST_AUTO_TEST_CASE(tree_dies_with_its_killed_host) {
     ::kill(doomed, SIGKILL);
     ::waitpid(doomed, nullptr, 0);
     for (const pid_t pid : tree) BOOST_TEST(dies(pid));
+}
+
+BOOST_AUTO_TEST_CASE(nothing_outlives_a_host_that_is_killed_while_it_starts_one) {
+    BOOST_REQUIRE(test::run(context, sandbox->probe()).available);
+    for (const bool prepared_scratch : {false, true}) {
+        if (prepared_scratch) policy.limits.scratch_inodes = 1000;
+        const auto hosts = test::kill_hosts(
+            context, 150, 6, 40ms, [this] { shell("setsid sleep 1000 & sleep 1000").release(); });
+        BOOST_TEST(hosts.killed == 150);
+        BOOST_TEST(hosts.orphans > 0);
+        BOOST_TEST(hosts.outlive == std::vector<std::string>(), boost::test_tools::per_element());
+    }
 }
 
 BOOST_AUTO_TEST_CASE(policies_that_ask_too_much_are_refused) {

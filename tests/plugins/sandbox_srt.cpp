@@ -13,6 +13,7 @@
 #include <ipybox/registry.hpp>
 #include <ipybox/sandbox_config.hpp>
 
+#include "killed_hosts.hpp"
 #include "test_support.hpp"
 
 namespace plugin_sandbox_srt_tests {
@@ -505,6 +506,17 @@ BOOST_AUTO_TEST_CASE(nothing_is_left_when_the_host_is_killed) {
     fs::last_write_time(left[0], fs::file_time_type::clock::now() - 1h);
     BOOST_TEST(output("true") == "");
     BOOST_TEST(run_directories().empty());
+}
+
+BOOST_AUTO_TEST_CASE(nothing_outlives_a_host_that_is_killed_while_it_starts_one) {
+    BOOST_REQUIRE(run(context, sandbox->probe()).available);
+    const auto hosts = kill_hosts(context, 20, 4, 800ms,
+                                  [this] { launch("setsid sleep 1000 & sleep 1000").release(); });
+    BOOST_TEST(hosts.killed == 20);
+    BOOST_TEST(hosts.orphans > 0);
+    BOOST_TEST(hosts.outlive == std::vector<std::string>(), boost::test_tools::per_element());
+    // Removes what protected the workspace.
+    BOOST_TEST(output("true") == "");
 }
 
 BOOST_AUTO_TEST_CASE(with_unix_sockets_allowed_channels_are_paths) {
