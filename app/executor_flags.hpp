@@ -144,6 +144,10 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
     options.require_shell_escape = flags.require_shell_escape;
+    if (!flags.policy.empty()) {
+        options.approval = read_policy(flags.policy);
+        options.approval_name = flags.policy;
+    }
     if (!flags.audit.empty()) {
         AuditOptions settings;
         settings.workspace = flags.workspace;

@@ -59,10 +59,6 @@ public:
         auto options = executor_options(flags);
         if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
         servers_ = configured_servers(flags);
-        if (!flags.policy.empty()) {
-            const auto policy = read_policy(flags.policy);
-            options.make_policy = [this, policy](Host& host) { return make_policy(registry_, host, policy, flags_.policy); };
-        }
         ConsoleOptions at_console;
         at_console.before_question = [this] { fresh_line(); };
         console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));

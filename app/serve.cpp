@@ -73,7 +73,6 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
             "clients of this server cannot register MCP servers; its operator can, by --config, or "
             "let them, by --allow-register or a policy");
     if (!flags.policy.empty()) {
-        executor.approval = read_policy(flags.policy);
         // What the policy passes on is as without one.
         options.registration =
             json::object{{"first_match", json::array{executor.approval, options.registration}}};

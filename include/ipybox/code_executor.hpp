@@ -49,6 +49,7 @@ struct CodeExecutorOptions {
     std::string kernel = "zmq";
     json::object kernel_options;
     json::value approval = "ask";                      // see approval_config.hpp
+    std::string approval_name = "approval";            // what messages call it, such as its file
     std::function<PolicyPtr(Host&)> make_policy;       // instead of `approval`, when set
 
     std::filesystem::path python;                      // empty: found as find_python() does
@@ -421,7 +422,7 @@ private:
             doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
             doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
             doors->backend = registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
-            doors->policy = options.make_policy ? options.make_policy(host) : make_policy(registry, host, options.approval);
+            doors->policy = options.make_policy ? options.make_policy(host) : make_policy(registry, host, options.approval, options.approval_name);
             if (!doors->policy) throw Error(errc::bad_argument, "make_policy returned no policy");
             make_tool_server();
         }

@@ -340,13 +340,14 @@ private:
             session->host.executor = io;
             session->host.logger = settings.logger;
             session->host.ask = [weak = std::weak_ptr<Session>(session)](ToolCall call) {
+            // First, because a mistake in its policy is named by the policy's own name.
+            session->executor = std::make_unique<CodeExecutor>(io, registry, std::move(settings));
                 return ask_client(weak, std::move(call), true, true);
             };
             session->registration =
                 make_policy(registry, session->host, options.registration, "registration");
             session->installation =
                 make_policy(registry, session->host, options.installation, "installation");
-            session->executor = std::make_unique<CodeExecutor>(io, registry, std::move(settings));
             return session;
         }
 

@@ -457,6 +457,18 @@ class HttpTest(ServeTest):
 
     async def test_every_legacy_session_has_a_kernel_and_a_directory_of_its_own(self):
         with self.serving() as url:
+        (self.directory / "bad.json").write_text('{"first_match": [\n{"deny": {"reason": 5}}]}')
+        (self.directory / "twice.json").write_text('{"rules": [\n{"when": {"tool": "x",\n"tool": "y"}, "then": "ask"}]}')
+        for file, words in (("bad.json", "bad.json/first_match/0"), ("twice.json", "line 3")):
+            said = set()
+            for command in (["serve"], ["run", "-c", "1", "--sandbox", "none"]):
+                run = subprocess.run([PROGRAM, *command, "--policy", file], cwd=self.directory, stdin=subprocess.DEVNULL,
+                                     capture_output=True, text=True, timeout=60,
+                                     env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON})
+                self.assertEqual(run.returncode, 2)
+                self.assertIn(words, run.stderr)
+                said.add(run.stderr)
+            self.assertEqual(len(said), 1, said)
             async with self.connected(url) as one, self.connected(url) as two:
                 await self.run_cell(one, "x = 1; open('file', 'w').write('one')")
                 self.assertEqual(await self.run_cell(two, "import os; 'x' in globals(), os.path.exists('file')"), "(False, False)")
