@@ -320,8 +320,9 @@ public:
     }
 
     // Registers the server and writes its Python API to root_dir/<name> (relative to the
-    // workspace). Returns the tools' names; what could not be generated is logged. When the server
-    // says later that its tools changed, the API is written anew, between two executions.
+    // workspace). Returns the names of the tools' modules in the server's order; what could not be
+    // generated is logged. When the server says later that its tools changed, the API is written
+    // anew, between two executions.
     awaitable<std::vector<std::string>> generate_mcp_sources(std::string name, json::object params,
                                                              std::filesystem::path root_dir = "mcptools") {
         auto session = session_;
@@ -331,8 +332,16 @@ public:
         session->write_api(name, root_dir, package);
         session->generated[name] = root_dir;
         co_await session->deliver_apis();
+        std::map<std::string_view, std::string_view> modules;
+        for (const auto& made : package.tools) modules.emplace(made.tool, made.module);
         std::vector<std::string> names;
-        for (const auto& tool : package.tools) names.push_back(tool.tool);
+        for (const auto& tool : tools) {
+            const auto* text = tool.as_object().if_contains("name");
+            const auto made = modules.find(text && text->is_string() ? std::string_view(text->get_string()) : "");
+            if (made == modules.end()) continue;
+            names.emplace_back(made->second);
+            modules.erase(made);
+        }
         co_return names;
     }
 
@@ -354,6 +363,9 @@ public:
 
     // The workspace as an absolute path without links.
     const std::filesystem::path& workspace() const noexcept { return session_->workspace; }
+
+    // Whether there is a kernel that can run code; when it has ended, reset() starts a new one.
+    bool kernel_alive() const noexcept { return session_->kernel && session_->kernel->alive(); }
 
     // What the kernel's backend calls it; empty without a kernel, and where kernels have no names.
     std::string kernel_id() const { return session_->kernel ? session_->kernel->id() : std::string(); }

@@ -16,8 +16,10 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -233,6 +235,10 @@ struct McpServerOptions {
     // Bytes of one result; the TypeScript client closes stdio at 10 MiB.
     std::size_t max_result = (std::size_t{10} << 20) - (std::size_t{64} << 10);
     std::size_t max_calls = 20'000;  // being answered at once
+    // As servers made with the Python SDK: an argument that is to be something else than a string
+    // may be a string of JSON, and calls of unknown tools or with arguments that do not fit get
+    // results with isError, from legacy clients of every revision.
+    bool lenient_calls = false;
     std::size_t max_queue =
         1u << 20;  // bytes unsent on stdio before less is read, and reports lost
     // A session begins, before the answer to initialize; may throw Error to refuse it.
@@ -446,6 +452,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     void finish(const McpCallPtr& call, json::object result, const McpError* error);
     static void reply(McpCall& call, json::object result, const McpError* error);
     void cancel(const McpCallPtr& call);
+    static awaitable<json::object> unknown_tool(std::string name);
     static awaitable<json::object> call_tool(McpCallPtr call, std::shared_ptr<Tool> tool,
                                              json::object arguments);
     static awaitable<json::object> read(McpCallPtr call, std::shared_ptr<Resource> resource,
@@ -1175,6 +1182,7 @@ inline awaitable<json::object> McpEngine::work_for(McpCallPtr call, std::string 
     }
     if (method == "tools/call") {
         auto tool = find_tool(name);
+        if (!tool && options.lenient_calls && !call->modern) return unknown_tool(name);
         if (!tool)
             throw McpError(rpc_invalid_params, "unknown tool \"" + excerpt(name, 200) + "\"");
         return call_tool(std::move(call), std::move(tool), std::move(arguments));
@@ -1293,6 +1301,53 @@ inline void McpEngine::cancel(const McpCallPtr& call) {
     call->answered.notify();
 }
 
+// What a string stands for where a value of `type` is wanted; nothing when it stands for none.
+inline std::optional<json::value> value_in_string(std::string_view text, std::string_view type) {
+    const auto from = text.find_first_not_of(" \t\r\n");
+    if (from == text.npos) return {};
+    text = text.substr(from, text.find_last_not_of(" \t\r\n") - from + 1);
+    if (type == "number" || type == "integer") {
+        if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+        const char* end = text.data() + text.size();
+        std::int64_t whole = 0;
+        if (const auto read = std::from_chars(text.data(), end, whole);
+            read.ec == std::errc() && read.ptr == end)
+            return whole;
+        double number = 0;
+        const auto read = std::from_chars(text.data(), end, number);
+        if (read.ec != std::errc() || read.ptr != end || !std::isfinite(number)) return {};
+        return number;
+    }
+    boost::system::error_code error;
+    json::value value = json::parse(text, error);
+    if (error) return {};
+    const bool fits = (type == "object" && value.is_object()) ||
+                      (type == "array" && value.is_array()) ||
+                      (type == "boolean" && value.is_bool());
+    return fits ? std::optional(std::move(value)) : std::nullopt;
+}
+
+// Puts in the place of arguments that are strings what they stand for, where the schema wants one
+// other type.
+inline void parse_arguments(json::object& arguments, const json::value& schema) {
+    const auto* properties =
+        schema.is_object() ? object_of(schema.get_object(), "properties") : nullptr;
+    if (properties == nullptr) return;
+    for (auto&& argument : arguments) {
+        const auto* wanted = object_of(*properties, argument.key());
+        if (wanted == nullptr || !argument.value().is_string()) continue;
+        if (auto value = value_in_string(argument.value().get_string(), string_of(*wanted, "type")))
+            argument.value() = std::move(*value);
+    }
+}
+
+inline awaitable<json::object> McpEngine::unknown_tool(std::string name) {
+    json::object answer;
+    answer.emplace("content", json::array{McpContent::text("Unknown tool: " + excerpt(name, 200))});
+    answer.emplace("isError", true);
+    co_return answer;
+}
+
 inline awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::shared_ptr<Tool> tool,
                                                     json::object arguments) {
     const std::string revision =
@@ -1300,10 +1355,13 @@ inline awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::shared
     McpToolResult result;
     std::optional<std::string> failure;
     SchemaValidator fits_input(*tool->input);
+    const bool lenient = call->engine->options.lenient_calls;
+    if (lenient) parse_arguments(arguments, tool->input_schema);
     json::value checked(std::move(arguments));
     if (const auto problem = fits_input.problem(tool->input->root(), checked)) {
         failure = "the arguments of " + tool->item.name + " do not fit its schema: " + *problem;
-        if (revision < "2025-11-25") throw McpError(rpc_invalid_params, *failure);
+        if (revision < "2025-11-25" && !lenient) throw McpError(rpc_invalid_params, *failure);
+        if (lenient) failure = "Error executing tool " + tool->item.name + ": " + *failure;
     } else {
         try {
             auto work = tool->item.call(McpContext(call), std::move(checked.get_object()));

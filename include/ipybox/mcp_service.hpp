@@ -231,7 +231,7 @@ private:
         Line cells, judgements, questions;
         Event changed;
         bool running = false;       // there is a kernel
-        bool reclaimed = false;     // there was one, until the session was idle for too long
+        std::string lost = {};      // why the one that there was is gone, until a cell is told
         std::size_t preparing = 0;  // starts and ends of the kernel that are under way
         std::exception_ptr failure;
         std::map<std::string, std::string>
@@ -296,6 +296,7 @@ private:
             if (own.name == "ipybox" && own.title.empty())
                 own.title = "ipybox: code actions in Python";
             if (own.instructions.empty()) own.instructions = std::string(instructions);
+            own.lenient_calls = true;
             const std::weak_ptr<State> weak = weak_from_this();
             own.on_session_end = [weak, then = options.server.on_session_end](McpSession& gone) {
                 if (const auto self = weak.lock()) self->end_of(gone.id);
@@ -339,9 +340,9 @@ private:
             }
             session->host.executor = io;
             session->host.logger = settings.logger;
-            session->host.ask = [weak = std::weak_ptr<Session>(session)](ToolCall call) {
             // First, because a mistake in its policy is named by the policy's own name.
             session->executor = std::make_unique<CodeExecutor>(io, registry, std::move(settings));
+            session->host.ask = [weak = std::weak_ptr<Session>(session)](ToolCall call) {
                 return ask_client(weak, std::move(call), true, true);
             };
             session->registration =
@@ -443,7 +444,7 @@ private:
                             LogLevel::info,
                             "session " + session->name + " is idle: its kernel ends");
                         session->running = false;
-                        session->reclaimed = true;
+                        session->lost = "because it was idle";
                         ++session->preparing;
                         asio::co_spawn(self->io, reclaim(session), asio::detached);
                     }
@@ -563,6 +564,10 @@ private:
 
         // Waits for kernel and servers, and starts them when need be.
         static awaitable<void> ready(StatePtr self, SessionPtr session) {
+            if (session->running && session->preparing == 0 && !session->executor->kernel_alive()) {
+                session->running = false;
+                session->lost = "by itself or was killed";
+            }
             if (session->preparing == 0 && !session->running) self->begin(session);
             while (session->preparing > 0) co_await session->changed.wait();
             if (!session->running && session->failure)
@@ -778,8 +783,8 @@ private:
         const auto& session = use.session;
         Line::Place place(session->cells);
         co_await place.turn();
-        const bool lost = session->reclaimed && !session->running;
         co_await State::ready(state, session);
+        const std::string lost = session->lost;
         CodeExecutionResult result;
         {
             const Asking asking(session->asking, context);
@@ -799,9 +804,10 @@ private:
             }
             report.flush();
         }
-        if (lost) session->reclaimed = false;
-        auto answer =
-            cell_result(*state, result, static_cast<std::size_t>(std::min(characters, 1e12)), lost);
+        session->lost.clear();
+        auto answer = cell_result(*state, result,
+                                  static_cast<std::size_t>(std::min(characters, 1e12)), lost,
+                                  !session->executor->kernel_alive());
         state->list_images(session->executor->workspace(), result.images);
         co_return answer;
     }
@@ -821,7 +827,8 @@ private:
     }
 
     static McpToolResult cell_result(const State& state, const CodeExecutionResult& result,
-                                     std::size_t characters, bool lost) {
+                                     std::size_t characters, const std::string& lost,
+                                     bool kernel_lost) {
         constexpr std::string_view tool = "execute_ipython_cell";
         std::size_t bytes = state.options.max_result;
         std::string output = result.text.value_or("");
@@ -831,15 +838,21 @@ private:
                 output += "- [" + image.stem().string() + "](" + image.string() + ")\n";
         }
         McpToolResult answer;
-        if (lost)
+        if (!lost.empty())
             answer.content.push_back(McpContent::text(
-                "[The kernel of this session had ended because it was idle: this cell ran "
-                "in a new one, without the variables and imports of before.]"));
+                "[The kernel of this session had ended " + lost +
+                ": this cell ran in a new one, without the variables, imports and connections to "
+                "MCP servers of before.]"));
         if (result.ok()) {
             answer.content.push_back(McpContent::text(fitting(output, characters, bytes)));
         } else {
             std::string error =
-                "Error executing tool " + std::string(tool) + ": " + headed(result.error);
+                "Error executing tool " + std::string(tool) + ": " +
+                (result.status == CodeExecutionResult::Status::error ? headed(result.error)
+                                                                     : result.error);
+            if (kernel_lost)
+                error += "\nThe next cell runs in a new kernel, without the variables and imports "
+                         "of this one.";
             error = fitting(std::move(error), std::string::npos, bytes);
             if (!output.empty())
                 error += "\n\nOutput until then:\n\n" + fitting(output, characters, bytes);
@@ -865,8 +878,11 @@ private:
 
     // A traceback ends with what went wrong; many clients show the beginning only.
     static std::string headed(const std::string& traceback) {
-        const auto end = traceback.starts_with("---") ? traceback.rfind("\n\n") : std::string::npos;
-        return end == std::string::npos ? traceback : traceback.substr(end + 2) + "\n" + traceback;
+        const std::string text = detail::strip(traceback);
+        auto end = text.starts_with("---") ? text.rfind("\n\n") : std::string::npos;
+        if (end == std::string::npos) end = text.rfind('\n');
+        if (end == std::string::npos) return traceback;
+        return detail::strip(std::string_view(text).substr(end)) + "\n" + traceback;
     }
 
     static void add_image(json::array& blocks, const json::object& display, std::size_t& bytes) {
@@ -970,6 +986,7 @@ private:
             // What pip says is the result, whether it could or not.
             if (error.code() != errc::code_failed) throw;
             said = error.detail();
+            said.erase(0, said.find('\n') + 1);
         }
         std::size_t bytes = state->options.max_result;
         co_return McpToolResult(fitting(std::move(said), 100'000, bytes));
@@ -983,8 +1000,8 @@ private:
         co_await place.turn();
         while (session->preparing > 0) co_await session->changed.wait();
         session->running = false;
-        session->reclaimed = false;
         co_await State::ready(state, session);
+        session->lost.clear();
         co_return McpToolResult(json::array());
     }
 

@@ -113,16 +113,72 @@ class OriginalTest(ServeTest):
             self.assertIn("0.50s", text(late))
             self.assertIn("early", text(late))
             self.assertEqual(await self.run_cell(client, "x"), "41")
+            for code, first in (("def (", "SyntaxError: invalid syntax"), ("import sys; sys.exit(3)", "SystemExit: 3")):
+                wrong = await client.call_tool("execute_ipython_cell", {"code": code})
+                self.assertEqual(text(wrong).splitlines()[0], "Error executing tool execute_ipython_cell: " + first)
+            missing = await client.call_tool("install_package", {"package_name": "./no-such-directory"})
+            self.assertFalse(missing.is_error)
+            self.assertTrue(text(missing).startswith("ERROR: "), text(missing))
             gone = await client.call_tool("reset", {})
             self.assertEqual((gone.is_error, gone.content), (False, []))
             self.assertIn("NameError", text(await client.call_tool("execute_ipython_cell", {"code": "x"})))
+
+    async def test_arguments_may_be_strings(self):
+        async with self.client() as client:
+            async def cell(**arguments):
+                return await client.call_tool("execute_ipython_cell", {"code": "print('x' * 7)", **arguments})
+            for arguments in ({"timeout": "60"}, {"timeout": " 1e2 "}, {"timeout": ".5e2"}, {"max_output_chars": "100"},
+                              {"max_output_chars": "100.0"}, {"max_output_chars": 100.0}, {"max_output_chars": "+7"}, {"other": 1}):
+                with self.subTest(arguments):
+                    self.assertEqual(text(await cell(**arguments)), "xxxxxxx")
+            self.assertEqual(text(await cell(max_output_chars="5")), "xxxxx\n\n[Output truncated: exceeded 5 character limit]")
+            self.assertEqual(text(await cell(code="[1, 2]")), "[1, 2]")
+            self.assertEqual(text(await cell(code="3")), "3")
+            for arguments in ({"timeout": None}, {"timeout": "abc"}, {"timeout": ""}, {"timeout": "[1]"}, {"max_output_chars": 100.5},
+                              {"max_output_chars": "100.5"}, {"code": 5}, {"code": ["1"]}):
+                with self.subTest(arguments):
+                    refused = await cell(**arguments)
+                    self.assertTrue(refused.is_error)
+                    self.assertTrue(text(refused).startswith("Error executing tool execute_ipython_cell: "), text(refused))
+                    self.assertIn(next(iter(arguments)), text(refused))
+            for params in (json.dumps(OWN), json.dumps(OWN, indent=2)):
+                done = await client.call_tool("register_mcp_server", {"server_name": "own", "server_params": params})
+                self.assertFalse(done.is_error, text(done))
+            for params in ("{bad", "[1]", [1], "text"):
+                refused = await client.call_tool("register_mcp_server", {"server_name": "own", "server_params": params})
+                self.assertTrue(text(refused).startswith("Error executing tool register_mcp_server: "), text(refused))
+            unknown = await client.call_tool("nosuch", {})
+            self.assertEqual((unknown.is_error, text(unknown)), (True, "Unknown tool: nosuch"))
+
+    async def test_a_kernel_that_died_is_replaced_and_said_so(self):
+        async with self.client() as client:
+            await self.run_cell(client, "x = 1")
+            died = await client.call_tool("execute_ipython_cell", {"code": "print('so far', flush=True)\nimport os; os._exit(3)"})
+            self.assertTrue(died.is_error)
+            for words in ("exit code 3", "so far", "The next cell runs in a new kernel"):
+                self.assertIn(words, text(died))
+            after = await client.call_tool("execute_ipython_cell", {"code": "'x' in globals()"})
+            self.assertFalse(after.is_error, text(after))
+            self.assertIn("had ended", after.content[0].text)
+            self.assertEqual(after.content[1].text, "False")
+            # Between two cells, too.
+            pid = int(await self.run_cell(client, "import os; os.getpid()"))
+            os.kill(pid, signal.SIGKILL)
+            async with asyncio.timeout(30):
+                while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+                    await asyncio.sleep(0.02)
+            after = await client.call_tool("execute_ipython_cell", {"code": "6 * 7"})
+            self.assertEqual([block.text for block in after.content][-1], "42")
+            self.assertIn("had ended", after.content[0].text)
+            self.assertEqual(await self.run_cell(client, "1"), "1")
 
     async def test_servers(self):
         async with self.client(env={"SECRET_OF_TEST": "hidden-value"}) as client:
             done = await client.call_tool("register_mcp_server", {
                 "server_name": "own", "server_params": {**OWN, "env": {"TOKEN": "${SECRET_OF_TEST}"}}})
             self.assertFalse(done.is_error, text(done))
-            self.assertIn("echo", [block.text for block in done.content])
+            # In the order of the server, as in the original.
+            self.assertEqual([block.text for block in done.content][:4], ["echo", "add", "slow", "big"])
             use = "from mcptools.own import echo\nprint(echo.run(echo.Params(text='hello')))"
             self.assertEqual(await self.run_cell(client, use), "hello")
             await client.call_tool("reset", {})
@@ -401,6 +457,18 @@ class ProcessTest(ServeTest):
                     self.assertFalse(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes(), pid)
 
     def test_mistakes_are_one_line(self):
+        (self.directory / "bad.json").write_text('{"first_match": [\n{"deny": {"reason": 5}}]}')
+        (self.directory / "twice.json").write_text('{"rules": [\n{"when": {"tool": "x",\n"tool": "y"}, "then": "ask"}]}')
+        for file, words in (("bad.json", "bad.json/first_match/0"), ("twice.json", "line 3")):
+            said = set()
+            for command in (["serve"], ["run", "-c", "1", "--sandbox", "none"]):
+                run = subprocess.run([PROGRAM, *command, "--policy", file], cwd=self.directory, stdin=subprocess.DEVNULL,
+                                     capture_output=True, text=True, timeout=60,
+                                     env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON})
+                self.assertEqual(run.returncode, 2)
+                self.assertIn(words, run.stderr)
+                said.add(run.stderr)
+            self.assertEqual(len(said), 1, said)
         for flags, word in ((["--bogus"], "--bogus"), (["serve", "--policy", "missing.json"], "missing.json"),
                             (["--sandbox", "nosuch"], "nosuch"), (["--python", "/nonexistent/python"], "/nonexistent/python")):
             run = subprocess.run([PROGRAM, *flags], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -457,18 +525,6 @@ class HttpTest(ServeTest):
 
     async def test_every_legacy_session_has_a_kernel_and_a_directory_of_its_own(self):
         with self.serving() as url:
-        (self.directory / "bad.json").write_text('{"first_match": [\n{"deny": {"reason": 5}}]}')
-        (self.directory / "twice.json").write_text('{"rules": [\n{"when": {"tool": "x",\n"tool": "y"}, "then": "ask"}]}')
-        for file, words in (("bad.json", "bad.json/first_match/0"), ("twice.json", "line 3")):
-            said = set()
-            for command in (["serve"], ["run", "-c", "1", "--sandbox", "none"]):
-                run = subprocess.run([PROGRAM, *command, "--policy", file], cwd=self.directory, stdin=subprocess.DEVNULL,
-                                     capture_output=True, text=True, timeout=60,
-                                     env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON})
-                self.assertEqual(run.returncode, 2)
-                self.assertIn(words, run.stderr)
-                said.add(run.stderr)
-            self.assertEqual(len(said), 1, said)
             async with self.connected(url) as one, self.connected(url) as two:
                 await self.run_cell(one, "x = 1; open('file', 'w').write('one')")
                 self.assertEqual(await self.run_cell(two, "import os; 'x' in globals(), os.path.exists('file')"), "(False, False)")

@@ -292,6 +292,44 @@ BOOST_AUTO_TEST_CASE(legacy_clients_shake_hands_and_call) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(lenient_servers_read_strings_and_answer_with_results) {
+    const auto schema = object(R"({"properties": {
+        "number": {"type": "number"}, "whole": {"type": "integer"}, "object": {"type": "object"},
+        "list": {"type": "array"}, "flag": {"type": "boolean"}, "text": {"type": "string"},
+        "either": {"type": ["number", "string"]}, "any": {}}})");
+    const auto parsed = [&](std::string_view name, std::string_view text) {
+        json::object arguments{{name, text}};
+        detail::parse_arguments(arguments, schema);
+        return json::serialize(arguments.at(name));
+    };
+    for (const auto& [name, text, result] :
+         {std::tuple("number", " 60 ", "60"), {"number", "2.5", "2.5E0"}, {"number", "+.5", "5E-1"},
+          {"whole", "-7", "-7"}, {"whole", "7.0", "7E0"}, {"object", R"({"a": 1})", R"({"a":1})"},
+          {"list", "[1]", "[1]"}, {"flag", "true", "true"}})
+        BOOST_TEST(parsed(name, text) == result);
+    for (const auto& [name, text] :
+         {std::tuple("number", "60 s"), {"number", ""}, {"number", "nan"}, {"number", "inf"},
+          {"number", "1e999"}, {"number", "true"}, {"whole", "+-7"}, {"object", "[1]"},
+          {"object", "{bad"}, {"list", "1"}, {"flag", "1"}, {"text", "1"}, {"either", "1"},
+          {"any", "1"}, {"other", "1"}})
+        BOOST_TEST(parsed(name, text) == json::serialize(json::value(text)));
+
+    McpServerOptions options;
+    options.lenient_calls = true;
+    for (const auto* version : {"2024-11-05", "2025-11-25"}) {
+        Pipes pipes(options);
+        pipes.initialize(version);
+        const auto unknown = pipes.ask(call(1, "nothing"));
+        BOOST_TEST(unknown.at("result").at("isError").as_bool());
+        BOOST_TEST(text_of(unknown) == "Unknown tool: nothing");
+        const auto wrong = pipes.ask(call(2, "echo", {{"text", 1}}));
+        BOOST_TEST(wrong.at("result").at("isError").as_bool());
+        BOOST_TEST(text_of(wrong).starts_with("Error executing tool echo: "));
+    }
+    Pipes pipes(options);
+    BOOST_TEST(code_of(pipes.ask(modern(call(3, "nothing")))) == detail::rpc_invalid_params);
+}
+
 BOOST_AUTO_TEST_CASE(an_unknown_legacy_version_gets_the_newest) {
     Pipes pipes;
     BOOST_TEST(pipes.initialize("1999-01-01").at("result").at("protocolVersion").as_string() ==
