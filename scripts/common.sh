@@ -31,5 +31,16 @@ shared_place() {
 # The interpreter for kernels, by its real path: a sandbox sees no links into the checkout.
 kernel_python() { printf '%s/bin/python\n' "$(readlink -f .venv)"; }
 
+# The oldest supported clang++ of this machine; clang++, and failure, without one.
+clang_versions='16 17 18 19'
+clangxx() {
+    local version
+    for version in $clang_versions; do
+        if command -v "clang++-$version"; then return; fi
+    done
+    echo clang++
+    return 1
+}
+
 # Objects compiled in one build directory serve in the others.
 export CCACHE_NOHASHDIR=1
