@@ -2,7 +2,6 @@
 // made of nothing but what the policy names and the system's own programs; inside, the launcher
 // adds a system call filter, Landlock and limits, and carries the way to the network proxy.
 #include <fcntl.h>
-#include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -311,10 +310,9 @@ private:
                         "a list of allowed hosts needs the channel \"network\" to their proxy");
         if (policy.limits.workspace_size)
             refuse("sandbox \"bubblewrap\" cannot limit the size of the workspace");
-        if (policy.limits.scratch_inodes && !can_make_namespaces())
-            refuse(
-                "sandbox \"bubblewrap\" cannot limit the number of files in the scratch space "
-                "here: only bwrap may make user namespaces");
+        if (policy.limits.scratch_inodes && !scratch_inodes_)
+            refuse("sandbox \"bubblewrap\" cannot limit the number of files in the scratch space "
+                   "here: only bwrap may make user namespaces");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         SpawnRequest request;
@@ -512,20 +510,6 @@ private:
         return file.get();
     }
 
-    // Whether a program that is not bwrap may make user namespaces; AppArmor may know better.
-    static bool can_make_namespaces() {
-        static const bool able = [] {
-            const detail::BlockSignals blocked;
-            const pid_t pid = ::fork();
-            if (pid == 0) ::_exit(::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 ? 0 : 1);
-            int status = 1;
-            while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-            }
-            return pid > 0 && status == 0;
-        }();
-        return able;
-    }
-
     static void add_view(Options& options, const SandboxPolicy& policy, const View& view) {
         std::vector<fs::path> frozen;
         int scratch = 0;
@@ -565,9 +549,10 @@ private:
         }
         std::optional<ExitStatus> status;
         std::string said;
-        for (int attempt = 0; attempt < 2; ++attempt) {
+        for (int attempt = 0; attempt < 3; ++attempt) {
             try {
                 SandboxPolicy nothing;
+                if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
                 auto trial = start(nothing, {"/usr/bin/true"}, {}, Stdio::tail);
                 const auto limit = deadline_after(std::chrono::seconds(10));
                 status = co_await trial->wait(limit);
@@ -575,9 +560,15 @@ private:
             } catch (const Error& error) {
                 said = error.detail();
             }
-            if (said.find("--disable-userns") == std::string::npos) break;
-            // Before 0.8. The filter alone then keeps the guest from making user namespaces.
-            userns_can_be_disabled_ = false;
+            if (status && status->code == 0) break;
+            if (said.find("--disable-userns") != std::string::npos)
+                // Before 0.8. The filter alone then keeps the guest from making user namespaces.
+                userns_can_be_disabled_ = false;
+            else if (scratch_inodes_)
+                // AppArmor may let bwrap make user namespaces, but not the launcher.
+                scratch_inodes_ = false;
+            else
+                break;
         }
         found.available = status && status->code == 0;
         if (!found.available) {
@@ -587,7 +578,7 @@ private:
         found.filesystem = found.network_none = found.process_isolation = true;
         found.unix_sockets = found.wall_time = found.scratch_size = true;
         found.network_allow_list = found.limits_per_process = true;
-        found.scratch_inodes = can_make_namespaces();
+        found.scratch_inodes = scratch_inodes_;
         try {
             const Cgroup trial(std::uint64_t{1} << 30);
             found.memory_total = true;
@@ -636,6 +627,7 @@ private:
     std::optional<uid_t> user_;
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
+    bool scratch_inodes_ = true;
 };
 
 constexpr Plugin self{
