@@ -91,8 +91,9 @@ private:
         if (file_.empty() || (::lstat(file_.c_str(), &status) != 0 && errno == ENOENT)) return {};
         if (!S_ISREG(status.st_mode) || (status.st_mode & 0022) != 0 || (status.st_uid != ::geteuid() && status.st_uid != 0))
             throw Error(errc::bad_config, file_.string() + ": must be a file that only you can write; chmod 600 it");
-        const auto value = parse_json(read_text_file(file_), file_.string());
-        const auto& object = detail::rule_object(value, file_.string(), {"rules"});
+        const std::string place = file_.string();
+        const auto value = parse_json(read_text_file(file_), place);
+        const auto& object = detail::rule_object(value, place, {"rules"});
         const auto* list = object.if_contains("rules");
         if (!list || !list->is_array()) throw Error(errc::bad_config, file_.string() + ", rules: must be an array");
         if (!list->get_array().empty()) detail::RuleSet(*list, file_.string() + ", rules");
