@@ -46,7 +46,7 @@ class HttpTransport final : public McpTransport {
 public:
     enum class Wire { streamable, sse };
 
-    // config: "url", "headers" for every request, "auth" for OAuth. A server of the streamable kind
+    // config: "url", "headers" for every request, "auth" for OAuth, "name" for messages. A server of the streamable kind
     // that turns out to be one of HTTP+SSE is treated as such. Throws errc::bad_argument for the
     // URL.
     HttpTransport(Host& host, const json::object& config, Wire wire);
@@ -57,6 +57,7 @@ public:
     awaitable<json::object> receive() override { return receive(state_); }
     void cancel(const json::value& request_id) override;
     awaitable<void> close() override { return close(state_); }
+    Duration people_took() const override { return people_took(*state_); }
 
 private:
     // A message on its way, until its answer has come.
@@ -107,6 +108,7 @@ private:
 
         asio::any_io_executor executor;
         Logger logger;
+        std::string name;  // the server's, for messages; may be empty
         HttpUrl url;
         HttpHeaders headers;  // as configured: may hold secrets
         Wire wire = Wire::streamable;
@@ -201,6 +203,13 @@ private:
     static awaitable<void> send(StatePtr state, json::object message);
     static awaitable<json::object> receive(StatePtr state);
     static awaitable<void> close(StatePtr state);
+    static Duration people_took(const State& state) {
+        return state.oauth ? state.oauth->people_took() : Duration::zero();
+    }
+    static std::string wants_credentials(const State& state) {
+        return "; it wants credentials: log in by " + detail::login_command(state.name) +
+               ", or give them by \"headers\"";
+    }
 
     static void spawn(const StatePtr& state, awaitable<void> work);
     static CallPtr outline(const StatePtr& state, const json::object& message);
@@ -253,6 +262,7 @@ inline HttpTransport::HttpTransport(Host& host, const json::object& config, Wire
     : state_(std::make_shared<State>(host.executor)) {
     State& state = *state_;
     state.logger = host.logger;
+    state.name = detail::string_of(config, "name");
     state.wire = state.configured = wire;
     state.url = HttpUrl::parse(std::string_view(config.at("url").as_string()));
     if (!state.url.credentials.empty()) {
@@ -266,6 +276,7 @@ inline HttpTransport::HttpTransport(Host& host, const json::object& config, Wire
     const json::value* auth = config.if_contains("auth");
     if (auth == nullptr && !find_header(state.headers, "Authorization").empty()) return;
     OAuthOptions options;
+    options.name = state.name;
     options.url = state.url.text();
     if (auth != nullptr) options.auth = auth->as_object();
     options.browse = host.browse;
@@ -585,8 +596,7 @@ inline awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr state, 
     if (content_type(*response) != "text/html" && !text.empty())
         why += ": " + state->excerpt(std::move(text));
     if (status == 401) {
-        why +=
-            "; it wants credentials: sign in by `ipybox auth login`, or give them by \"headers\"";
+        why += wants_credentials(*state);
     } else if (status == 403) {
         why += "; the credentials, if any, do not suffice";
     } else if (status == 404 || status == 405) {
@@ -704,14 +714,15 @@ inline awaitable<HttpTransport::ResponsePtr> HttpTransport::get(StatePtr state, 
 // HTTP+SSE: the stream by which everything comes, and the address that it names for POST.
 inline awaitable<void> HttpTransport::find_endpoint(StatePtr state, Clock::time_point deadline) {
     const std::string none;
+    const auto people_took_before = people_took(*state);
     const ResponsePtr response = co_await get(state, none, deadline);
+    deadline += people_took(*state) - people_took_before;
     const std::string where = state->url.printable();
     if (!is_stream(*response))
         throw Error(errc::mcp_connection,
                     where + " answered with HTTP status " + std::to_string(response->status()) +
                         (response->status() == 401
-                             ? "; it wants credentials: sign in by `ipybox auth login`, or give "
-                               "them by \"headers\""
+                             ? wants_credentials(*state)
                              : " and no stream of events; is the path of its URL right?"));
     const auto stream = std::make_shared<Stream>();
     for (;;) {

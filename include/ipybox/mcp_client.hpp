@@ -39,6 +39,7 @@ enum class McpEra { detect, legacy, modern };
 struct McpClientOptions {
     std::string name;  // the server's name in messages
     McpEra era = McpEra::detect;
+    // The time in which a person is waited for, because the server wants a login, does not count.
     Duration connect_timeout = std::chrono::seconds(30);
     Duration discover_timeout = std::chrono::seconds(5);  // for the answer that tells the era
     json::object client_info;                             // empty: ipybox and its version
@@ -67,7 +68,8 @@ struct CallProgress {
 
 // How long one request may take, and who is told of its progress.
 struct CallOptions {
-    Duration idle_timeout = std::chrono::seconds(300);  // starts anew with each progress report
+    // Starts anew with each progress report; a person who logs in is no idleness of the server.
+    Duration idle_timeout = std::chrono::seconds(300);
     Duration total_timeout = std::chrono::hours(1);     // progress does not extend it
     // Called on the executor's thread; what it throws is logged.
     std::function<void(const CallProgress&)> on_progress;
@@ -308,6 +310,11 @@ private:
                             CallOptions limits);
     static awaitable<void> deliver(StatePtr state, json::object message, PendingPtr pending);
     static awaitable<bool> settle(StatePtr state, PendingPtr pending, Clock::time_point deadline);
+    static awaitable<bool> settle_patiently(StatePtr state, PendingPtr pending,
+                                            Clock::time_point deadline, Duration before);
+    static awaitable<void> until_late(StatePtr state, Clock::time_point deadline);
+    static Clock::time_point postponed(const State& state, Clock::time_point deadline,
+                                       Duration before);
     static void ring_at(const StatePtr& state, Clock::time_point deadline);
     static awaitable<void> keep_time(StatePtr state);
     static void withdraw(const StatePtr& state, const PendingPtr& pending, std::string_view reason);
@@ -427,6 +434,7 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
                                                  " (connect timeout)");
     };
     const McpEra preset = state->options.era;
+    const auto people = state->transport->people_took();
     co_await open(state, sandbox, deadline);
 
     std::optional<Forget> forget_probe;
@@ -438,16 +446,18 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
         probe = start(state, "server/discover", std::move(params), std::move(limits));
         forget_probe.emplace(state, probe);
         auto allowance = deadline;
+        const auto people_before = state->transport->people_took();
         if (preset == McpEra::detect)
-            allowance = std::min(deadline, deadline_after(state->options.discover_timeout));
-        bool cancelled = co_await settle(state, probe, allowance);
+            allowance = std::min(postponed(*state, deadline, people),
+                                 deadline_after(state->options.discover_timeout));
+        bool cancelled = co_await settle_patiently(state, probe, allowance, people_before);
         // Refused, although the server says that it knows this version: once is a formality.
         if (!cancelled && lists(supported_by(*probe), modern_version)) {
             json::object again;
             CallOptions same;
             probe = start(state, "server/discover", std::move(again), std::move(same));
             forget_probe.emplace(state, probe);
-            cancelled = co_await settle(state, probe, allowance);
+            cancelled = co_await settle_patiently(state, probe, allowance, people_before);
         }
         if (cancelled) throw state->error(errc::cancelled, "connecting was cancelled");
         if (state->closed) throw *state->failure;
@@ -463,14 +473,14 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
             gone->id = ++state->last_id;
             state->pending.emplace(gone->id, gone);
             const Forget forget_gone(state, gone);
-            auto soon = std::min(deadline, deadline_after(std::chrono::seconds(1)));
+            auto soon = deadline_after(std::chrono::seconds(1));
             co_await settle(state, gone, soon);
             if (state->closed) throw *state->failure;
         }
         if (state->failure) {
             // Some servers end when their first message is not initialize.
             state->failure.reset();
-            co_await open(state, sandbox, deadline);
+            co_await open(state, sandbox, postponed(*state, deadline, people));
         }
     }
 
@@ -485,7 +495,7 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
         CallOptions limits;
         handshake = start(state, "initialize", std::move(params), std::move(limits));
         forget_handshake.emplace(state, handshake);
-        const bool cancelled = co_await settle(state, handshake, deadline);
+        const bool cancelled = co_await settle_patiently(state, handshake, deadline, people);
         if (cancelled) throw state->error(errc::cancelled, "connecting was cancelled");
         if (state->closed) throw *state->failure;
         if (!handshake->done()) throw late("did not answer initialize");
@@ -518,7 +528,7 @@ inline awaitable<void> McpClient::open(StatePtr state, Sandbox& sandbox,
                                        Clock::time_point deadline) {
     std::exception_ptr failure;
     auto attempted = attempt(state, sandbox, failure);
-    auto limit = sleep_until(deadline);
+    auto limit = until_late(state, deadline);
     const bool in_time = co_await ends_first(std::move(attempted), std::move(limit));
     if (state->closed) throw *state->failure;
     if (!in_time)
@@ -698,6 +708,40 @@ inline awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending,
     co_return false;
 }
 
+// The deadline without the time that people have taken since they had taken `before`. While one is
+// waited for it is always a little ahead.
+inline Clock::time_point McpClient::postponed(const State& state, Clock::time_point deadline,
+                                              Duration before) {
+    const auto taken = state.transport->people_took() - before;
+    if (deadline == never || taken <= Duration::zero()) return deadline;
+    const auto later = deadline + taken;
+    const auto now = Clock::now();
+    return later > now && later - now < std::chrono::milliseconds(100)
+               ? now + std::chrono::milliseconds(100)
+               : later;
+}
+
+// As settle(), but for a deadline that people postpone.
+inline awaitable<bool> McpClient::settle_patiently(StatePtr state, PendingPtr pending,
+                                                   Clock::time_point deadline, Duration before) {
+    for (;;) {
+        const auto until = postponed(*state, deadline, before);
+        const bool cancelled = co_await settle(state, pending, until);
+        if (cancelled || pending->done() || postponed(*state, deadline, before) <= Clock::now())
+            co_return cancelled;
+    }
+}
+
+inline awaitable<void> McpClient::until_late(StatePtr state, Clock::time_point deadline) {
+    const auto before = state->transport->people_took();
+    for (auto until = deadline; Clock::now() < until;) {
+        co_await sleep_until(until);
+        const auto cancellation = co_await asio::this_coro::cancellation_state;
+        if (cancellation.cancelled() != asio::cancellation_type::none) co_return;
+        until = postponed(*state, deadline, before);
+    }
+}
+
 // Sees to it that keep_time() looks at the requests at `deadline`. Most deadlines are later than
 // the one before: nothing to do.
 inline void McpClient::ring_at(const StatePtr& state, Clock::time_point deadline) {
@@ -778,6 +822,7 @@ inline awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state, std:
     auto pending = start(state, method, std::move(params), std::move(limits));
     const Forget forget(state, pending);
     pending->idle_deadline = deadline_after(idle);
+    auto people = state->transport->people_took();
     for (;;) {
         const bool cancelled =
             co_await settle(state, pending, std::min(pending->idle_deadline, total_deadline));
@@ -794,6 +839,9 @@ inline awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state, std:
             throw state->error(errc::timed_out, what + " took longer than " + seconds(total) +
                                                     " (absolute timeout)");
         }
+        if (now < pending->idle_deadline) continue;
+        pending->idle_deadline = postponed(*state, pending->idle_deadline, people);
+        people = state->transport->people_took();
         if (now >= pending->idle_deadline) {
             withdraw(state, pending, "neither an answer nor progress in time");
             throw state->error(errc::timed_out, what +

@@ -27,6 +27,9 @@ public:
     virtual void cancel(const json::value& request_id) = 0;
     // Ends in order (close, ask, kill); receive() fails from then on.
     virtual awaitable<void> close() = 0;
+    // How long, in all and until now, open() and send() waited for a person who consents to a
+    // login: the limits on the server do not count it.
+    virtual Duration people_took() const { return Duration::zero(); }
 };
 
 }  // namespace ipybox

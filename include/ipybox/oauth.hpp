@@ -110,6 +110,9 @@ public:
     // Throws errc::io_error when the token store cannot be used.
     Status status() const;
 
+    // How long, in all and until now, a person was waited for. No limit on a server counts it.
+    Duration people_took() const;
+
     // Hides tokens, codes and secrets in a text.
     std::string hide(std::string text) const;
 
@@ -314,7 +317,7 @@ struct OAuth::State {
     std::string grant_name() const { return interactive() ? std::string() : setting("grant"); }
     bool interactive() const { return grant == Grant::code || grant == Grant::device_code; }
     std::string remedy() const {
-        return "run `ipybox auth login " + (options.name.empty() ? "NAME" : options.name) + "`";
+        return "run " + detail::login_command(options.name);
     }
 
     Secrets secrets() const;
@@ -347,6 +350,15 @@ struct OAuth::State {
                       const std::string& nonce, const std::string& access) const;
     bool adopt_nonce(const HttpHeaders& response, std::string& nonce) const;
 
+    // A server that has no such document says 404, or 501, and not that it is in trouble.
+    static bool in_trouble(unsigned status) { return status >= 500 && status != 501; }
+    static Error unanswered(const std::string& place, unsigned status) {
+        return {errc::mcp_connection,
+                "the MCP server wants authorization, and how to get it cannot be found out: " +
+                    place.substr(0, place.find('?')) + ", asked for metadata, answers with HTTP "
+                    "status " + std::to_string(status) +
+                    "; try again later, or give a token by \"headers\""};
+    }
     awaitable<Reply> fetch(HttpRequest request);
     awaitable<Discovery> discover(std::string metadata_url);
     awaitable<std::optional<json::object>> resource_metadata(std::string metadata_url);
@@ -403,6 +415,8 @@ struct OAuth::State {
     std::optional<Error> failure;  // the last one
     Clock::time_point failed{};
     std::deque<Clock::time_point> logins;
+    Duration people{0};                               // waited for, without the last one
+    std::optional<Clock::time_point> person_since{};  // who is waited for now
     std::string stepped_up;  // the scopes that were asked for after a 403
     std::deque<std::string> hidden;
 
@@ -415,6 +429,17 @@ struct OAuth::State {
         }
         Busy(const Busy&) = delete;
         Busy& operator=(const Busy&) = delete;
+        State& state;
+    };
+    // A person is waited for; one at a time, because of Busy.
+    struct Person {
+        explicit Person(State& s) : state(s) { state.person_since = Clock::now(); }
+        ~Person() {
+            state.people += Clock::now() - *state.person_since;
+            state.person_since.reset();
+        }
+        Person(const Person&) = delete;
+        Person& operator=(const Person&) = delete;
         State& state;
     };
 };
@@ -631,7 +656,8 @@ inline void OAuth::State::bind_client(const std::string& issuer) {
                     "the client \"" + id + "\" is registered with " + detail::in_quotes(bound) +
                         ", and the MCP server now sends us to " + detail::in_quotes(issuer) +
                         ", which does not get its credentials; if that is right, configure that "
-                        "server's client and its \"issuer\", and run `ipybox auth logout`");
+                        "server's client and its \"issuer\", and run " +
+                        detail::login_command(options.name, "logout"));
 }
 
 // ---- headers ----
@@ -698,10 +724,7 @@ inline awaitable<std::optional<json::object>> OAuth::State::resource_metadata(st
         request.url = place;
         request.headers.emplace_back("MCP-Protocol-Version", "2025-11-25");
         const Reply reply = co_await fetch(std::move(request));
-        if (reply.status >= 500)
-            throw Error(errc::mcp_connection, place.substr(0, place.find('?')) +
-                                                  " answers with HTTP status " +
-                                                  std::to_string(reply.status));
+        if (in_trouble(reply.status)) throw unanswered(place, reply.status);
         if (reply.status != 200) continue;
         // Some servers answer any address with the same page.
         auto document = detail::parse_document(reply.body);
@@ -730,9 +753,7 @@ inline awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std::stri
         request.url = place;
         request.headers.emplace_back("MCP-Protocol-Version", "2025-11-25");
         const Reply reply = co_await fetch(std::move(request));
-        if (reply.status >= 500)
-            throw Error(errc::mcp_connection,
-                        place + " answers with HTTP status " + std::to_string(reply.status));
+        if (in_trouble(reply.status)) throw unanswered(place, reply.status);
         const auto document =
             reply.status == 200 ? detail::parse_document(reply.body) : std::nullopt;
         if (document) {
@@ -749,7 +770,10 @@ inline awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std::stri
     }
     if (!may_be_absent)
         throw Error(errc::mcp_connection,
-                    "the authorization server has no metadata; asked: " + tried);
+                    "the MCP server names " + detail::in_quotes(issuer) +
+                        " as its authorization server, which has no metadata (asked: " + tried +
+                        "): tell those who run the MCP server, or get a token by hand and put it "
+                        "into \"headers\"");
     co_return detail::ServerMetadata();
 }
 
@@ -868,19 +892,24 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
     }
     HttpRequest request;
     request.method = "POST";
-    request.url = server.registration_endpoint;
+    const auto request_url = server.registration_endpoint;
+    request.url = request_url;
     request.headers.emplace_back("Content-Type", "application/json");
     request.body = json::serialize(body);
     const Reply reply = co_await fetch(std::move(request));
     const auto document = detail::parse_document(reply.body);
-    if (reply.status / 100 == 4 && server.guessed)
+    if (server.guessed && (reply.status / 100 == 4 || reply.status == 501))
         throw Error(errc::mcp_connection,
-                    "the MCP server wants credentials, and says nowhere how to "
-                    "get them: give them by \"headers\"");
-    if (reply.status != 200 && reply.status != 201) {
-        const json::object none;
-        detail::throw_refusal(reply.status, document ? *document : none, "to register ipybox");
-    }
+                    "the MCP server wants credentials, and says nowhere how to get them: it has no "
+                    "metadata, and " +
+                        server.registration_endpoint +
+                        ", where older servers register clients, answers with HTTP status " +
+                        std::to_string(reply.status) +
+                        "; give a token by \"headers\", or a registered \"client_id\" by "
+                        "\"auth\"");
+    if (reply.status != 200 && reply.status != 201)
+        detail::throw_refusal(reply.status, document.value_or(json::object()),
+                              {"to register ipybox", request_url, server.guessed});
     Client client;
     if (document) client.id = detail::string_member(*document, "client_id");
     if (client.id.empty())
@@ -1009,7 +1038,8 @@ inline awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, C
             if (document && detail::string_member(*document, "error") == "invalid_client")
                 forget_client(found.server.issuer);
         }
-        co_return detail::read_token_answer(reply.status, reply.body, what);
+        const detail::AuthQuestion question{what, endpoint, found.server.guessed};
+        co_return detail::read_token_answer(reply.status, reply.body, question);
     }
 }
 
@@ -1138,7 +1168,9 @@ inline awaitable<std::string> OAuth::State::identity_grant(Discovery found, std:
     request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
     request.body = detail::encode_form(form);
     const Reply reply = co_await fetch(std::move(request));
-    auto answer = detail::read_token_answer(reply.status, reply.body, "an identity assertion");
+    const auto endpoint = detail::string_member(provider, "token_endpoint");
+    const detail::AuthQuestion question{"an identity assertion", endpoint, false};
+    auto answer = detail::read_token_answer(reply.status, reply.body, question);
     if (answer.issued_type != "urn:ietf:params:oauth:token-type:id-jag")
         throw Error(errc::mcp_protocol,
                     "the identity provider gave a token of another kind than asked for");
@@ -1238,6 +1270,7 @@ inline awaitable<std::string> OAuth::State::redirect(std::string page, Listener*
     const auto deadline = deadline_after(options.consent_timeout);
     auto shared =
         listener != nullptr ? listener->shared : std::make_shared<Listener::Shared>(executor);
+    const Person person(*this);
     const bool shown = co_await ends_first(show(), Listener::wait(shared, deadline));
     if (!shared->target.empty()) co_return shared->target;
     if (!shown)
@@ -1278,7 +1311,9 @@ inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scop
     request.body = detail::encode_form(form);
     const Reply reply = co_await fetch(std::move(request));
     const auto document = detail::parse_document(reply.body).value_or(json::object());
-    if (reply.status != 200) detail::throw_refusal(reply.status, document, "a device code");
+    if (reply.status != 200)
+        detail::throw_refusal(reply.status, document,
+                              {"a device code", server.device_authorization_endpoint, false});
     const auto device = detail::string_member(document, "device_code");
     const auto code = detail::string_member(document, "user_code");
     const auto page = detail::string_member(document, "verification_uri");
@@ -1329,7 +1364,10 @@ inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scop
         }
         for (;;) co_await sleep_until(never);
     };
-    co_await ends_first(poll(), show());
+    {
+        const Person person(*this);
+        co_await ends_first(poll(), show());
+    }
     if (trouble) std::rethrow_exception(trouble);
     if (!answer) throw Error(errc::timed_out, "the code was not entered in time; " + remedy());
     accept(found, *client, std::move(*answer), scope, key, "");
@@ -1455,6 +1493,10 @@ inline awaitable<void> OAuth::login(HttpHeaders response) {
 inline awaitable<bool> OAuth::logout() { return logout(state_); }
 inline void OAuth::observe(const HttpHeaders& response) {
     state_->adopt_nonce(response, state_->resource_nonce);
+}
+inline Duration OAuth::people_took() const {
+    const auto& since = state_->person_since;
+    return state_->people + (since ? Clock::now() - *since : Duration::zero());
 }
 inline std::string OAuth::hide(std::string text) const { return state_->hide(std::move(text)); }
 

@@ -302,6 +302,8 @@ private:
             params.erase(settings);
         }
         Sandbox& sandbox = server->sandbox ? *server->sandbox : state->sandbox;
+        // What a person is told to do names the server.
+        if (params.contains("url")) params["name"] = server->name;
         auto transport = state->registry.make<McpTransport>(transport_of(params), state->host, params);
         McpClientOptions options;
         options.name = server->name;

@@ -14,6 +14,7 @@ constexpr Plugin self{
         "properties": {
             "type": {"const": "sse"},
             "url": {"type": "string", "minLength": 1, "description": "http:// or https://; proxies come from the environment"},
+            "name": {"type": "string", "description": "the server's, for messages; ipybox puts it there"},
             "headers": {"type": "object", "additionalProperties": {"type": "string"},
                         "description": "sent with every request"},
             "auth": {"type": "object", "description": "how to get tokens (OAuth), where the server's own word does not suffice"}

@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_event_stream_is_explained) {
     server->handle([](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
         co_await peer->respond(401, "", "");
     });
-    BOOST_TEST(contains(failure([&] { connect(url()); }).detail(), "ipybox auth login"));
+    BOOST_TEST(contains(failure([&] { connect(url()); }).detail(), "ipybox auth login srv "));
     server->handle([](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
         co_await peer->write(
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: x\n\n");

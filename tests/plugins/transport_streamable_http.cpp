@@ -644,7 +644,7 @@ BOOST_AUTO_TEST_CASE(redirects_and_secrets_stay_at_home) {
         co_await peer->respond(401, "", "");
     };
     const auto unknown = call_failure("x");
-    BOOST_TEST(contains(unknown.detail(), "ipybox auth login"));
+    BOOST_TEST(contains(unknown.detail(), "ipybox auth login srv "));
     for (const auto& text : {away, broken.detail(), unknown.detail()})
         BOOST_TEST(!contains(text, "s3cret"));
     for (const auto& line : log) BOOST_TEST(!contains(line, "s3cret"));
@@ -664,7 +664,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_address_is_explained) {
     server.handle([](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
         co_await peer->respond(401, "WWW-Authenticate: Bearer\r\n", "");
     });
-    BOOST_TEST(contains(why(url()), "ipybox auth login"));
+    BOOST_TEST(contains(why(url()), "ipybox auth login srv "));
     server.handle([](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
         co_await peer->write("SSH-2.0-x\r\n");
         peer->keep = false;

@@ -85,7 +85,7 @@ struct HttpFixture {
     }
 
     std::unique_ptr<McpTransport> transport(const std::string& url, json::object headers = {}) {
-        json::object config{{"url", url}};
+        json::object config{{"url", url}, {"name", "srv"}};
         if (!headers.empty()) config["headers"] = std::move(headers);
         return registry.make<McpTransport>(plugin, host, config);
     }

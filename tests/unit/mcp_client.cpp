@@ -176,6 +176,29 @@ BOOST_AUTO_TEST_CASE(connecting_has_a_limit_and_initialize_is_never_cancelled) {
     BOOST_TEST(peer->count("notifications/cancelled") == 0u);
 }
 
+BOOST_AUTO_TEST_CASE(a_person_s_time_is_not_the_server_s) {
+    options.connect_timeout = 100ms;
+    options.discover_timeout = 20ms;
+    const auto after_consent = [this](const json::object& message) -> awaitable<void> {
+        const json::object asked = message;
+        co_await sleep_until(Clock::now() + 300ms);
+        modern(*peer, asked);
+        if (detail::string_of(asked, "method") == "tools/call") text_result(*peer, asked, "done");
+    };
+    peer->on_message = [&](Wire& wire, const json::object& message) {
+        wire.person_since = Clock::now();
+        asio::co_spawn(context, after_consent(message), asio::detached);
+    };
+    connect();
+    BOOST_TEST((client().era() == McpEra::modern));
+    CallOptions brief;
+    brief.idle_timeout = 50ms;
+    BOOST_TEST(call("any", brief).content.size() == 1u);
+    // What comes after the person's consent is the server's again.
+    peer->on_message = [](Wire& wire, const json::object&) { wire.person_since.reset(); };
+    BOOST_TEST((failure([&] { call("any", brief); }).code() == errc::timed_out));
+}
+
 BOOST_AUTO_TEST_CASE(calls_need_a_connection) {
     BOOST_TEST((failure([&] { call("x"); }).code() == errc::bad_argument));
 }

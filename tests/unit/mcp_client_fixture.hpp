@@ -53,6 +53,7 @@ struct Wire {
     std::vector<json::object> sent;
     std::vector<json::value> cancelled;
     std::function<void(Wire&, const json::object&)> on_message;
+    std::optional<Clock::time_point> person_since;  // a person is being waited for
     std::optional<Error> death;
     bool blocks = false;  // send() never ends
     bool closed = false;
@@ -90,6 +91,9 @@ public:
         co_return message;
     }
     void cancel(const json::value& id) override { wire_->cancelled.push_back(id); }
+    Duration people_took() const override {
+        return wire_->person_since ? Clock::now() - *wire_->person_since : Duration::zero();
+    }
     awaitable<void> close() override {
         wire_->closed = true;
         wire_->arrived.notify();

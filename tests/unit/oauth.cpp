@@ -242,9 +242,9 @@ BOOST_AUTO_TEST_CASE(redirects_are_checked_before_anything_in_them_counts) {
 }
 
 BOOST_AUTO_TEST_CASE(token_answers_are_read_strictly) {
-    const auto read = [](const char* body) { return error_of([&] { detail::read_token_answer(200, body, "a token"); }); };
+    const auto read = [](const char* body) { return error_of([&] { detail::read_token_answer(200, body, {"a token", "", false}); }); };
     const auto good = detail::read_token_answer(
-        200, R"({"access_token": "a", "token_type": "bearer", "expires_in": "60", "scope": "x  y"})", "a token");
+        200, R"({"access_token": "a", "token_type": "bearer", "expires_in": "60", "scope": "x  y"})", {"a token", "", false});
     BOOST_TEST(good.type == "Bearer");
     BOOST_TEST(good.lifetime.value() == 60);
     BOOST_TEST(good.scope.value() == "x y");
@@ -254,11 +254,11 @@ BOOST_AUTO_TEST_CASE(token_answers_are_read_strictly) {
     BOOST_TEST(holds(read(R"({"access_token": "a", "token_type": "mac"})"), "kind other than"));
     const auto lifetime = [](const std::string& text) {
         const auto body = R"({"access_token": "a", "token_type": "bearer", "expires_in": )" + text + "}";
-        return detail::read_token_answer(200, body, "a token").lifetime;
+        return detail::read_token_answer(200, body, {"a token", "", false}).lifetime;
     };
     for (const char* odd : {"-1", "\"soon\"", "null", "[]"}) BOOST_TEST(!lifetime(odd).has_value(), odd);
     BOOST_TEST(lifetime("1e300").value() == std::int64_t{1} << 40);
-    const auto refused = error_of([] { detail::read_token_answer(400, R"({"error": "invalid\u001b_grant"})", "a token"); });
+    const auto refused = error_of([] { detail::read_token_answer(400, R"({"error": "invalid\u001b_grant"})", {"a token", "", false}); });
     BOOST_TEST(refused == "the authorization server refused a token: \"invalid\\x1b_grant\"");
 }
 
@@ -638,16 +638,18 @@ BOOST_AUTO_TEST_CASE(nobody_there_is_told_what_to_do) {
     auto settings = options();
     settings.browse = nullptr;
     OAuth without(context.get_executor(), settings);
-    BOOST_TEST(holds(refusal(without), "run `ipybox auth login docs`"));
+    BOOST_TEST(holds(refusal(without), "run `ipybox auth login docs --config FILE`"));
     settings.browse = [](std::string) -> awaitable<std::string> { co_return std::string(); };
     OAuth absent(context.get_executor(), settings);
-    for (int i = 0; i < 5; ++i) BOOST_TEST(holds(refusal(absent), "run `ipybox auth login docs`"));
+    for (int i = 0; i < 5; ++i)
+        BOOST_TEST(holds(refusal(absent), "run `ipybox auth login docs --config FILE`"));
     settings.browse = [](std::string) -> awaitable<std::string> {
         for (;;) co_await sleep_until(never);
     };
     settings.consent_timeout = 100ms;
     OAuth slow(context.get_executor(), settings);
     BOOST_TEST(holds(refusal(slow), "nobody consented"));
+    BOOST_TEST((slow.people_took() >= 100ms));
 }
 
 BOOST_AUTO_TEST_CASE(errors_hold_no_secrets) {
@@ -770,11 +772,46 @@ BOOST_AUTO_TEST_CASE(servers_without_metadata_are_those_of_2025_03_26) {
     const auto oauth = make();
     BOOST_TEST(challenged(*oauth));
     BOOST_TEST(authorization(*oauth) == "Bearer access-token-1");
-    authority.mcp.handle([&](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
-        co_await peer->respond(404, "", "not here");
+    // Some have no route for anything, and say so in their own way.
+    for (const unsigned status : {404u, 405u, 501u}) {
+        authority.mcp.handle([status](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
+            co_await peer->respond(status, "", "not here");
+        });
+        const auto text = refusal(*make());
+        BOOST_TEST(holds(text, "says nowhere how to get them"), text);
+        BOOST_TEST(holds(text, authority.issuer + "/register, where older servers"), text);
+        BOOST_TEST(holds(text, "HTTP status " + std::to_string(status)), text);
+        json::object auth;
+        auth["client_id"] = "me";
+        const auto configured = refusal(*make(auth));
+        BOOST_TEST(holds(configured, authority.issuer + "/token answers with HTTP status"),
+                   configured);
+        BOOST_TEST(holds(configured, "put it into \"headers\""), configured);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_server_in_trouble_is_named_with_what_it_was_asked_for) {
+    unsigned status = 503;
+    authority.server.handle([&](HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
+        co_await peer->respond(status, "", "");
     });
-    const auto none = make();
-    BOOST_TEST(holds(refusal(*none), "says nowhere how to get them"));
+    const auto place = authority.issuer + "/.well-known/oauth-authorization-server";
+    const auto text = refusal(*make());
+    BOOST_TEST(holds(text, place + ", asked for metadata, answers with HTTP status 503"), text);
+    for (status = 501; status > 400; status -= 97) {
+        const auto absent = refusal(*make());
+        BOOST_TEST(holds(absent, "which has no metadata (asked: " + place), absent);
+        BOOST_TEST(holds(absent, "\"headers\""), absent);
+    }
+    // Its endpoints may fail as well.
+    authority.server.handle([&](HttpMessage message, HttpPeerPtr peer) -> awaitable<void> {
+        if (message.target != "/register") co_await authority.authorize(message, peer);
+        else co_await peer->respond(500, "", "");
+    });
+    const auto registering = refusal(*make());
+    BOOST_TEST(holds(registering, "to register ipybox: " + authority.issuer +
+                                      "/register answers with HTTP status 500"),
+               registering);
 }
 
 BOOST_AUTO_TEST_CASE(broken_documents_are_errors_and_bounded) {

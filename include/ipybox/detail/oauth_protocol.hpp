@@ -30,6 +30,12 @@ inline bool contains(const std::vector<std::string>& list, std::string_view text
     return std::find(list.begin(), list.end(), text) != list.end();
 }
 
+// What a person types to log in; `name` is the server's, empty when nobody knows it.
+inline std::string login_command(const std::string& name, const char* what = "login") {
+    return "`ipybox auth " + std::string(what) + " " + (name.empty() ? "NAME" : printable(name)) +
+           " --config FILE`";
+}
+
 // ---- scopes ----
 
 inline constexpr std::size_t max_scopes = 100;
@@ -392,14 +398,26 @@ private:
     std::string code_;
 };
 
-// `what` was asked for, in the words of an error.
+// What was asked for, in the words of an error, and where.
+struct AuthQuestion {
+    std::string what;
+    std::string url;
+    bool guessed = false;  // the address: the server has no metadata that name one
+};
+
 [[noreturn]] inline void throw_refusal(unsigned status, const boost::json::object& document,
-                                       const std::string& what) {
+                                       const AuthQuestion& question) {
     const auto code = string_member(document, "error");
     const auto about = string_member(document, "error_description");
-    std::string text = "the authorization server refused " + what + ": ";
-    text += code.empty() ? "HTTP status " + std::to_string(status) : in_quotes(code);
+    std::string text = "the authorization server refused " + question.what + ": ";
+    text += code.empty() ? question.url.substr(0, question.url.find('?')) +
+                               " answers with HTTP status " + std::to_string(status)
+                         : in_quotes(code);
     if (!about.empty()) text += ", " + in_quotes(about);
+    if (code.empty() && question.guessed)
+        text +=
+            "; the MCP server has no metadata, and that is where its revision of the protocol has "
+            "it: if it gives out its tokens elsewhere, get one there and put it into \"headers\"";
     throw AuthRefusal(code, text);
 }
 
@@ -411,12 +429,12 @@ inline bool is_header_text(std::string_view text) {
 
 // Throws AuthRefusal, or errc::mcp_protocol.
 inline TokenAnswer read_token_answer(unsigned status, std::string_view body,
-                                     const std::string& what) {
+                                     const AuthQuestion& question) {
     const auto document = parse_document(body);
-    if (status != 200) throw_refusal(status, document.value_or(boost::json::object()), what);
+    if (status != 200) throw_refusal(status, document.value_or(boost::json::object()), question);
     const auto broken = [&](const char* why) {
         return Error(errc::mcp_protocol,
-                     "the authorization server answered " + what + " with " + why);
+                     "the authorization server answered " + question.what + " with " + why);
     };
     if (!document) throw broken("what is no JSON object");
     TokenAnswer answer;
