@@ -134,6 +134,8 @@ private:
         std::string modern_version;    // of modern requests; empty once a session is asked for
         std::uint64_t generation = 0;  // of the session
         json::object initialize;       // the message that opened it
+        // What else holds for a session and has to be said again in the next, by what it is about.
+        std::map<std::string, json::object> lasting;
         bool reopening = false;
         std::uint64_t reopenings = 0;
         std::optional<Error> not_reopened;
@@ -191,6 +193,7 @@ private:
     static constexpr std::size_t shortest_secret = 6;  // shorter values would blank out words
     static constexpr std::size_t max_session_id = 4096;
     static constexpr std::size_t max_mirrored = 64;  // headers of one tool
+    static constexpr std::size_t max_lasting = 1000;
     static constexpr int max_attempts = 5;           // to take a stream up, without an event
     static constexpr int max_noise = 20;
     static constexpr auto first_delay = std::chrono::milliseconds(1000);
@@ -213,6 +216,7 @@ private:
 
     static void spawn(const StatePtr& state, awaitable<void> work);
     static CallPtr outline(const StatePtr& state, const json::object& message);
+    static void keep_lasting(const StatePtr& state, const Call& call, const json::object& message);
     static void mirror(const StatePtr& state, Call& call, const json::object& params);
     static awaitable<void> perform(StatePtr state, CallPtr call, json::object message);
     static awaitable<Outcome> exchange(StatePtr state, CallPtr call, std::string body);
@@ -322,6 +326,7 @@ inline awaitable<void> HttpTransport::open(StatePtr state) {
     state->session.clear();
     state->protocol_version.clear();
     state->modern_version.clear();
+    state->lasting.clear();
     ++state->generation;
     if (state->wire == Wire::sse) co_await find_endpoint(state, Clock::now() + patience);
 }
@@ -388,6 +393,18 @@ inline HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
         call->headers.emplace_back("Mcp-Name", mcp_header_value(detail::string_of(params, "uri")));
     if (call->method == "tools/call") mirror(state, *call, params);
     return call;
+}
+
+// Log level and subscriptions of a legacy session.
+inline void HttpTransport::keep_lasting(const StatePtr& state, const Call& call,
+                                        const json::object& message) {
+    const json::value* params = message.if_contains("params");
+    if (!call.version.empty() || params == nullptr || !params->is_object()) return;
+    const std::string uri(detail::string_of(params->get_object(), "uri"));
+    if (call.method == "resources/unsubscribe") state->lasting.erase(uri);
+    const bool level = call.method == "logging/setLevel";
+    if ((level || call.method == "resources/subscribe") && state->lasting.size() < max_lasting)
+        state->lasting[level ? std::string() : uri] = message;
 }
 
 // Arguments that the tool's schema wants to see in headers.
@@ -466,6 +483,7 @@ inline awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call, json
         ++state->blockers;
         unblock.emplace(*state);
     }
+    keep_lasting(state, *call, message);
     std::string body = json::serialize(message);
     message.clear();
     const auto generation = state->generation;
@@ -941,6 +959,21 @@ inline awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t gener
                 " has ended the session, and it could not be opened again: " + error.detail());
     }
     if (state->not_reopened) throw *state->not_reopened;
+    const auto lasting = state->lasting;
+    for (const auto& [about, request] : lasting) {
+        auto call = std::make_shared<Call>(state->executor);
+        call->own = true;
+        call->method = detail::string_of(request, "method");
+        call->id = json::string("ipybox-again-" + about);
+        json::object message = request;
+        message["id"] = call->id;
+        std::string body = json::serialize(message);
+        try {
+            co_await exchange(state, call, std::move(body));
+        } catch (const Error& error) {
+            state->logger(LogLevel::warning, "in a new session: " + error.detail());
+        }
+    }
     spawn(state, listen(state, state->generation));
     // It may be another version of the server.
     auto changed = detail::rpc_notification("notifications/tools/list_changed", json::object());

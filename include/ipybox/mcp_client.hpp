@@ -16,6 +16,7 @@
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/mcp_schema.hpp>
+#include <ipybox/detail/mcp_wire.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/mcp_transport.hpp>
@@ -34,6 +35,13 @@ namespace ipybox {
 // How a server's protocol works. `detect` asks the server; McpClient::era() then tells, so that
 // the answer can be kept and given the next time.
 enum class McpEra { detect, legacy, modern };
+
+// A log message of a server; as hostile as all its words.
+struct McpLogMessage {
+    std::string level;   // "debug" to "emergency" (RFC 5424)
+    std::string logger;  // who speaks within the server; may be empty
+    json::value data;    // a text, mostly
+};
 
 // What a client says of itself, and how long it waits.
 struct McpClientOptions {
@@ -54,6 +62,11 @@ struct McpClientOptions {
     // The server's tools are no longer those that list_tools() returned. Changes in quick
     // succession are told once; tools_current() knows of them at once.
     std::function<void()> on_tools_changed;
+    // Gets each log message of the server; `logger` gets them too.
+    std::function<void(const McpLogMessage&)> on_log;
+    // The least severe messages that a server with a log shall send: "debug" to "emergency". Empty:
+    // those that `logger` shows, and with on_log those from "info" on.
+    std::string log_level;
     // Every notification but those about progress, logging and tools: method and params.
     std::function<void(const std::string&, const json::object&)> on_notification;
     Logger logger;
@@ -134,6 +147,11 @@ public:
     awaitable<void> subscribe(std::string uri);
     // Ends what subscribe() began.
     awaitable<void> unsubscribe(std::string uri);
+
+    // Sets options.log_level anew. Returns when a legacy server has agreed (logging/setLevel);
+    // modern ones are told with each request; those without a log need not know. Throws
+    // errc::bad_argument for a level that is none.
+    awaitable<void> set_log_level(std::string level);
 
     // Fails what is pending with errc::cancelled and ends the server in order.
     awaitable<void> close();
@@ -337,6 +355,10 @@ private:
     static awaitable<void> subscribe(StatePtr state, std::string uri);
     static awaitable<void> unsubscribe(StatePtr state, std::string uri);
     static awaitable<void> follow(StatePtr state, SubscriptionPtr subscription);
+    static std::string log_level(const State& state);
+    static awaitable<void> set_log_level(StatePtr state, std::string level);
+    static awaitable<void> tell_log_level(StatePtr state, std::string level);
+    static awaitable<void> begin_logging(StatePtr state);
 
     static awaitable<void> read(StatePtr state);
     static void dispatch(const StatePtr& state, json::object message);
@@ -388,6 +410,9 @@ inline awaitable<void> McpClient::subscribe(std::string uri) {
 inline awaitable<void> McpClient::unsubscribe(std::string uri) {
     return unsubscribe(state_, std::move(uri));
 }
+inline awaitable<void> McpClient::set_log_level(std::string level) {
+    return set_log_level(state_, std::move(level));
+}
 inline awaitable<void> McpClient::close() { return shut(state_); }
 
 // Runs a coroutine on its own until it ends or the client is destroyed.
@@ -427,6 +452,9 @@ inline std::string McpClient::seconds(Duration duration) {
 inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
     if (state->failure) throw *state->failure;
     if (state->connected) throw state->error(errc::bad_argument, "connect() was called twice");
+    if (const auto& level = state->options.log_level;
+        !level.empty() && !detail::log_severity(level))
+        throw state->error(errc::bad_argument, "there is no log level \"" + level + "\"");
     const auto deadline = deadline_after(state->options.connect_timeout);
     const auto late = [&state](std::string_view what) {
         return state->error(errc::timed_out, std::string(what) + " within " +
@@ -512,6 +540,7 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
           deliver(state, detail::rpc_notification("notifications/initialized", std::move(nothing)),
                   PendingPtr()));
     state->connected = true;
+    if (state->capabilities.contains("logging")) spawn(state, begin_logging(state));
 }
 
 inline awaitable<void> McpClient::attempt(StatePtr state, Sandbox& sandbox,
@@ -659,16 +688,9 @@ inline McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string
         entries["io.modelcontextprotocol/protocolVersion"] = modern_version;
         entries["io.modelcontextprotocol/clientCapabilities"] = offered(state);
         entries["io.modelcontextprotocol/clientInfo"] = client_info(state);
-        if (state->capabilities.contains("logging")) {
-            const auto& logger = state->options.logger;
-            for (const auto& [level, name] :
-                 {std::pair(LogLevel::debug, "debug"), std::pair(LogLevel::info, "info"),
-                  std::pair(LogLevel::warning, "warning"), std::pair(LogLevel::error, "error")}) {
-                if (!logger.enabled(level)) continue;
-                entries["io.modelcontextprotocol/logLevel"] = name;
-                break;
-            }
-        }
+        if (state->capabilities.contains("logging"))
+            if (const auto level = log_level(*state); !level.empty())
+                entries["io.modelcontextprotocol/logLevel"] = level;
     }
     state->pending.emplace(pending->id, pending);
     spawn(state,
@@ -1250,6 +1272,49 @@ inline awaitable<void> McpClient::follow(StatePtr state, SubscriptionPtr subscri
     }
 }
 
+// ---- the server's log ----
+
+// From where on the server's log messages are wanted; empty: not at all.
+inline std::string McpClient::log_level(const State& state) {
+    const auto& options = state.options;
+    if (!options.log_level.empty()) return options.log_level;
+    for (const auto& [level, name] :
+         {std::pair(LogLevel::debug, "debug"), std::pair(LogLevel::info, "info"),
+          std::pair(LogLevel::warning, "warning"), std::pair(LogLevel::error, "error")})
+        if (options.logger.enabled(level) || (options.on_log && level == LogLevel::info))
+            return name;
+    return {};
+}
+
+inline awaitable<void> McpClient::set_log_level(StatePtr state, std::string level) {
+    if (!detail::log_severity(level))
+        throw state->error(errc::bad_argument, "there is no log level \"" + level + "\"");
+    state->options.log_level = level;
+    if (state->era != McpEra::modern && state->capabilities.contains("logging"))
+        co_await tell_log_level(state, std::move(level));
+}
+
+inline awaitable<void> McpClient::tell_log_level(StatePtr state, std::string level) {
+    json::object params;
+    params.emplace("level", level);
+    CallOptions limits;
+    limits.total_timeout = state->options.connect_timeout;
+    std::string method = "logging/setLevel", what = method;
+    co_await exchange(state, std::move(method), std::move(params), std::move(limits),
+                      std::move(what));
+}
+
+// A legacy server decides by itself what it logs until it is told.
+inline awaitable<void> McpClient::begin_logging(StatePtr state) {
+    std::string level = log_level(*state);
+    if (level.empty()) co_return;
+    try {
+        co_await tell_log_level(state, std::move(level));
+    } catch (const Error& error) {
+        if (!state->closed) state->log(LogLevel::debug, error.detail());
+    }
+}
+
 // ---- what the server sends ----
 
 inline awaitable<void> McpClient::read(StatePtr state) {
@@ -1410,9 +1475,17 @@ inline void McpClient::logged(const StatePtr& state, const json::object& params)
     if (level == "warning") at = LogLevel::warning;
     if (level == "error" || level == "critical" || level == "alert" || level == "emergency")
         at = LogLevel::error;
-    if (!state->options.logger.enabled(at)) return;
     const json::value* data = params.if_contains("data");
     if (data == nullptr) return;
+    // A copy: the callback may destroy the client.
+    if (const auto told = state->options.on_log; told && !state->closed) {
+        McpLogMessage message;
+        message.level = detail::log_severity(level) ? level : "debug";
+        message.logger = detail::excerpt(detail::string_of(params, "logger"), max_text);
+        message.data = *data;
+        told(message);
+    }
+    if (!state->options.logger.enabled(at)) return;
     std::string text(detail::string_of(params, "data"));
     if (!data->is_string() && detail::text_size(*data) <= 64 * max_text)
         text = json::serialize(*data);

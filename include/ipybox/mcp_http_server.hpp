@@ -43,7 +43,6 @@ struct McpHttpOptions {
                                << 20;  // bytes of all bodies received and not yet answered
     std::size_t max_connections = 16'384;
     std::size_t max_sessions = 1'000;
-    std::size_t max_batch = 100;                       // messages in a batch (2025-03-26)
     std::size_t max_stream = std::size_t{1} << 20;     // bytes unsent, or kept for a resumption
     std::size_t max_replay = std::size_t{4} << 20;     // bytes kept for all streams of a session
     Duration session_idle = std::chrono::minutes(30);  // without a request or an open stream
@@ -912,32 +911,15 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
             }
         } else if (auto* batch = body.if_array()) {
             session = self->find_session(request, principal, reply);
-            if (session && session->protocol_version != "2025-03-26")
-                reply = http_error(400, "this protocol version has no batches");
-            if (session && reply.status == 0 &&
-                (batch->empty() || batch->size() > self->options.max_batch))
-                reply = http_error(400, "a batch has 1 to " +
-                                            std::to_string(self->options.max_batch) + " messages");
+            std::string why;
+            if (session) why = engine.batch_problem(*session, *batch);
+            if (!why.empty()) reply = http_error(400, why);
             if (session && reply.status == 0) {
-                std::size_t requests = 0;
-                for (auto& one : *batch) {
-                    auto* object = one.if_object();
-                    const auto kind =
-                        object != nullptr ? classify(*object).kind : RpcMessage::Kind::malformed;
-                    requests +=
-                        kind == RpcMessage::Kind::request || kind == RpcMessage::Kind::malformed;
-                }
+                const auto requests = McpEngine::answers_to(*batch);
                 stream = self->make_stream(session);
                 stream->expected = requests;
                 stream->batch = true;
-                for (auto& one : *batch) {
-                    if (one.is_object()) {
-                        engine.accept(session, stream, std::move(one.get_object()));
-                    } else {
-                        stream->respond(
-                            rpc_error(json::value(), rpc_invalid_request, "not an object"), 200);
-                    }
-                }
+                engine.accept_batch(session, stream, std::move(*batch));
                 if (requests == 0) {
                     stream.reset();
                     reply.status = 202;

@@ -239,6 +239,7 @@ struct McpServerOptions {
     // may be a string of JSON, and calls of unknown tools or with arguments that do not fit get
     // results with isError, from legacy clients of every revision.
     bool lenient_calls = false;
+    std::size_t max_batch = 100;     // messages in a batch (2025-03-26)
     std::size_t max_queue =
         1u << 20;  // bytes unsent on stdio before less is read, and reports lost
     // A session begins, before the answer to initialize; may throw Error to refuse it.
@@ -419,6 +420,12 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     // Takes what a client sent; `outlet` gets everything that it leads to. Returns the call that
     // a handler answers, if it is one.
     McpCallPtr accept(const SessionPtr& session, const OutletPtr& outlet, json::object message);
+    // Why a batch is refused; empty if it is not (2025-03-26).
+    std::string batch_problem(const McpSessionState& session, const json::array& batch) const;
+    // How many answers a batch has.
+    static std::size_t answers_to(json::array& batch);
+    // Takes one that is not refused; `outlet` waits for all its answers.
+    void accept_batch(const SessionPtr& session, const OutletPtr& outlet, json::array batch);
     McpCallPtr request(const SessionPtr& session, const OutletPtr& outlet, json::value id,
                        std::string_view method, json::object params);
     void notified(const SessionPtr& session, std::string_view method, const json::object& params);
@@ -871,6 +878,50 @@ inline McpCallPtr McpEngine::accept(const SessionPtr& session, const OutletPtr& 
         respond_error(outlet, std::move(id), McpError(rpc_internal_error, error.detail()), modern);
     }
     return nullptr;
+}
+
+inline std::string McpEngine::batch_problem(const McpSessionState& session,
+                                            const json::array& batch) const {
+    if (session.protocol_version != "2025-03-26")
+        return "only the protocol version 2025-03-26 has batches: send one message at a time";
+    if (batch.empty() || batch.size() > options.max_batch)
+        return "a batch has 1 to " + std::to_string(options.max_batch) + " messages";
+    return {};
+}
+
+inline std::size_t McpEngine::answers_to(json::array& batch) {
+    using Kind = RpcMessage::Kind;
+    std::size_t answers = 0;
+    for (auto& one : batch) {
+        auto* object = one.if_object();
+        const auto kind = object != nullptr ? classify(*object).kind : Kind::malformed;
+        answers += kind == Kind::request || kind == Kind::malformed;
+    }
+    return answers;
+}
+
+inline void McpEngine::accept_batch(const SessionPtr& session, const OutletPtr& outlet,
+                                    json::array batch) {
+    for (auto& one : batch) {
+        auto* object = one.if_object();
+        if (object == nullptr) {
+            outlet->respond(rpc_error(json::value(), rpc_invalid_request, "not an object"), 200);
+            continue;
+        }
+        const auto rpc = classify(*object);
+        const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
+        const bool elsewhere =
+            rpc.kind == RpcMessage::Kind::request &&
+            (rpc.method == "initialize" || rpc.method == "server/discover" ||
+             (params != nullptr && is_modern(*params)));
+        if (elsewhere) {
+            outlet->respond(rpc_error(std::move(*rpc.id), rpc_invalid_request,
+                                      "this request has no place in a batch"),
+                            200);
+        } else {
+            accept(session, outlet, std::move(*object));
+        }
+    }
 }
 
 inline McpCallPtr McpEngine::request(const SessionPtr& session, const OutletPtr& outlet,
@@ -1794,11 +1845,12 @@ public:
         : changed(executor), limit_(limit) {}
     bool notify(json::object message) override {
         if (bytes_ > limit_) return false;
-        put(message);
+        put(json::serialize(message));
         return true;
     }
-    void ask(json::object message) override { put(message); }
-    void respond(json::object message, unsigned) override { put(message); }
+    void ask(json::object message) override { put(json::serialize(message)); }
+    void respond(json::object message, unsigned) override { put(json::serialize(message)); }
+    void respond(const json::array& batch) { put(json::serialize(batch)); }
     void abandon() override { changed.notify(); }
 
     bool crowded() const noexcept { return bytes_ > limit_; }
@@ -1814,15 +1866,36 @@ public:
     bool writing = false;
 
 private:
-    void put(const json::object& message) {
+    void put(std::string_view line) {
         if (broken) return;
-        lines_ += json::serialize(message);
+        lines_ += line;
         lines_ += '\n';
         bytes_ = lines_.size();
         changed.notify();
     }
     std::size_t limit_, bytes_ = 0;
     std::string lines_;
+};
+
+// The answers to one batch: they go out together, when the last is there.
+class BatchOutlet final : public McpOutlet {
+public:
+    BatchOutlet(std::shared_ptr<StdioOutlet> line, std::size_t expected)
+        : line_(std::move(line)), expected_(expected) {}
+    bool notify(json::object message) override { return line_->notify(std::move(message)); }
+    void ask(json::object message) override { line_->ask(std::move(message)); }
+    void respond(json::object message, unsigned) override {
+        answers_.emplace_back(std::move(message));
+        abandon();
+    }
+    void abandon() override {
+        if (--expected_ == 0 && !answers_.empty()) line_->respond(answers_);
+    }
+
+private:
+    std::shared_ptr<StdioOutlet> line_;
+    std::size_t expected_;
+    json::array answers_;
 };
 
 inline awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
@@ -1844,12 +1917,19 @@ inline awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
 inline awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr session,
                                   std::shared_ptr<StdioOutlet> outlet,
                                   std::shared_ptr<asio::posix::stream_descriptor> input) {
-    MessageSplitter splitter(engine->options.max_message, [outlet](std::string_view line) {
+    const auto noise = [outlet](std::string_view line) {
         // Noise that means to be a message deserves an answer.
         const auto first = line.find_first_not_of(" \t\r");
         if (first != line.npos && (line[first] == '{' || line[first] == '['))
             outlet->respond(rpc_error(json::value(), rpc_parse_error, "this line is no JSON"), 400);
-    });
+    };
+    const auto batch = [engine, session, outlet](json::array messages) {
+        if (const auto why = engine->batch_problem(*session, messages); !why.empty())
+            return outlet->respond(rpc_error(json::value(), rpc_invalid_request, why), 400);
+        auto answers = std::make_shared<BatchOutlet>(outlet, McpEngine::answers_to(messages));
+        engine->accept_batch(session, answers, std::move(messages));
+    };
+    MessageSplitter splitter(engine->options.max_message, noise, batch);
     while (!engine->stopping && !outlet->broken) {
         // A client that sends and does not read is not read from either.
         if (outlet->crowded()) {

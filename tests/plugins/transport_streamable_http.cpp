@@ -353,6 +353,20 @@ BOOST_AUTO_TEST_CASE(a_forgotten_session_is_opened_once_more_for_all_calls) {
     BOOST_TEST(last("tools/call").header("Mcp-Session-Id") == "session-2");
     BOOST_TEST(last("initialize").header("Mcp-Session-Id").empty());
 
+    // What held for the session holds for the next.
+    json::object level{{"level", "error"}}, uri{{"uri", "file:///x"}}, other{{"uri", "file:///y"}};
+    CallOptions limits;
+    test::run(context, client->request("logging/setLevel", level, limits));
+    test::run(context, client->subscribe("file:///x"));
+    test::run(context, client->subscribe("file:///y"));
+    test::run(context, client->unsubscribe("file:///y"));
+    sessions = {"another"};
+    call("x", "{}");
+    BOOST_TEST(seen["logging/setLevel"] == 2);
+    BOOST_TEST(seen["resources/subscribe"] == 3);
+    BOOST_TEST(last("resources/subscribe").header("Mcp-Session-Id") == "session-3");
+    BOOST_TEST(contains(last("resources/subscribe").body, "file:///x"));
+
     // A server that forgets at once: one more try, then an error.
     on_call = [](json::object, HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
         co_await peer->respond(404, "", "");
@@ -362,7 +376,7 @@ BOOST_AUTO_TEST_CASE(a_forgotten_session_is_opened_once_more_for_all_calls) {
     BOOST_TEST(seen["initialize"] == before + 1);
     // As some servers say it.
     on_call = [&](json::object request, HttpMessage message, HttpPeerPtr peer) -> awaitable<void> {
-        if (message.header("Mcp-Session-Id") == "session-3") {
+        if (message.header("Mcp-Session-Id") == "session-4") {
             co_await peer->respond(
                 400, json_type,
                 R"({"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"},"id":null})");

@@ -229,7 +229,7 @@ def handle(message):
                 "capabilities": capabilities, "serverInfo": info, "instructions": "Use me."}
     if options.era == "modern" and not modern:
         raise Failure(-32602, "a modern server got a legacy request")
-    if method == "ping":
+    if method in ("ping", "logging/setLevel"):
         return {}
     if method == "tools/list":
         return list_tools(params)

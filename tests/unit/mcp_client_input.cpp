@@ -513,6 +513,53 @@ BOOST_AUTO_TEST_CASE(modern_servers_are_told_which_log_messages_are_wanted) {
     BOOST_TEST(meta.at("io.modelcontextprotocol/logLevel").as_string() == "info");
 }
 
+BOOST_AUTO_TEST_CASE(log_messages_are_events_from_the_wanted_level_on) {
+    std::vector<std::string> events;
+    options.on_log = [&](const McpLogMessage& message) {
+        events.push_back(message.level + " " + message.logger + " " + json::serialize(message.data));
+    };
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (is(message, "initialize"))
+            return wire.answer(message, object(R"({"protocolVersion":"2025-03-26",
+                "capabilities":{"logging":{}}})"));
+        if (is(message, "logging/setLevel")) return wire.answer(message, {});
+        legacy(wire, message);
+    };
+    connect();
+    settle();
+    const auto level = [&] {
+        return peer->last("logging/setLevel").at("params").at("level").as_string();
+    };
+    BOOST_TEST(level() == "info");
+    BOOST_TEST(detail::string_of(peer->sent.at(2), "method") == "notifications/initialized");
+    test::run(context, client().set_log_level("critical"));
+    BOOST_TEST(level() == "critical");
+    BOOST_TEST((failure([&] { test::run(context, client().set_log_level("loud")); }).code() ==
+                errc::bad_argument));
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message",
+        "params":{"level":"alert","logger":"disk\u001b[2J","data":{"full":true}}})");
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"data":"?"}})");
+    peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}})");
+    settle();
+    BOOST_TEST((events == std::vector<std::string>{R"(alert disk[2J {"full":true})",
+                                                   R"(debug  "?")"}));
+}
+
+BOOST_AUTO_TEST_CASE(a_server_that_refuses_the_log_level_is_used_all_the_same) {
+    options.log_level = "debug";
+    peer->on_message = [](Wire& wire, const json::object& message) {
+        if (is(message, "initialize"))
+            return wire.answer(message, object(R"({"protocolVersion":"2025-03-26",
+                "capabilities":{"logging":{}}})"));
+        if (is(message, "logging/setLevel")) return wire.refuse(message, -32601, "what?");
+        legacy(wire, message);
+        if (is(message, "tools/call")) text_result(wire, message, "done");
+    };
+    connect();
+    BOOST_TEST(call("any").content.size() == 1u);
+    BOOST_TEST(peer->count("logging/setLevel") == 1u);
+}
+
 // ---- limits of many ----
 
 BOOST_AUTO_TEST_CASE(each_of_many_calls_has_its_own_limit) {

@@ -8,6 +8,7 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/detail/event_backlog.hpp>
 #include <ipybox/mcp_server.hpp>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -151,11 +152,15 @@ struct Pipes {
         return receive();
     }
     awaitable<json::object> next() {
+        const std::string text = co_await line();
+        co_return object(text);
+    }
+    awaitable<std::string> line() {
         const auto size = co_await asio::async_read_until(input, asio::dynamic_buffer(received),
                                                           '\n', asio::use_awaitable);
-        auto message = object(std::string_view(received).substr(0, size));
+        auto text = received.substr(0, size);
         received.erase(0, size);
-        co_return message;
+        co_return text;
     }
     // Lets the server work until it has nothing more to do.
     void settle(Duration time = 20ms) {
@@ -379,6 +384,47 @@ BOOST_AUTO_TEST_CASE(garbage_is_answered_or_ignored_and_the_next_message_is_not)
     BOOST_TEST(code_of(small.receive()) == detail::rpc_invalid_request);
     small.settle();
     BOOST_TEST(small.served);
+}
+
+BOOST_AUTO_TEST_CASE(a_batch_gets_one_answer_where_there_are_batches) {
+    Pipes pipes;
+    const auto ping = [](int id) { return detail::rpc_request(id, "ping", {}); };
+    const auto batch = [](json::array messages) { return json::serialize(messages); };
+    // Before the handshake, and in every other version.
+    pipes.send(batch({ping(1), ping(2)}));
+    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_invalid_request);
+    for (const std::string version : {"2024-11-05", "2025-06-18", "2025-11-25"}) {
+        Pipes other;
+        other.initialize(version);
+        other.send(batch({ping(1), ping(2)}));
+        const auto refused = other.receive();
+        BOOST_TEST(code_of(refused) == detail::rpc_invalid_request);
+        BOOST_TEST(refused.at("id").is_null());
+        BOOST_TEST(other.ask(ping(3)).at("id").to_number<int>() == 3);
+    }
+    pipes.initialize("2025-03-26");
+    // The slow one of the two holds back both; the log line does not wait for them.
+    json::object slow = detail::rpc_request("slow", "tools/call", {{"name", "talk"}});
+    pipes.send(batch({ping(1), detail::rpc_notification("notifications/x", {}), slow, 17,
+                      detail::rpc_request("again", "initialize", {})}));
+    auto line = test::run(pipes.context, pipes.line());
+    while (line.starts_with('{')) line = test::run(pipes.context, pipes.line());
+    const auto answers = json::parse(line).as_array();
+    BOOST_REQUIRE(answers.size() == 4u);
+    std::map<std::string, json::object> by_id;
+    for (const auto& answer : answers)
+        by_id[json::serialize(answer.at("id"))] = answer.as_object();
+    BOOST_TEST(by_id["1"].contains("result"));
+    BOOST_TEST(by_id["\"slow\""].contains("result"));
+    BOOST_TEST(code_of(by_id["null"]) == detail::rpc_invalid_request);
+    BOOST_TEST(code_of(by_id["\"again\""]) == detail::rpc_invalid_request);
+    // No request, no answer; none at all is a mistake.
+    pipes.send(batch({detail::rpc_notification("notifications/x", {})}));
+    pipes.send(batch({}));
+    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_invalid_request);
+    pipes.send(batch(json::array(101, ping(1))));
+    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_invalid_request);
+    BOOST_TEST(pipes.ask(ping(5)).at("id").to_number<int>() == 5);
 }
 
 BOOST_AUTO_TEST_CASE(a_question_suspends_a_modern_call_without_running_it_again) {

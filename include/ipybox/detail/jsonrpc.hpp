@@ -188,14 +188,17 @@ inline std::size_t text_size(const json::value& value) noexcept {
 }
 
 // Cuts messages out of a stream in which each is one line (MCP stdio). Lines that are no JSON
-// object are skipped and reported; an array is a batch (MCP 2025-03-26) and yields its objects.
+// object are skipped and reported; an array is a batch (MCP 2025-03-26) and yields its objects,
+// unless somebody wants it whole.
 // One buffer, read into in place: a message is copied only while it straddles two reads.
 class MessageSplitter {
 public:
     // limit: bytes in one line. on_noise: called with every line that is skipped; may be empty.
+    // on_batch: gets batches instead of next(), in their turn; may be empty.
     explicit MessageSplitter(std::size_t limit = default_max_message,
-                             std::function<void(std::string_view)> on_noise = {})
-        : limit_(limit), on_noise_(std::move(on_noise)) {}
+                             std::function<void(std::string_view)> on_noise = {},
+                             std::function<void(json::array)> on_batch = {})
+        : limit_(limit), on_noise_(std::move(on_noise)), on_batch_(std::move(on_batch)) {}
 
     struct Room {
         char* data;
@@ -266,6 +269,10 @@ private:
             json::value value = json::parse(line, error, {}, options);
             if (!error && value.is_object()) return std::move(value.get_object());
             if (!error && value.is_array()) {
+                if (on_batch_) {
+                    on_batch_(std::move(value.get_array()));
+                    return std::nullopt;
+                }
                 for (auto& element : value.get_array()) {
                     if (element.is_object()) batch_.push_back(std::move(element.get_object()));
                 }
@@ -278,6 +285,7 @@ private:
 
     std::size_t limit_;
     std::function<void(std::string_view)> on_noise_;
+    std::function<void(json::array)> on_batch_;
     std::unique_ptr<char[]> buffer_;
     std::size_t capacity_ = 0;
     std::size_t begin_ = 0;    // of the first line not yet taken
