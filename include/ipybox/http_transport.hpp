@@ -146,7 +146,7 @@ private:
         // Words of the server, fit for an error text.
         std::string excerpt(std::string text) const {
             if (oauth) text = oauth->hide(std::move(text));
-            for (const auto& [name, secret] : headers) {
+            for (const auto& [header, secret] : headers) {
                 if (secret.size() < shortest_secret) continue;
                 for (auto at = text.find(secret); at != text.npos; at = text.find(secret, at + 3))
                     text.replace(at, secret.size(), "***");
