@@ -32,6 +32,7 @@ struct ServeFlags : ExecutorFlags {
     std::optional<double> kernel_init_timeout;
     std::string http;
     std::vector<std::string> http_names, http_origins;
+    bool legacy_sse = false;
     bool shared_workspace = false;
     bool allow_register = false;
     std::size_t max_sessions = 64;
@@ -183,6 +184,7 @@ McpHttpOptions http_options(const ServeFlags& flags, std::string& said) {
     options.allowed_hosts = flags.http_names;
     options.allowed_origins = flags.http_origins;
     options.session_idle = seconds(flags.session_idle);
+    if (flags.legacy_sse) options.sse_path = "/sse";
     return options;
 }
 
@@ -229,7 +231,7 @@ int serve(ServeFlags flags) {
         listener = std::make_unique<McpHttpServer>(service.server(), *http);
         const auto bound = listener->listen(name, port);
         where = "at http://" + (name.find(':') == name.npos ? name : "[" + name + "]") + ":" +
-                std::to_string(bound) + "/mcp";
+                std::to_string(bound) + "/mcp" + (flags.legacy_sse ? " and /sse" : "");
     }
     if (flags.log_level != "off" || http)
         std::cerr << "ipybox: serving " << where << "; " << detail::printable(said) << std::endl;
@@ -307,6 +309,8 @@ void add_serve(CLI::App& app, Action& action) {
                      "Web page whose scripts may use the server, as https://HOST; repeatable")
         ->type_name("ORIGIN")
         ->allow_extra_args(false);
+    command->add_flag("--legacy-sse", flags->legacy_sse,
+                      "Serve clients that know only HTTP+SSE as well, at /sse; with --http");
     command->add_flag("--shared-workspace", flags->shared_workspace,
                       "Sessions work in the workspace, not in directories of their own in it");
     command->add_flag("--allow-register", flags->allow_register,

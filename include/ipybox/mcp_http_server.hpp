@@ -1,6 +1,7 @@
 #pragma once
 // Serves an McpServer over HTTP (MCP "Streamable HTTP"): legacy clients with sessions and resumable
-// streams (2025-03-26 to 2025-11-25) and modern ones without (2026-07-28), at one address.
+// streams (2025-03-26 to 2025-11-25) and modern ones without (2026-07-28), at one address; and at
+// another, if wanted, those that know only HTTP+SSE (2024-11-05).
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -26,6 +27,9 @@ namespace ipybox {
 // Who may use the server, and its limits.
 struct McpHttpOptions {
     std::string path = "/mcp";
+    // Where clients of 2024-11-05 find HTTP+SSE, "/sse" by custom; empty: nowhere. What goes for
+    // `path` goes for it too.
+    std::string sse_path;
     // Names under which clients may address the server, besides localhost, 127.0.0.1 and [::1];
     // "*": any. Requests for another host are refused before their body is read: a web page could
     // otherwise reach a server on the visitor's machine.
@@ -90,6 +94,7 @@ struct HttpSession {
     std::map<std::uint64_t, std::shared_ptr<HttpServerStream>> streams;  // that can be resumed
     std::uint64_t last_stream = 0;
     std::size_t max_replay = 0;
+    bool sse = false;  // of HTTP+SSE: it lasts as long as its one stream
     void trim();
 };
 
@@ -127,7 +132,7 @@ public:
             answers.push_back(std::move(message));
             answer_status = status;
         }
-        if (--expected == 0) end();
+        if (!standalone && --expected == 0) end();
         changed.notify();
     }
     void abandon() override {
@@ -159,7 +164,13 @@ public:
         for (const auto& answer : answers) add(json::serialize(answer));
         answers.clear();
     }
+    // HTTP+SSE: says first where the client's messages are to be sent.
+    void name_endpoint(std::string_view address) {
+        begin();
+        backlog_.add(sse_event(address, "endpoint", {}));
+    }
     bool pending() const noexcept { return backlog_.pending(); }
+    bool crowded() const noexcept { return backlog_.crowded(0); }
     // Events to send, of about `size` bytes.
     std::string take(std::size_t size) {
         std::string text;
@@ -227,6 +238,22 @@ inline void HttpSession::trim() {
         }
     }
 }
+
+// What one request of HTTP+SSE leads to. All answers share a stream, which outlives requests that
+// are cancelled.
+class SseOutlet final : public McpOutlet {
+public:
+    explicit SseOutlet(std::shared_ptr<HttpServerStream> stream) : stream_(std::move(stream)) {}
+    bool notify(json::object message) override { return stream_->notify(std::move(message)); }
+    void ask(json::object message) override { stream_->ask(std::move(message)); }
+    void respond(json::object message, unsigned status) override {
+        stream_->respond(std::move(message), status);
+    }
+    void abandon() override {}
+
+private:
+    std::shared_ptr<HttpServerStream> stream_;
+};
 
 using HttpSocket = asio::generic::stream_protocol::socket;
 
@@ -302,6 +329,9 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
                                 std::shared_ptr<HttpServerStream> stream, McpCallPtr call);
     static awaitable<void> stream(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
                                   std::shared_ptr<HttpServerStream> stream, bool& whole);
+    static awaitable<bool> serve_sse(std::shared_ptr<HttpListener> self,
+                                     HttpServerConnectionPtr connection, std::string principal);
+    Reply take_sse(Request& request, const std::string& principal);
     static awaitable<void> hang_up(HttpServerConnectionPtr connection);
     static awaitable<void> drain(HttpServerConnectionPtr connection);
     static std::string render(const HttpServerConnection& connection, const Reply& reply);
@@ -309,7 +339,7 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
 
     void check_head(HttpServerConnection& connection, const Request& head, Reply& reply);
     Reply preflight(const Request& head) const;
-    Reply metadata(const Request& head) const;
+    Reply metadata(const Request& head, const std::string& path) const;
     std::string public_base(std::string_view host) const;
     bool host_allowed(std::string_view host) const;
     bool origin_allowed(std::string_view origin) const;
@@ -454,18 +484,22 @@ inline void HttpListener::check_head(HttpServerConnection& connection, const Req
     std::string_view target = head.target();
     target = target.substr(0, target.find('?'));
     constexpr std::string_view well_known = "/.well-known/oauth-protected-resource";
-    if (!tokens.empty() && head.method() == http::verb::get &&
-        (target == well_known || target == std::string(well_known) + options.path)) {
-        reply = metadata(head);
-        return;
+    const bool sse = !options.sse_path.empty() && target == options.sse_path;
+    const auto& path = sse ? options.sse_path : options.path;
+    if (!tokens.empty() && head.method() == http::verb::get && target.starts_with(well_known)) {
+        const auto of = target.substr(well_known.size());
+        if (of.empty() || of == options.path || (!of.empty() && of == options.sse_path)) {
+            reply = metadata(head, of.empty() ? options.path : std::string(of));
+            return;
+        }
     }
-    if (target != options.path) {
+    if (target != path) {
         reply = http_error(404, "there is only " + options.path + " here");
         return;
     }
     if (!principal_of(head[http::field::authorization])) {
         std::string challenge = "WWW-Authenticate: Bearer resource_metadata=\"" +
-                                public_base(host) + std::string(well_known) + options.path + "\"";
+                                public_base(host) + std::string(well_known) + path + "\"";
         if (head.count(http::field::authorization) > 0) challenge += ", error=\"invalid_token\"";
         reply = http_error(401, "a valid bearer token is needed", rpc_invalid_request,
                            challenge + "\r\n");
@@ -478,10 +512,14 @@ inline void HttpListener::check_head(HttpServerConnection& connection, const Req
         while (type.ends_with(' ')) type.remove_suffix(1);
         if (!same_without_case(type, "application/json")) {
             reply = http_error(415, "Content-Type must be application/json");
-        } else if (!accepts(accept, "application/json") || !accepts(accept, "text/event-stream")) {
+        } else if (!sse && (!accepts(accept, "application/json") ||
+                            !accepts(accept, "text/event-stream"))) {
             reply = http_error(406, "Accept must list application/json and text/event-stream");
         }
-    } else if (head.method() == http::verb::get || head.method() == http::verb::delete_) {
+    } else if (sse && head.method() == http::verb::get) {
+        if (!accepts(accept, "text/event-stream"))
+            reply = http_error(406, "Accept must list text/event-stream");
+    } else if (!sse && (head.method() == http::verb::get || head.method() == http::verb::delete_)) {
         if (names_modern_version(head["MCP-Protocol-Version"]) ||
             head.count("Mcp-Session-Id") == 0) {
             reply = http_error(405, "only POST without a session", rpc_invalid_request,
@@ -491,7 +529,8 @@ inline void HttpListener::check_head(HttpServerConnection& connection, const Req
         }
     } else {
         reply = http_error(405, "no such method", rpc_invalid_request,
-                           "Allow: GET, POST, DELETE, OPTIONS\r\n");
+                           sse ? "Allow: GET, POST, OPTIONS\r\n"
+                               : "Allow: GET, POST, DELETE, OPTIONS\r\n");
     }
 }
 
@@ -523,13 +562,14 @@ inline std::string HttpListener::public_base(std::string_view host) const {
     return std::string(resource.substr(0, resource.find('/', scheme + 3)));
 }
 
-inline HttpListener::Reply HttpListener::metadata(const Request& head) const {
+inline HttpListener::Reply HttpListener::metadata(const Request& head,
+                                                  const std::string& path) const {
     Reply reply;
     json::object document = options.resource_metadata;
     if (!document.contains("resource"))
         document.emplace(
             "resource",
-            "http://" + std::string(head[boost::beast::http::field::host]) + options.path);
+            "http://" + std::string(head[boost::beast::http::field::host]) + path);
     if (!document.contains("bearer_methods_supported"))
         document.emplace("bearer_methods_supported", json::array{"header"});
     reply.status = 200;
@@ -719,8 +759,10 @@ inline SessionPtr HttpListener::find_session(const Request& request, const std::
         return nullptr;
     }
     const auto found = engine->sessions.find(id);
-    if (found == engine->sessions.end() || !found->second->transport ||
-        found->second->principal != principal) {
+    const auto home = found == engine->sessions.end()
+                          ? nullptr
+                          : std::static_pointer_cast<HttpSession>(found->second->transport);
+    if (!home || home->sse || found->second->principal != principal) {
         reply = http_error(404, "session not found; begin with initialize");
         return nullptr;
     }
@@ -785,6 +827,86 @@ inline void HttpListener::check_headers(const Request& request, std::string_view
     }
 }
 
+// ---- HTTP+SSE (2024-11-05) ----
+
+// The stream of a new session, to its end: with it ends the session.
+inline awaitable<bool> HttpListener::serve_sse(std::shared_ptr<HttpListener> self,
+                                               HttpServerConnectionPtr connection,
+                                               std::string principal) {
+    if (!self->room_for_session()) {
+        auto reply = http_error(503, "too many sessions; try again later", rpc_internal_error,
+                                "Retry-After: 30\r\n");
+        co_return co_await send(self, connection, std::move(reply));
+    }
+    const auto engine = self->engine;
+    const auto session = engine->open_session(McpEngine::random_hex(), std::move(principal), false);
+    struct End {
+        std::shared_ptr<McpEngine> engine;
+        SessionPtr session;
+        ~End() {
+            --session->busy;
+            engine->end(session);
+        }
+    } const end{engine, session};
+    ++session->busy;
+    const auto home = std::make_shared<HttpSession>();
+    home->sse = true;
+    session->transport = home;
+    auto stream = std::make_shared<HttpServerStream>(
+        engine->executor, self->options.max_stream, HttpServerStream::Style(), home);
+    stream->standalone = stream->listened = true;
+    stream->name_endpoint(self->options.sse_path + "?session=" + session->id);
+    session->outlet = stream;
+    connection->keep_alive = false;
+    co_return co_await pump(self, connection, std::move(stream), nullptr);
+}
+
+// One message of a client: what it leads to comes by the stream.
+inline HttpListener::Reply HttpListener::take_sse(Request& request, const std::string& principal) {
+    const std::string_view target = request.target();
+    constexpr std::string_view key = "?session=";
+    const auto at = target.find(key);
+    const auto id = at == target.npos ? std::string_view() : target.substr(at + key.size());
+    const auto found = engine->sessions.find(id);
+    const auto home = found == engine->sessions.end()
+                          ? nullptr
+                          : std::static_pointer_cast<HttpSession>(found->second->transport);
+    if (!home || !home->sse || found->second->principal != principal)
+        return http_error(404, "session not found; begin with GET " + options.sse_path);
+    const auto session = found->second;
+    const auto stream = std::static_pointer_cast<HttpServerStream>(session->outlet);
+    // Answers are not lost, so who does not read them gets no more.
+    if (stream->crowded())
+        return http_error(503, "read the answers before you ask again", rpc_internal_error,
+                          "Retry-After: 1\r\n");
+    json::parse_options limits;
+    limits.max_depth = max_message_depth;
+    boost::system::error_code error;
+    json::value body = json::parse(request.body(), error, {}, limits);
+    if (error)
+        return http_error(400, "the body is no JSON, or nested too deep", rpc_parse_error);
+    auto* message = body.if_object();
+    if (message == nullptr) return http_error(400, "the body is no JSON-RPC message");
+    const auto rpc = classify(*message);
+    if (rpc.kind == RpcMessage::Kind::malformed)
+        return http_error(400, std::string("not a JSON-RPC message: ") + rpc.problem);
+    const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
+    const bool modern = rpc.method == "server/discover" ||
+                        (params != nullptr && McpEngine::is_modern(*params));
+    const auto outlet = std::make_shared<SseOutlet>(stream);
+    if (modern && rpc.kind == RpcMessage::Kind::request) {
+        outlet->respond(rpc_error(std::move(*rpc.id), rpc_method_not_found,
+                                  "HTTP+SSE is for older versions of the protocol; this one is "
+                                  "spoken at " + options.path),
+                        200);
+    } else {
+        engine->accept(session, outlet, std::move(*message));
+    }
+    Reply reply;
+    reply.status = 202;
+    return reply;
+}
+
 // ---- answering ----
 
 inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
@@ -796,6 +918,14 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
     std::shared_ptr<HttpServerStream> stream;
     McpCallPtr call;
     SessionPtr session;
+    const std::string_view target = request.target();
+    if (!self->options.sse_path.empty() &&
+        target.substr(0, target.find('?')) == self->options.sse_path) {
+        if (request.method() == http::verb::get)
+            co_return co_await serve_sse(self, connection, principal);
+        reply = self->take_sse(request, principal);
+        co_return co_await send(self, connection, std::move(reply));
+    }
     if (request.method() != http::verb::post) {
         session = self->find_session(request, principal, reply);
         if (session && request.method() == http::verb::delete_) {

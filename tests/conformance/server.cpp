@@ -425,6 +425,7 @@ void add_prompts(McpServer& server) {
 int main(int argc, char** argv) {
     std::string port;
     McpHttpOptions http_options;
+    http_options.sse_path = "/sse";
     for (int i = 1; i + 1 < argc; i += 2) {
         if (std::string_view(argv[i]) == "--port") port = argv[i + 1];
         if (std::string_view(argv[i]) == "--token") http_options.tokens.emplace_back(argv[i + 1]);

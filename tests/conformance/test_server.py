@@ -64,6 +64,8 @@ class TypeScriptTest(ServerTest):
     def check(self, sdk, mode):
         runs = {}
         targets = {"stdio": SERVER, "http": self.serve()}
+        if sdk == "sdk":
+            targets["sse"] = targets["http"].replace("/mcp", "/sse")
 
         def use(name, target):
             runs[name] = node(HERE / "typescript_client.mjs", PACKAGES, sdk, mode, target)
@@ -154,10 +156,14 @@ class PythonTest(ServerTest):
 
     def check(self, mode):
         from mcp import StdioServerParameters
+        from mcp.client.sse import sse_client
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            url = self.serve()
             asyncio.run(self.use(StdioServerParameters(command=SERVER), mode))
-            asyncio.run(self.use(self.serve(), mode))
+            asyncio.run(self.use(url, mode))
+            if mode == "legacy":
+                asyncio.run(self.use(sse_client(url.replace("/mcp", "/sse")), mode))
 
     def test_legacy_era(self):
         self.check("legacy")

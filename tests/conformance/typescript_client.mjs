@@ -1,18 +1,20 @@
 // Uses a server through a TypeScript SDK and prints what came back as JSON.
 // Usage: node typescript_client.mjs PACKAGES SDK MODE TARGET [ARGUMENT...]
 //   PACKAGES  the node_modules directory   SDK  "sdk" (version 1) or "client" (version 2)
-//   MODE      "legacy" or a protocol version, for version 2   TARGET  a URL, or a command
+//   MODE      "legacy" or a protocol version, for version 2
+//   TARGET    a URL, of HTTP+SSE when it ends in /sse, or a command
 import { pathToFileURL } from "node:url";
 import { createRequire } from "node:module";
 
 const [packages, sdk, mode, target, ...rest] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(packages + "/"));
 const load = (name) => import(pathToFileURL(require.resolve(name)));
-let Client, StdioClientTransport, StreamableHTTPClientTransport, elicit, progressOf;
+let Client, StdioClientTransport, StreamableHTTPClientTransport, SSEClientTransport, elicit, progressOf;
 if (sdk === "sdk") {
     ({ Client } = await load("@modelcontextprotocol/sdk/client/index.js"));
     ({ StdioClientTransport } = await load("@modelcontextprotocol/sdk/client/stdio.js"));
     ({ StreamableHTTPClientTransport } = await load("@modelcontextprotocol/sdk/client/streamableHttp.js"));
+    ({ SSEClientTransport } = await load("@modelcontextprotocol/sdk/client/sse.js"));
     elicit = (await load("@modelcontextprotocol/sdk/types.js")).ElicitRequestSchema;
 } else {
     ({ Client, StreamableHTTPClientTransport } = await load("@modelcontextprotocol/client"));
@@ -25,7 +27,9 @@ if (sdk === "client")
 const client = new Client({ name: "test", version: "1" }, options);
 client.setRequestHandler(elicit, async () => ({ action: "accept", content: { username: "ann", email: "ann@example.org" } }));
 await client.connect(
-    target.startsWith("http")
+    target.endsWith("/sse")
+        ? new SSEClientTransport(new URL(target))
+        : target.startsWith("http")
         ? new StreamableHTTPClientTransport(new URL(target))
         : new StdioClientTransport({ command: target, args: rest }),
 );

@@ -15,6 +15,7 @@ from pathlib import Path
 try:
     import mcp
     from mcp import Client, StdioServerParameters, types
+    from mcp.client.sse import sse_client
     from mcp.client.streamable_http import streamable_http_client
     from mcp.shared._httpx_utils import create_mcp_http_client
 except ImportError as error:
@@ -509,7 +510,7 @@ class HttpTest(ServeTest):
         try:
             said = process.stderr.readline()
             self.assertNotIn(self.TOKEN, said)
-            found = re.search(r"serving at (http://127\.0\.0\.1:\d+/mcp);", said)
+            found = re.search(r"serving at (http://127\.0\.0\.1:\d+/mcp)(?: and /sse)?;", said)
             self.assertTrue(found, said + (process.stderr.read() if process.poll() is not None else ""))
             yield found[1]
         finally:
@@ -536,6 +537,15 @@ class HttpTest(ServeTest):
                 refused = await one.call_tool("register_mcp_server", {"server_name": "own", "server_params": OWN})
                 self.assertTrue(refused.is_error)
                 self.assertIn("--allow-register", text(refused))
+
+    async def test_clients_of_old_have_an_address_of_their_own(self):
+        with self.serving("--legacy-sse") as url:
+            headers = {"Authorization": f"Bearer {self.TOKEN}"}
+            address = url.replace("/mcp", "/sse")
+            async with Client(sse_client(address, headers=headers), mode="legacy") as client, self.connected(url) as other:
+                self.assertEqual(await self.run_cell(client, "x = 6 * 7; x"), "42")
+                self.assertEqual(await self.run_cell(other, "'x' in globals()"), "False")
+                self.assertEqual(await self.run_cell(client, "x"), "42")
 
     async def test_modern_sessions_are_a_token_and_a_name(self):
         async def x(token, **arguments):

@@ -490,6 +490,93 @@ BOOST_AUTO_TEST_CASE(news_reach_the_stream_of_a_session) {
     BOOST_TEST(fixture.ask(fixture.post(fixture.call(1, "echo"), session)).status == 404u);
 }
 
+BOOST_AUTO_TEST_CASE(clients_of_2024_11_05_have_a_stream_and_a_place_to_post) {
+    McpHttpOptions options;
+    options.sse_path = "/sse";
+    options.tokens = {"sesame", "other"};
+    options.max_stream = 100'000;
+    Fixture fixture(std::move(options));
+    const std::string token = "Authorization: Bearer sesame\r\n";
+    const auto get = [&](std::string_view headers) {
+        return fixture.head("GET /sse", "Accept: text/event-stream\r\n" + std::string(headers)) +
+               "\r\n";
+    };
+    // As at the other address.
+    BOOST_TEST(fixture.ask("GET /sse HTTP/1.1\r\nHost: evil.example\r\n\r\n").status == 403u);
+    BOOST_TEST(fixture.ask(get(token + "Origin: http://evil.example\r\n")).status == 403u);
+    const auto nobody = fixture.ask(get(""));
+    BOOST_TEST(nobody.status == 401u);
+    BOOST_TEST(nobody.header("WWW-Authenticate").ends_with("oauth-protected-resource/sse\""));
+    const auto known = fixture.ask(
+        fixture.head("GET /.well-known/oauth-protected-resource/sse") + "\r\n");
+    BOOST_TEST(known.json().at("resource").as_string() == "http://" + fixture.host() + "/sse");
+    BOOST_TEST(fixture.ask(fixture.head("DELETE /sse", token) + "\r\n").status == 405u);
+
+    auto stream = std::make_unique<Connection>(fixture.context, fixture.port);
+    test::run(fixture.context, stream->send(get(token)));
+    const auto read_to = [&](std::string_view words) {
+        const bool came = test::run(fixture.context, stream->read_to(std::string(words)));
+        const auto at = stream->received.find(words);
+        auto before = stream->received.substr(0, at);
+        if (came) stream->received.erase(0, at + words.size());
+        return came ? before : "the end";
+    };
+    BOOST_TEST(read_to("event: endpoint\ndata: ").starts_with("HTTP/1.1 200"));
+    const auto endpoint = read_to("\n\n");
+    BOOST_TEST(endpoint.starts_with("/sse?session="));
+    const auto post = [&](const json::object& message, std::string headers) {
+        const auto text = json::serialize(message);
+        return fixture
+            .ask(fixture.head("POST " + endpoint, headers) +
+                 "Content-Type: application/json\r\nContent-Length: " +
+                 std::to_string(text.size()) + "\r\n\r\n" + text)
+            .status;
+    };
+    BOOST_TEST(post(fixture.call(1, "echo"), token) == 202u);
+    BOOST_TEST(read_to("must be initialize").find("\"id\":1") != std::string::npos);
+    json::object params{{"protocolVersion", "2024-11-05"}};
+    BOOST_TEST(post(detail::rpc_request(2, "initialize", params), token) == 202u);
+    read_to("\"protocolVersion\":\"2024-11-05\"");
+    BOOST_TEST(post(detail::rpc_notification("notifications/initialized", {}), token) == 202u);
+    BOOST_TEST(post(detail::rpc_request(3, "server/discover", {}), token) == 202u);
+    read_to("older versions");
+    fixture.server->tools_changed();
+    BOOST_TEST(read_to("tools/list_changed") != "the end");
+    // Nobody else's, by neither address.
+    BOOST_TEST(post(fixture.call(4, "echo"), "Authorization: Bearer other\r\n") == 404u);
+    BOOST_TEST(post(fixture.call(4, "echo"), "") == 401u);
+    const auto id = endpoint.substr(endpoint.find('=') + 1);
+    BOOST_TEST(
+        fixture.ask(fixture.post(fixture.call(4, "echo"), token + "Mcp-Session-Id: " + id + "\r\n"))
+            .status == 404u);
+    const auto streamable = fixture.begin("2025-06-18", token);
+    // A cancelled call ends itself, not the stream.
+    BOOST_TEST(post(fixture.call("h", "hang"), token) == 202u);
+    BOOST_TEST(post(detail::rpc_notification("notifications/cancelled", {{"requestId", "h"}}),
+                    token) == 202u);
+    fixture.settle();
+    BOOST_TEST(fixture.cancelled == 1);
+    BOOST_TEST(post(fixture.call("e", "echo", {{"a", "b"}}), token) == 202u);
+    BOOST_TEST(read_to("\"id\":\"e\"") != "the end");
+    // Who does not read gets no more answers.
+    const json::object large{{"text", std::string(500'000, 'x')}};
+    unsigned status = 202;
+    for (int i = 0; i < 100 && status == 202; ++i) status = post(fixture.call(i, "echo", large), token);
+    BOOST_TEST(status == 503u);
+    // The session ends with its stream, and takes its calls along.
+    while (read_to("\n") != "the end" && post(fixture.call("h", "hang"), token) != 202) {
+    }
+    stream.reset();
+    fixture.settle();
+    BOOST_TEST(fixture.ended == 1);
+    BOOST_TEST(fixture.cancelled == 2);
+    BOOST_TEST(post(fixture.call(5, "echo"), token) == 404u);
+    BOOST_TEST(fixture.ask(fixture.post(fixture.call(1, "echo"), streamable)).status == 200u);
+
+    Fixture without;
+    BOOST_TEST(without.ask(without.head("GET /sse") + "\r\n").status == 404u);
+}
+
 BOOST_AUTO_TEST_CASE(modern_clients_cancel_by_hanging_up_and_legacy_ones_by_saying_so) {
     Fixture fixture;
     const auto session = fixture.begin();
