@@ -82,6 +82,21 @@ std::optional<Version> read_version(std::string_view text) {
 // oldest that is known to work at all.
 constexpr Version carving{0, 0, 83}, oldest{0, 0, 21};
 
+// For srt's process: it looks for the socket of the socat that leads to its proxy at once, 1 ms
+// later and then not for 100 ms. So what starts that socat returns when the socket is there.
+constexpr std::string_view prompt_bridge = R"(const processes = require('node:child_process');
+const { existsSync } = require('node:fs');
+const { spawn } = processes;
+const nobody = new Int32Array(new SharedArrayBuffer(4));
+processes.spawn = (program, args, ...rest) => {
+    const child = spawn(program, args, ...rest);
+    const socket = /^UNIX-LISTEN:([^,]+)/.exec(args?.[0])?.[1];
+    for (let i = 0; socket && i < 100 && !existsSync(socket); ++i) Atomics.wait(nobody, 0, 0, 1);
+    return child;
+};
+require('node:module').syncBuiltinESMExports();
+)";
+
 // A directory for one guest: the launcher, srt's settings, its own sockets, and an empty directory
 // to mount scratch space over.
 class RunDirectory : public detail::PrivateDirectory {
@@ -89,6 +104,7 @@ public:
     explicit RunDirectory(const std::optional<Identity>& guest)
         : PrivateDirectory(::geteuid(), guest ? guest->user : ::geteuid(), 0755) {
         write_file("launcher", detail::launcher_image(), ::geteuid(), 0755);
+        write_file("prompt_bridge.cjs", prompt_bridge, ::geteuid(), 0644);
         for (const char* name : {"srt", "scratch"})
             if (::mkdirat(handle(), name, 0700) != 0 ||
                 (guest && ::fchownat(handle(), name, guest->user, guest->group, 0) != 0))
@@ -331,6 +347,8 @@ private:
         for (const auto& [name, package] : tools)
             if (!find_program(name, path_) && problem_.empty())
                 problem_ = std::string("srt needs ") + name + ": apt-get install " + package;
+        bwrap_ = find_program("bwrap", path_).value_or(fs::path());
+        socat_ = find_program("socat", path_).value_or(fs::path());
     }
 
     // What it needs is there, and user namespaces work. srt itself is not started: that takes as
@@ -342,34 +360,31 @@ private:
         missing_ = !problem_.empty();
         if (missing_) co_return found;
         const auto nobody = detail::guest_identity(SandboxPolicy(), user_);
-        {
+        const auto as_nobody = [&](std::vector<std::string> argv) {
             SpawnRequest request;
-            request.argv = {node_, "--version"};
+            request.argv = std::move(argv);
             request.env = {{"PATH", path_}};
             request.identity = nobody;
             request.stdio = Stdio::pipes;
-            ChildProcess node(executor_, std::move(request));
-            const auto text = co_await detail::output_of(node, std::chrono::seconds(10));
-            const auto version =
-                read_version(text && text->starts_with('v') ? text->substr(1) : "");
-            if (!version || *version < engine_) {
-                missing_ = true;
-                found.problem = "srt " + name(version_) + " needs Node.js " + name(engine_) +
-                                " or newer, and " + node_.string() +
-                                (version ? " is " + name(*version) : " does not run as its user") +
-                                ": npm install --global node@" + std::to_string(engine_[0]);
-                co_return found;
-            }
+            return request;
+        };
+        // Side by side: neither needs the other's answer.
+        ChildProcess node(executor_, as_nobody({node_, "--version"}));
+        auto namespaces =
+            as_nobody({bwrap_, "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/",
+                       "/", "--dev", "/dev", "--proc", "/proc", "--", "/bin/true"});
+        namespaces.stdio = Stdio::tail;
+        ChildProcess trial(executor_, std::move(namespaces));
+        const auto text = co_await detail::output_of(node, std::chrono::seconds(10));
+        const auto version = read_version(text && text->starts_with('v') ? text->substr(1) : "");
+        if (!version || *version < engine_) {
+            missing_ = true;
+            found.problem = "srt " + name(version_) + " needs Node.js " + name(engine_) +
+                            " or newer, and " + node_.string() +
+                            (version ? " is " + name(*version) : " does not run as its user") +
+                            ": npm install --global node@" + std::to_string(engine_[0]);
+            co_return found;
         }
-        SpawnRequest request;
-        const auto bwrap = find_program("bwrap", path_);
-        request.argv = {
-            *bwrap,     "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/",
-            "/",        "--dev",          "/dev",          "--proc",        "/proc",     "--",
-            "/bin/true"};
-        request.env = {{"PATH", path_}};
-        request.identity = nobody;
-        ChildProcess trial(executor_, std::move(request));
         const auto limit = deadline_after(std::chrono::seconds(10));
         const auto status = co_await trial.wait(limit);
         found.available = status && status->code == 0;
@@ -426,7 +441,8 @@ private:
         request.identity = detail::guest_identity(policy, user_);
         // What the guest needs besides what the policy names, at the places of the host.
         auto seen = policy;
-        std::vector<detail::Access> wanted = {{node_, R_OK | X_OK}, {srt_, R_OK}};
+        std::vector<detail::Access> wanted = {
+            {node_, R_OK | X_OK}, {srt_, R_OK}, {bwrap_, X_OK}, {socat_, X_OK}};
         for (const auto& channel : channels) {
             if (channel.name.empty() ||
                 channel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
@@ -478,8 +494,8 @@ private:
         const auto launcher = (directory / "launcher").string();
         limit(command.argv, launcher, policy.limits);
 
-        request.argv = {launcher, "guard",  node_, srt_,
-                        "-s",     settings, "-c",  "exec '" + launcher + "' relay"};
+        request.argv = {launcher, "guard", node_,    "--require", directory / "prompt_bridge.cjs",
+                        srt_,     "-s",    settings, "-c",        "exec '" + launcher + "' relay"};
         // Nothing of the guest's: this is for programs of the host.
         request.env = {{"PATH", path_},
                        {"TMPDIR", directory / "srt"},
@@ -593,6 +609,11 @@ private:
         json::object settings;
         settings["network"] = std::move(network);
         settings["filesystem"] = std::move(files);
+        // Otherwise it searches for them, by a shell each.
+        if (carves()) {
+            settings["bwrapPath"] = bwrap_.string();
+            settings["socatPath"] = socat_.string();
+        }
         return settings;
     }
 
@@ -657,7 +678,7 @@ private:
 
     asio::any_io_executor executor_;
     std::string path_;
-    fs::path srt_, package_, node_;
+    fs::path srt_, package_, node_, bwrap_, socat_;
     Version version_{}, engine_{};
     std::string problem_;  // what is missing; empty when nothing is
     bool missing_ = false;
