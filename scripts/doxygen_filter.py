@@ -3,7 +3,7 @@
 
 A comment directly above a declaration describes it, as does one behind it on its line; the comment
 at the top describes the file. What Doxygen would take for a command or a tag is escaped; `code` stays
-code. What is not public is left out: function bodies, private members, namespaces `detail`. Lines
+code. `Example: FILE [PART]` shows that part of a file in examples/. What is not public is left out: function bodies, private members, namespaces `detail`. Lines
 keep their numbers.
 
 Usage: doxygen_filter.py HEADER
@@ -16,7 +16,12 @@ OWN_LINE = re.compile(r"^(\s*)//(?!/|<)\s?(.*)$")
 BEHIND = re.compile(r'^((?:[^"\'/]|/(?!/)|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')*?[\w;,{}])(\s*)//\s?(.*)$')
 
 
+EXAMPLE = re.compile(r"^Example: (\S+) (\[\w+\])$")
+
+
 def escaped(text):
+    if found := EXAMPLE.match(text):
+        return rf"\snippet {found[1]} {found[2][1:-1]}"
     parts = re.split(r"`([^`]*)`", text)
     for n, part in enumerate(parts):
         part = re.sub(r"([\\@<>&$#%\"])", r"\\\1", part)

@@ -24,6 +24,7 @@
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/log.hpp>
+#include <ipybox/private_listener.hpp>
 #include <list>
 #include <map>
 #include <memory>
@@ -37,7 +38,7 @@ namespace ipybox {
 struct ApprovalChannelOptions {
     // As in the original: unless it is set, request() says yes without asking anybody.
     bool approval_required = false;
-    Duration approval_timeout = std::chrono::seconds(60);  // zero: unlimited
+    Duration approval_timeout{};  // zero: unlimited, as in the original
     std::string token;            // empty: 32 random bytes in hexadecimal
     std::size_t max_approvers = 16;
     Logger logger;
@@ -129,11 +130,7 @@ inline websocket::stream_base::timeout websocket_timeouts() {
 // false, "id"}, to which a "reason" may be added. When another answered, or the call was withdrawn,
 // approvers are told by {"method": "settled", "params": {"id"}}. Owned and used on one thread.
 //
-//     ApprovalChannelOptions options;
-//     options.approval_required = true;
-//     ApprovalChannel channel(executor, options);
-//     std::cerr << channel.listen() << " " << channel.token() << '\n';
-//     const Decision decision = co_await channel.ask(call);
+// Example: tool_calls/main.cpp [ApprovalChannel]
 class ApprovalChannel {
     struct State;
 
@@ -149,21 +146,9 @@ public:
     // address of this machine's loopback, or "localhost". Throws errc::bad_argument for others, and
     // errc::io_error.
     std::string listen(const std::string& host = "localhost", unsigned short port = 8900) {
-        boost::system::error_code error;
-        const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
-        if (error || !address.is_loopback())
-            throw Error(errc::bad_argument, "the approval channel listens on this machine only: localhost, 127.0.0.1 or ::1, not " +
-                                                detail::printable(host));
-        const detail::tcp::endpoint endpoint(address, port);
-        auto& acceptor = state_->acceptor;
-        acceptor.open(endpoint.protocol(), error);
-        if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-        if (!error) acceptor.bind(endpoint, error);
-        if (!error) acceptor.listen(16, error);
-        if (error) throw Error(errc::io_error, "the approval channel cannot listen at " + host + ":" + std::to_string(port) + ": " + error.message());
+        const auto where = detail::listen_on_loopback(state_->acceptor, host, port, "the approval channel");
         asio::co_spawn(state_->executor, accept(state_), asio::detached);
-        return "ws://" + std::string(address.is_v6() ? "[::1]" : address.to_string()) + ":" +
-               std::to_string(acceptor.local_endpoint().port()) + "/approval";
+        return "ws://" + where + "/approval";
     }
     // What approvers present: "Authorization: Bearer TOKEN", or the password of basic authorization,
     // as in ws://any:TOKEN@localhost:8900/approval. Hand it to nobody else.
@@ -204,8 +189,7 @@ private:
 
     struct State {
         State(asio::any_io_executor e, ApprovalChannelOptions o) : executor(std::move(e)), options(std::move(o)), acceptor(executor) {
-            if (options.token.empty()) options.token = random_hex(32);
-            if (options.token.size() < 16) throw Error(errc::bad_argument, "the token of the approval channel needs at least 16 characters");
+            options.token = detail::checked_token(std::move(options.token), "the approval channel");
         }
         void close() {
             closed = true;
@@ -416,14 +400,7 @@ struct ApprovalClientOptions {
 
 // The side that answers. Owned and used on one thread.
 //
-//     ApprovalClientOptions options;
-//     options.token = token;
-//     ApprovalClient client(executor, [](ApprovalClient::Request request) -> awaitable<void> {
-//         if (request.tool_name() == "read_file") request.accept();
-//         else request.reject("only reading");
-//         co_return;
-//     }, options);
-//     co_await client.connect();
+// Example: tool_calls/main.cpp [ApprovalClient]
 class ApprovalClient {
     struct State;
 

@@ -75,7 +75,7 @@ public:
     // Throws errc::io_error.
     void listen(const std::filesystem::path& path, uid_t user) {
         detail::listen_privately(state_->acceptor, path, user, "the network proxy");
-        asio::co_spawn(state_->executor, detail::accept_connections(state_, &begin), asio::detached);
+        asio::co_spawn(state_->executor, detail::accept_connections(state_, state_->acceptor, &begin), asio::detached);
     }
 
     // Ends every connection and accepts no more.

@@ -1,12 +1,14 @@
 #pragma once
 // Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket, one server a session.
 // The kernel can name a registered server and a tool, pass arguments, and nothing else.
+// Used alone, it serves the programs of this machine on TCP as well: see ToolRunner.
 #include <openssl/crypto.h>
-#include <openssl/rand.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -25,12 +27,22 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace ipybox {
 
-// Limits of a tool server.
+// Limits of a tool server, and what one that is used alone asks and demands.
 struct ToolServerOptions {
-    Duration approval_timeout = std::chrono::seconds(60);   // zero: unlimited
+    // Of the constructor without a policy. As in the original: unless it is set, every call is
+    // allowed. Then `approvers` are asked, all at once; ApprovalChannel::ask() makes one.
+    bool approval_required = false;
+    std::vector<Approver> approvers;
+    Logger logger;
+    // What callers present, and what those do who may also register and reset; each empty, or at
+    // least 16 characters. Empty: 32 random bytes in hexadecimal.
+    std::string token, control_token;
+    Duration approval_timeout{};                            // zero: unlimited, as in the original
     Duration connect_timeout = std::chrono::seconds(30);    // to start an MCP server
     Duration call_idle_timeout = std::chrono::seconds(300); // without progress; zero: unlimited
     Duration call_timeout = std::chrono::hours(1);          // in all; zero: unlimited
@@ -49,11 +61,18 @@ struct ToolServerOptions {
     std::shared_ptr<void> owner;
 };
 
-// Owned by one session. Methods are called on the host's executor. The objects given to the
-// constructor must outlive this one and, unless options.owner holds them, the calls that its
+// Owned by one session, or used alone. Methods are called on the host's executor. The objects given
+// to the constructor must outlive this one and, unless options.owner holds them, the calls that its
 // destruction withdraws.
+//
+// Example: tool_calls/main.cpp [ToolServer]
 class ToolServer {
 public:
+    // For use alone: calls are accepted at any time, and options.approval_required says whether
+    // anybody is asked. MCP servers run unconfined. Throws Error: bad_argument, no_such_plugin.
+    ToolServer(asio::any_io_executor executor, PluginRegistry& registry, ToolServerOptions options = {})
+        : ToolServer(std::make_shared<Alone>(std::move(executor), registry, options), registry, options) {}
+
     // policy decides on every call; `servers` is the sandbox in which stdio servers run that ask
     // for none of their own.
     ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers, ApprovalPolicy& policy,
@@ -63,28 +82,33 @@ public:
     ToolServer(const ToolServer&) = delete;
     ToolServer& operator=(const ToolServer&) = delete;
 
-    // What the kernel must present: 32 random bytes in hexadecimal.
-    const std::string& token() const noexcept { return state_->token; }
+    // What the kernel must present: it opens POST /run and nothing else.
+    const std::string& token() const noexcept { return state_->options.token; }
+    // What programs of the host present that may register servers and reset; never for a kernel.
+    const std::string& control_token() const noexcept { return state_->options.control_token; }
 
     // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
     // Throws errc::io_error.
     void listen(const std::filesystem::path& path, uid_t user) {
         detail::listen_privately(state_->acceptor, path, user, "the tool server");
-        asio::co_spawn(state_->host.executor, detail::accept_connections(state_, &begin), asio::detached);
+        asio::co_spawn(state_->host.executor, detail::accept_connections(state_, state_->acceptor, &begin), asio::detached);
+    }
+
+    // Listens at http://HOST:PORT and returns that; port 0 takes a free one. Here GET /status
+    // works too and, with control_token(), PUT /servers and PUT /reset, as ToolRunner sends them.
+    // host: an address of this machine's loopback, or "localhost". Throws errc::bad_argument for
+    // others, and errc::io_error.
+    std::string listen_tcp(const std::string& host = "localhost", unsigned short port = 8900) {
+        const auto where = detail::listen_on_loopback(state_->tcp_acceptor, host, port, "the tool server");
+        asio::co_spawn(state_->host.executor, detail::accept_connections(state_, state_->tcp_acceptor, &begin_tcp), asio::detached);
+        return "http://" + where;
     }
 
     // Makes a server callable by `name`; it starts on its first use. Replaces, and stops, the
     // server that had the name. Variables in `params` are replaced when connecting. Throws
     // errc::bad_config for parameters of a wrong form.
     void register_server(const std::string& name, const json::object& params) {
-        if (name == own_name)
-            throw Error(errc::bad_config, "MCP server " + name + ": shell commands are asked for under this name; choose another");
-        auto checked = check_server_params(params, "MCP server " + name);
-        if (auto old = state_->servers.find(name); old != state_->servers.end()) {
-            old->second->client = nullptr;
-            state_->servers.erase(old);
-        }
-        state_->servers.emplace(name, std::make_shared<Server>(name, std::move(checked), state_->host.executor));
+        register_in(*state_, name, checked_params(name, params));
     }
 
     // Where ${NAME} in server parameters is looked up besides the environment.
@@ -107,11 +131,7 @@ public:
     // The number of the execution in audit records.
     unsigned long execution() const noexcept { return state_->execution; }
     // The other one of the two.
-    void end_execution() {
-        state_->active = false;
-        ++state_->execution;
-        state_->withdrawn.notify();
-    }
+    void end_execution() { state_->withdraw(); }
     // Whether calls are accepted now.
     bool execution_active() const noexcept { return state_->active; }
 
@@ -128,21 +148,40 @@ public:
     }
 
     // Withdraws every call and stops every MCP server; they start again on their next use.
-    awaitable<void> reset() {
-        auto state = state_;
-        end_execution();
-        for (auto& [name, server] : state->servers) {
-            auto client = std::move(server->client);
-            server->client = nullptr;
-            if (client) co_await client->close();
-        }
-    }
+    awaitable<void> reset() { return stop_servers(state_); }
 
     // Hides values that came from variables or server parameters.
     std::string hide_secrets(std::string text) const { return state_->secrets.hide(std::move(text)); }
 
 private:
     static constexpr std::string_view own_name = "ipybox";  // the "server" of what is no MCP server's tool
+
+    // What a session would provide.
+    struct Alone {
+        Alone(asio::any_io_executor executor, PluginRegistry& registry, const ToolServerOptions& options) {
+            host.executor = std::move(executor);
+            host.logger = options.logger;
+            host.ask = [approvers = options.approvers](ToolCall call) { return first_answer(approvers, std::move(call)); };
+            sandbox = registry.make<Sandbox>("none", host, json::object{});
+            policy = registry.make<ApprovalPolicy>(options.approval_required ? "ask" : "allow", host, json::object{});
+        }
+        Host host;
+        std::unique_ptr<Sandbox> sandbox;
+        PolicyPtr policy;
+    };
+    ToolServer(const std::shared_ptr<Alone>& alone, PluginRegistry& registry, ToolServerOptions options)
+        : ToolServer(registry, alone->host, *alone->sandbox, *alone->policy, for_use_alone(alone, std::move(options))) {}
+    static ToolServerOptions for_use_alone(const std::shared_ptr<Alone>& alone, ToolServerOptions options) {
+        options.background_calls = true;
+        options.owner = alone;
+        return options;
+    }
+
+    static json::object checked_params(const std::string& name, const json::object& params) {
+        if (name == own_name)
+            throw Error(errc::bad_config, "MCP server " + name + ": shell commands are asked for under this name; choose another");
+        return check_server_params(params, "MCP server " + name);
+    }
 
     static std::string_view text_of(const json::object& object, std::string_view key) {
         const auto* value = object.if_contains(key);
@@ -193,24 +232,24 @@ private:
     struct State {
         State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o)
             : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)),
-              acceptor(h.executor), withdrawn(h.executor), freed(h.executor) {
-            unsigned char bytes[32];
-            if (RAND_bytes(bytes, sizeof bytes) != 1)
-                throw Error(errc::io_error, "no random numbers for the session's token");
-            static constexpr char digits[] = "0123456789abcdef";
-            for (const unsigned char byte : bytes) {
-                token += digits[byte >> 4];
-                token += digits[byte & 15];
-            }
+              acceptor(h.executor), tcp_acceptor(h.executor), withdrawn(h.executor), freed(h.executor) {
+            options.token = detail::checked_token(std::move(options.token), "the tool server");
+            options.control_token = detail::checked_token(std::move(options.control_token), "the tool server");
+            if (options.token == options.control_token)
+                throw Error(errc::bad_argument, "the tool server's token and control_token must differ");
+        }
+        void withdraw() {
+            active = false;
+            ++execution;
+            withdrawn.notify();
         }
         void close() {
             closed = true;
-            active = false;
-            ++execution;
             boost::system::error_code ignored;
             acceptor.close(ignored);
+            tcp_acceptor.close(ignored);
             for (auto* socket : connections) socket->close(ignored);
-            withdrawn.notify();
+            withdraw();
             freed.notify();
             servers.clear();
         }
@@ -221,20 +260,21 @@ private:
         ApprovalPolicy& policy;
         ToolServerOptions options;
         asio::local::stream_protocol::acceptor acceptor;
+        asio::ip::tcp::acceptor tcp_acceptor;
         Event withdrawn;
         Event freed;
-        std::list<asio::local::stream_protocol::socket*> connections;
+        std::list<asio::generic::stream_protocol::socket*> connections;
         std::map<std::string, ServerPtr, std::less<>> servers;
         VariableSource variables;
         Secrets secrets;
-        std::string token;
         std::size_t buffered = 0;
         unsigned long execution = 0;  // which one; a call belongs to the one it began in
         bool active = false;
         bool closed = false;
     };
     using StatePtr = std::shared_ptr<State>;
-    using Socket = asio::local::stream_protocol::socket;
+    using Socket = asio::generic::stream_protocol::socket;
+    enum class Action { run, status, register_server, reset };
 
     struct Reply {
         json::object body;
@@ -247,6 +287,22 @@ private:
         if (type != nullptr) reply.body["type"] = type;
         reply.status = status;
         return reply;
+    }
+
+    static void register_in(State& state, const std::string& name, json::object params) {
+        if (auto old = state.servers.find(name); old != state.servers.end()) {
+            old->second->client = nullptr;
+            state.servers.erase(old);
+        }
+        state.servers.emplace(name, std::make_shared<Server>(name, std::move(params), state.host.executor));
+    }
+
+    static awaitable<void> stop_servers(StatePtr state) {
+        state->withdraw();
+        std::vector<std::shared_ptr<McpClient>> clients;  // servers may be registered meanwhile
+        for (auto& [name, server] : state->servers)
+            if (auto client = std::exchange(server->client, nullptr)) clients.push_back(std::move(client));
+        for (const auto& client : clients) co_await client->close();
     }
 
     static ServerPtr find(State& state, std::string_view name) {
@@ -343,12 +399,17 @@ private:
         }
     }
 
-    static void begin(const StatePtr& state, Socket socket) {
-        asio::co_spawn(state->host.executor, serve(state, std::move(socket)), asio::detached);
+    static void begin(const StatePtr& state, asio::local::stream_protocol::socket socket) {
+        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), false), asio::detached);
+    }
+    static void begin_tcp(const StatePtr& state, asio::ip::tcp::socket socket) {
+        boost::system::error_code ignored;
+        socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), true), asio::detached);
     }
 
-    // One connection: request, answer, and again until the kernel closes it.
-    static awaitable<void> serve(StatePtr state, Socket socket) {
+    // One connection: request, answer, and again until the caller closes it.
+    static awaitable<void> serve(StatePtr state, Socket socket, bool tcp) {
         const auto place = state->connections.insert(state->connections.end(), &socket);
         struct Leave {
             StatePtr state;
@@ -359,17 +420,21 @@ private:
             }
         } const leave{state, place};
         std::string buffer;
+        bool stranger = tcp;  // has not shown a token yet
         try {
             bool more = true;
             while (more && !state->closed) {
                 Buffered held{state, 0};
                 std::string body;
                 Reply reply;
-                const bool read = co_await read_request(state, socket, buffer, held, body, reply);
+                Action action = Action::run;
+                const bool read = co_await read_request(state, socket, tcp, stranger, buffer, held, action, body, reply);
                 if (!read) break;
                 more = reply.status == 200;
+                stranger = stranger && !more;
                 if (more) {
-                    auto work = handle(state, std::move(body), reply);
+                    auto work = action == Action::run ? handle(state, std::move(body), reply)
+                                                      : control(state, action, std::move(body), reply);
                     auto hang_up = watch(socket);
                     const bool handled = co_await ends_first(std::move(work), std::move(hang_up));
                     if (!handled) break;  // the kernel hung up: handle() was cancelled
@@ -390,8 +455,8 @@ private:
     };
 
     // False: the connection ended or broke the protocol beyond an answer.
-    static awaitable<bool> read_request(StatePtr state, Socket& socket, std::string& buffer, Buffered& held,
-                                        std::string& body, Reply& reply) {
+    static awaitable<bool> read_request(StatePtr state, Socket& socket, bool tcp, bool stranger, std::string& buffer,
+                                        Buffered& held, Action& action, std::string& body, Reply& reply) {
         namespace http = boost::beast::http;
         http::request_parser<http::string_body> parser;
         parser.header_limit(16 * 1024);
@@ -400,6 +465,8 @@ private:
         asio::steady_timer deadline(state->host.executor);
         const StopOnTimer stop{socket, deadline};
         bool head_checked = false;
+        // Strangers must not keep callers out.
+        if (stranger) stop.arm(std::chrono::seconds(10));
         char chunk[64 * 1024];
         for (;;) {
             if (!buffer.empty()) {
@@ -416,8 +483,10 @@ private:
                 }
                 if (parser.is_header_done() && !head_checked) {
                     head_checked = true;
-                    if (check_head(*state, parser.get(), reply); reply.status != 200) co_return true;
-                    const auto length = parser.content_length();
+                    if (check_head(*state, parser.get(), tcp, action, reply); reply.status != 200) co_return true;
+                    if (stranger) stop.arm(std::chrono::seconds(60));
+                    auto length = parser.content_length();
+                    if (!length && action != Action::run && parser.is_done()) length = 0;
                     if (!length) {
                         reply = failure("the request has no Content-Length", nullptr, 411);
                         co_return true;
@@ -437,7 +506,7 @@ private:
             auto [error, size] = co_await socket.async_read_some(asio::buffer(chunk), as_result);
             if (error) co_return false;
             // An idle connection may wait; one that began a request must finish it.
-            if (buffer.empty() && !parser.got_some()) stop.arm(std::chrono::seconds(60));
+            if (!stranger && buffer.empty() && !parser.got_some()) stop.arm(std::chrono::seconds(60));
             buffer.append(chunk, size);
         }
     }
@@ -455,14 +524,30 @@ private:
     };
 
     template <class Request>
-    static void check_head(const State& state, const Request& request, Reply& reply) {
+    static void check_head(const State& state, const Request& request, bool tcp, Action& action, Reply& reply) {
         namespace http = boost::beast::http;
-        const std::string expected = "Bearer " + state.token;
-        const std::string_view given = request[http::field::authorization];
-        if (given.size() != expected.size() || CRYPTO_memcmp(given.data(), expected.data(), expected.size()) != 0) {
+        const auto presented = [given = std::string_view(request[http::field::authorization])](const std::string& token) {
+            const std::string expected = "Bearer " + token;
+            return given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
+        };
+        const bool controls = tcp && presented(state.options.control_token);
+        if (!controls && !presented(state.options.token)) {
             reply = failure("this session's token is missing or wrong", nullptr, 401);
-        } else if (request.method() != http::verb::post || request.target() != "/run") {
+            return;
+        }
+        const std::string_view target = request.target();
+        const auto method = request.method();
+        if (method == http::verb::post && target == "/run") {
+            action = Action::run;
+        } else if (!tcp) {
             reply = failure("only POST /run exists here", nullptr, 404);
+        } else if (method == http::verb::get && target == "/status") {
+            action = Action::status;
+        } else if (method == http::verb::put && (target == "/servers" || target == "/reset")) {
+            action = target == "/reset" ? Action::reset : Action::register_server;
+            if (!controls) reply = failure("this token is for calls only; " + std::string(target) + " takes the control token", nullptr, 403);
+        } else {
+            reply = failure("there are POST /run, GET /status, PUT /servers and PUT /reset", nullptr, 404);
         }
     }
 
@@ -477,6 +562,35 @@ private:
                            (reply.status == 200 ? " OK" : " Refused") + "\r\nContent-Type: application/json\r\n";
         if (!keep_alive) text += "Connection: close\r\n";
         return text + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    }
+
+    // What is no call.
+    static awaitable<void> control(StatePtr state, Action action, std::string body, Reply& reply) {
+        if (action == Action::status) {
+            reply.body["status"] = "ok";
+        } else if (action == Action::reset) {
+            co_await stop_servers(state);
+            reply.body["reset"] = "success";
+        } else {
+            try {
+                register_by_request(*state, parse_json(body, "the request"));
+                reply.body["registered"] = true;
+            } catch (const Error& error) {
+                reply = failure(state->secrets.hide(error.detail()), "bad_config");
+            }
+        }
+    }
+    // The same parameters again change nothing: the server that runs goes on.
+    static void register_by_request(State& state, const json::value& request) {
+        const auto* object = request.if_object();
+        const auto* name = object ? object->if_contains("server_name") : nullptr;
+        const auto* params = object ? object->if_contains("server_params") : nullptr;
+        if (!name || !name->is_string() || !params || !params->is_object() || object->size() != 2)
+            throw Error(errc::bad_config, "a registration is {\"server_name\": text, \"server_params\": object}");
+        const std::string server(name->get_string());
+        auto checked = checked_params(server, params->get_object());
+        const auto known = state.servers.find(server);
+        if (known == state.servers.end() || known->second->params != checked) register_in(state, server, std::move(checked));
     }
 
     // One call from parsed request to reply; ends early when its execution does.

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ["IPYBOX_TEST_PROGRAM"])
 QUOTA = PROGRAM.parent / "examples/quota.so"
+SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -53,6 +54,27 @@ class ComposedPoliciesTest(unittest.TestCase):
             "files.write_file: denied, the person said no",
             "mail.send_mail: allowed",
             "shop.list_orders: denied, the server shop is not known"])
+
+
+class ToolCallsTest(unittest.TestCase):
+    def test_server_channel_approver_and_runner_work_together(self):
+        plugins = PROGRAM.parent / "plugins"
+        run = subprocess.run([PROGRAM.parent / "examples/tool_calls", "python3", SUPPORT / "mcp_server.py"], capture_output=True,
+                             text=True, timeout=60, env={"PATH": os.environ["PATH"]} | (
+                                 {"IPYBOX_PLUGIN_PATH": str(plugins)} if plugins.is_dir() else {}))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(run.stdout.splitlines(), [
+            "asked: own.echo(text='hello')", 'result: "hello"', "asked: own.add(a=1, b=2)",
+            "denied: approval request for own.add rejected: not this one"])
+
+    def test_the_reference_shows_it(self):
+        source = (ROOT / "examples/tool_calls/main.cpp").read_text()
+        for header in ("tool_server", "tool_runner", "approval_channel"):
+            named = re.findall(r"^// Example: (\S+) \[(\w+)\]$", (ROOT / f"include/ipybox/{header}.hpp").read_text(), re.M)
+            self.assertTrue(named, header)
+            for file, part in named:
+                self.assertEqual(file, "tool_calls/main.cpp")
+                self.assertEqual(source.count(f"//! [{part}]\n"), 2, part)
 
 
 def anchors(page):

@@ -15,6 +15,7 @@ namespace ipybox {
 
 // Describes the struct,
 // in two lines.
+// Example: thing/main.cpp [Thing]
 struct Options {
     std::string name = "// none";  // a name
     int size = 1;  // how much,
@@ -72,7 +73,7 @@ class FilterTest(unittest.TestCase):
         for line in (r"/// What this file holds: \<tags\>, \@commands and <code>code</code>.",
                      "/// Describes the struct,", "/// in two lines.", '    std::string name = "// none";  ///< a name',
                      "    int size = 1;  ///< how much,", "                   ///< and of what",
-                     "    /// Makes one.", "    /// Does it.", "    void run(std::string how = {});", "/// Free."):
+                     r"/// \snippet thing/main.cpp Thing", "    /// Makes one.", "    /// Does it.", "    void run(std::string how = {});", "/// Free."):
             self.assertIn(line, self.lines)
         self.assertEqual(self.lines[0], "/// \\file")
 

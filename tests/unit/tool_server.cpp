@@ -1,0 +1,239 @@
+// ToolServer and ToolRunner used alone: on TCP and on a Unix socket, with a real MCP server.
+#include <boost/asio/connect.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/test/unit_test.hpp>
+#include <ipybox/tool_runner.hpp>
+#include <ipybox/tool_server.hpp>
+
+#include "test_support.hpp"
+
+namespace tool_server_tests {
+
+using namespace ipybox;
+using namespace std::chrono_literals;
+
+namespace {
+struct AloneFixture {
+    AloneFixture() { registry.add_directory(test::plugin_directory()); }
+    // The server of tests/support; each of its starts adds a line to a file.
+    json::object own() const {
+        const auto program = test::required_environment("IPYBOX_TEST_SUPPORT") + "/mcp_server.py";
+        json::array arguments{"-c", "echo started >> \"$0\"; exec python3 \"$1\"", starts().string(),
+                              program};
+        return json::object{{"command", "sh"}, {"args", std::move(arguments)}};
+    }
+    std::filesystem::path starts() const { return directory.path() / "starts"; }
+    long times_started() const {
+        const auto text = test::read_file(starts());
+        return std::count(text.begin(), text.end(), '\n');
+    }
+    void serve() {
+        server = std::make_unique<ToolServer>(context.get_executor(), registry, options);
+        port = HttpUrl::parse(server->listen_tcp("localhost", 0)).port;
+    }
+    ToolRunner runner(std::string token, std::optional<json::object> params = {}) {
+        ToolRunnerOptions settings;
+        settings.port = port;
+        settings.token = std::move(token);
+        settings.server_params = std::move(params);
+        return ToolRunner(context.get_executor(), "own", std::move(settings));
+    }
+    ToolOutput call(ToolRunner& runner, std::string tool, json::object arguments = {}) {
+        return test::run(context, runner.run(std::move(tool), std::move(arguments)));
+    }
+    json::object text(std::string_view value) { return json::object{{"text", value}}; }
+    template <class Work>
+    void fails(Work work, errc code, std::string_view words) {
+        BOOST_CHECK_EXCEPTION(test::run(context, work()), Error, [&](const Error& error) {
+            BOOST_TEST_INFO(error.what());
+            return error.code() == code && error.detail().find(words) != std::string::npos;
+        });
+    }
+    // The status of the answer to a request written by hand.
+    std::string raw(const std::string& request, const std::string& token) {
+        asio::ip::tcp::socket socket(context);
+        socket.connect({asio::ip::address_v4::loopback(), port});
+        asio::write(socket, asio::buffer(request + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " +
+                                         token + "\r\nContent-Length: 2\r\n\r\n{}"));
+        std::string answer(12, '\0');
+        const auto read = [](asio::ip::tcp::socket& from, std::string& into) -> awaitable<void> {
+            co_await asio::async_read(from, asio::buffer(into), as_result);
+        };
+        test::run(context, read(socket, answer));
+        return answer.substr(9);
+    }
+
+    asio::io_context context;
+    PluginRegistry registry;
+    test::TemporaryDirectory directory;
+    ToolServerOptions options;
+    std::unique_ptr<ToolServer> server;
+    unsigned short port = 0;
+};
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(tool_server, AloneFixture)
+
+BOOST_AUTO_TEST_CASE(the_original_defaults) {
+    BOOST_TEST(!options.approval_required);
+    BOOST_TEST((options.approval_timeout == Duration::zero()));
+    BOOST_TEST((options.connect_timeout == 30s));
+    const ToolRunnerOptions runner;
+    BOOST_TEST(runner.host == "localhost");
+    BOOST_TEST(runner.port == 8900);
+    BOOST_TEST(!runner.server_params.has_value());
+}
+
+BOOST_AUTO_TEST_CASE(tools_answer_with_text_structure_media_and_errors) {
+    serve();
+    auto own_runner = runner(server->control_token(), own());
+    BOOST_TEST(call(own_runner, "echo", text("hello")).result.as_string() == "hello");
+    const json::object numbers{{"a", 1}, {"b", 2.5}};
+    BOOST_TEST(call(own_runner, "add", numbers).result.at("sum").to_number<double>() == 3.5);
+    const auto image = call(own_runner, "image");
+    BOOST_TEST(image.result.is_null());
+    BOOST_TEST(image.content.at(1).at("mimeType").as_string() == "image/png");
+    fails([&] { return own_runner.run("error", {}); }, errc::mcp_error, "it went wrong");
+    fails([&] { return own_runner.run("nosuch", {}); }, errc::mcp_error, "has no tool");
+    fails([&] { return own_runner.run("echo", {}); }, errc::mcp_error, "do not fit its schema");
+    // Registered once, it is there for others too; the same parameters leave it running.
+    auto other = runner(server->token());
+    BOOST_TEST(call(other, "echo", text("x")).result.as_string() == "x");
+    auto again = runner(server->control_token(), own());
+    BOOST_TEST(call(again, "echo", text("y")).result.as_string() == "y");
+    BOOST_TEST(times_started() == 1);
+    test::run(context, again.reset());
+    BOOST_TEST(call(other, "echo", text("z")).result.as_string() == "z");
+    BOOST_TEST(times_started() == 2);
+}
+
+BOOST_AUTO_TEST_CASE(each_token_opens_what_it_is_for) {
+    options.token = "a-token-for-calls";
+    serve();
+    BOOST_TEST(server->token() == "a-token-for-calls");
+    BOOST_TEST(server->control_token().size() == 64u);
+    auto stranger = runner("a-token-for-callz");
+    fails([&] { return stranger.run("echo", {}); }, errc::denied, "token");
+    auto caller = runner(server->token(), own());
+    fails([&] { return caller.run("echo", {}); }, errc::denied, "control token");
+    fails([&] { return caller.reset(); }, errc::denied, "control token");
+    auto unregistered = runner(server->token());
+    fails([&] { return unregistered.run("echo", {}); }, errc::mcp_error, "registered: none");
+    auto wrong = runner(server->control_token(), json::object{{"comand", "x"}});
+    fails([&] { return wrong.run("echo", {}); }, errc::bad_config, "command");
+    BOOST_TEST(raw("GET /status", server->token()) == "200");
+    BOOST_TEST(raw("GET /status", "nobody's") == "401");
+    BOOST_TEST(raw("PUT /reset", server->token()) == "403");
+    BOOST_TEST(raw("GET /approval", server->control_token()) == "404");
+    // On the socket that a kernel gets there are calls only, whatever is presented.
+    const auto path = directory.path() / "socket";
+    server->listen(path, ::geteuid());
+    server->register_server("own", own());
+    ToolRunnerOptions local;
+    local.unix_socket = path.string();
+    local.token = server->token();
+    ToolRunner inside(context.get_executor(), "own", local);
+    BOOST_TEST(call(inside, "echo", text("here")).result.as_string() == "here");
+    fails([&] { return inside.reset(); }, errc::mcp_error, "only POST /run");
+    local.token = server->control_token();
+    ToolRunner controls(context.get_executor(), "own", local);
+    fails([&] { return controls.reset(); }, errc::denied, "token");
+}
+
+BOOST_AUTO_TEST_CASE(calls_wait_for_the_approvers) {
+    options.approval_required = true;
+    options.approval_timeout = 100ms;
+    std::vector<ToolCall> asked;
+    options.approvers.push_back([&asked](ToolCall call) -> awaitable<Decision> {
+        asked.push_back(call);
+        const auto text = call.arguments.at("text").as_string();
+        if (text == "nobody") co_return Decision{};
+        if (text == "late") co_await sleep_until(Clock::now() + 1h);
+        Decision decision(text == "no" ? Verdict::deny : Verdict::allow, "not today");
+        co_return decision;
+    });
+    serve();
+    server->register_server("own", own());
+    auto own_runner = runner(server->token());
+    BOOST_TEST(call(own_runner, "echo", text("yes")).result.as_string() == "yes");
+    const auto echo = [&](std::string_view value) { return [&, value] { return own_runner.run("echo", text(value)); }; };
+    fails(echo("no"), errc::denied, "approval request for own.echo rejected: not today");
+    fails(echo("nobody"), errc::denied, "nobody is there");
+    fails(echo("late"), errc::timed_out, "approval request for own.echo expired");
+    BOOST_TEST(asked.size() == 4u);
+    BOOST_TEST((asked.at(0).input_schema.contains("properties")));
+
+    options.approvers.clear();
+    serve();
+    server->register_server("own", own());
+    auto nobody = runner(server->token());
+    fails([&] { return nobody.run("echo", text("x")); }, errc::denied, "nobody is there");
+}
+
+BOOST_AUTO_TEST_CASE(what_ends_a_pending_call) {
+    serve();
+    server->register_server("own", own());
+    auto own_runner = runner(server->control_token());
+    BOOST_TEST(call(own_runner, "echo", text("x")).result.as_string() == "x");
+    std::optional<boost::system::error_code> ended;
+    const auto wait_for_end = [&] {
+        context.restart();
+        while (!ended && context.run_one_for(30s) > 0) {
+        }
+        BOOST_TEST_REQUIRE(ended.has_value());
+    };
+    const auto begin = [&](ToolRunner& with) {
+        ended.reset();
+        json::object minute{{"seconds", 60}};
+        asio::co_spawn(context, with.run("slow", std::move(minute)), [&](std::exception_ptr error, ToolOutput) {
+            ended.emplace();
+            try {
+                if (error) std::rethrow_exception(error);
+            } catch (const Error& failure) {
+                ended = failure.code();
+            }
+        });
+    };
+    begin(own_runner);
+    auto other = runner(server->control_token());
+    test::run(context, other.reset());
+    wait_for_end();
+    BOOST_TEST((*ended == errc::cancelled));
+
+    ToolRunnerOptions hasty;
+    hasty.port = port;
+    hasty.token = server->token();
+    hasty.timeout = 100ms;
+    ToolRunner impatient(context.get_executor(), "own", hasty);
+    begin(impatient);
+    wait_for_end();
+    BOOST_TEST((*ended == errc::timed_out));
+
+    begin(own_runner);
+    asio::steady_timer pause(context, 100ms);
+    test::run(context, pause.async_wait(asio::use_awaitable));
+    server.reset();
+    wait_for_end();
+    BOOST_TEST((*ended == errc::io_error));
+    fails([&] { return own_runner.run("echo", text("x")); }, errc::io_error, "the tool server");
+}
+
+BOOST_AUTO_TEST_CASE(it_listens_at_this_machine_only) {
+    serve();
+    for (const auto* host : {"0.0.0.0", "::", "example.com", ""})
+        BOOST_CHECK_EXCEPTION(server->listen_tcp(host, 0), Error, [](const Error& error) { return error.code() == errc::bad_argument; });
+    const auto busy = port;
+    auto first = std::move(server);
+    server = std::make_unique<ToolServer>(context.get_executor(), registry);
+    BOOST_CHECK_EXCEPTION(server->listen_tcp("localhost", busy), Error, [](const Error& error) { return error.code() == errc::io_error; });
+    BOOST_TEST(server->listen_tcp("127.0.0.1", 0).starts_with("http://127.0.0.1:"));
+    options.token = "short";
+    BOOST_CHECK_THROW(ToolServer(context.get_executor(), registry, options), Error);
+    options.token = options.control_token = "one-token-for-both";
+    BOOST_CHECK_THROW(ToolServer(context.get_executor(), registry, options), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tool_server_tests
