@@ -1,4 +1,7 @@
-// Approval from the kernel to the policy: audit records, shell commands, several approvers.
+// Approval from the kernel to the policy: audit records, shell commands, several approvers, and
+// `ipybox serve` with one at its approval channel.
+#include <ipybox/approval_channel.hpp>
+
 #include "executor_fixture.hpp"
 
 using namespace ipybox;
@@ -23,6 +26,37 @@ struct ApprovalFixture : test::ExecutorFixture {
         settings.workspace = workspace.path();
         options.audit = std::make_shared<AuditLog>(audit_file, settings);
     }
+    // The real program as an MCP server, once its approval channel listens there.
+    std::unique_ptr<McpClient> serve(unsigned short port, const std::string& token) {
+        const auto support = test::required_environment("IPYBOX_TEST_SUPPORT");
+        const json::object own{{"command", "python3"}, {"args", {support + "/mcp_server.py"}}};
+        const json::object config{{"mcpServers", {{"own", own}}}};
+        const auto file = outside.path() / "mcp.json";
+        test::write_file(file, json::serialize(config));
+        const json::object env{{"IPYBOX_APPROVAL_TOKEN", token}, {"HOME", outside.path().string()}};
+        const json::array arguments{"serve", "--workspace", workspace.path().string(),
+                                    "--sandbox", "bubblewrap", "--approve", "ask",
+                                    "--approval-channel", "127.0.0.1:" + std::to_string(port),
+                                    "--python", test::kernel_python().string(),
+                                    "--config", file.string(), "--kernel-init-timeout", "60"};
+        const json::object params{{"command", test::required_environment("IPYBOX_TEST_PROGRAM")},
+                                  {"args", arguments}, {"env", env}};
+        host.executor = context.get_executor();
+        unconfined = plugins.make<Sandbox>("none", host, json::object{});
+        auto client = std::make_unique<McpClient>(
+            context.get_executor(), plugins.make<McpTransport>("stdio", host, params), McpClientOptions());
+        test::run(context, client->connect(*unconfined));
+        return client;
+    }
+    // What a cell of it prints.
+    std::string cell(McpClient& client, std::string_view code) {
+        json::object arguments{{"code", code}};
+        const auto result = test::run(context, client.call_tool("execute_ipython_cell", std::move(arguments), CallOptions()));
+        BOOST_TEST(!result.is_error, json::serialize(result.content));
+        return std::string(result.content.at(0).at("text").as_string());
+    }
+    Host host;
+    std::unique_ptr<Sandbox> unconfined;
     test::TemporaryDirectory outside;
     std::filesystem::path audit_file = outside.path() / "audit.jsonl";
 };
@@ -153,6 +187,56 @@ BOOST_AUTO_TEST_CASE(without_the_option_nobody_is_asked_and_the_name_stays_reser
     BOOST_TEST(seen.requests.empty());
     BOOST_TEST(seen.result.error.find("no MCP server is registered as \"ipybox\"") != std::string::npos, seen.result.error);
     BOOST_CHECK_THROW(executor->register_server("ipybox", parse_json(R"({"command": "true"})", "test").as_object()), Error);
+}
+
+BOOST_AUTO_TEST_CASE(serve_asks_at_its_approval_channel) {
+    if (test::kernel_backend() != "zmq") {
+        BOOST_TEST_MESSAGE("skipped: `ipybox serve` starts its own kernel, whatever the backend here");
+        return;
+    }
+    unsigned short port = 0;
+    {
+        asio::ip::tcp::acceptor probe(context, {asio::ip::address_v4::loopback(), 0});
+        port = probe.local_endpoint().port();
+    }
+    const std::string token = "the-token-of-this-test";
+    const auto serving = serve(port, token);
+    const std::string code =
+        "from mcptools.own import echo\n"
+        "for text in TEXTS:\n"
+        "    try:\n        print(echo.run(text=text))\n"
+        "    except Exception as error:\n        print(type(error).__name__, error)";
+    const auto call = [&](const std::string& texts) { return cell(*serving, "TEXTS = " + texts + "\n" + code); };
+    const std::string rejected = "ApprovalRejectedError approval request for own.echo rejected: ";
+    BOOST_TEST(call("['x']") == rejected + "nobody is there to approve this call");
+
+    ApprovalClientOptions settings;
+    settings.port = port;
+    settings.token = token;
+    std::vector<std::string> asked;
+    std::unique_ptr<ApprovalClient> approver;
+    const auto answer = [&](ApprovalClient::Request request) -> awaitable<void> {
+        asked.push_back(request.to_string());
+        const auto text = request.tool_args().at("text").as_string();
+        if (text == "yes") request.accept();
+        if (text == "no") request.reject("not now");
+        if (text == "leave") co_await approver->disconnect();
+    };
+    approver = std::make_unique<ApprovalClient>(context.get_executor(), answer, settings);
+    test::run(context, approver->connect());
+    BOOST_TEST(call("['yes', 'no', 'leave', 'yes']") ==
+               "yes\n" + rejected + "not now\n" + rejected + "the approver disconnected before it answered\n" +
+                   rejected + "nobody is there to approve this call");
+    BOOST_TEST(asked.size() == 3u);
+    BOOST_TEST(asked.at(0) == "own.echo(text='yes')");
+    // It may come back.
+    test::run(context, approver->connect());
+    BOOST_TEST(call("['yes']") == "yes");
+    settings.token = "the-token-of-nobody";
+    ApprovalClient stranger(context.get_executor(), answer, settings);
+    BOOST_CHECK_EXCEPTION(test::run(context, stranger.connect()), Error,
+                          [](const Error& error) { return error.code() == errc::denied; });
+    test::run(context, serving->close());
 }
 
 BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
