@@ -1,5 +1,5 @@
 // ToolServer and ToolRunner used alone: on TCP and on a Unix socket, with a real MCP server.
-#include <boost/asio/connect.hpp>
+#include <algorithm>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
