@@ -1013,8 +1013,13 @@ constexpr std::string_view boot_code = R"py(def _ipybox_start(settings):
     shell.history_manager.enabled = False
     directory = None
     if settings["remote"]:
-        import tempfile
-        directory = tempfile.mkdtemp(prefix="ipybox-")
+        import fcntl, tempfile
+        directory = tempfile.mkdtemp(prefix="ipybox-kernel-")
+        try:
+            # Held as long as the process lives: the next kernel's start asks for it.
+            fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            pass
         library = os.path.join(directory, "lib")
         os.mkdir(library)
         for name, text in settings["files"].items():

@@ -12,11 +12,14 @@ the host in `input_reply` on the stdin channel, which a running cell does not de
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib
 import os
 import shutil
 import socket
+import stat
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -36,6 +39,8 @@ def start(shell: Any, settings: dict[str, Any]) -> None:
     kernel.__dict__.pop("_publish_status", None)
     link = _Link(kernel, settings)
     threading.Thread(target=link.run, name="ipybox link", daemon=True).start()
+    if directory := settings.get("directory"):
+        threading.Thread(target=remove_abandoned, args=os.path.split(directory), daemon=True).start()
     atexit.register(link.close)
 
 
@@ -334,6 +339,30 @@ class _Link:
             self._by_socket.pop(connection.socket.fileno())
             self._poller.unregister(connection.socket)
             connection.socket.close()
+
+
+def remove_abandoned(parent: str, own: str) -> None:
+    """Removes what kernels left in `parent` that were killed; `own` is the name of ours."""
+    start = own[: own.rindex("-") + 1]
+    for entry in os.scandir(parent):
+        if entry.name == own or not entry.name.startswith(start):
+            continue
+        try:
+            handle = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            found = os.fstat(handle)
+            private = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700
+            # A kernel has the lock before it puts anything there.
+            fresh = not os.listdir(handle) and abs(time.time() - found.st_mtime) < 60
+            if private and not fresh:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path, ignore_errors=True)
+        except OSError:  # it is alive
+            pass
+        finally:
+            os.close(handle)
 
 
 def write_files(directory: str, files: dict[str, str]) -> None:

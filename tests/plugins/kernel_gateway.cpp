@@ -398,6 +398,18 @@ BOOST_AUTO_TEST_CASE(a_start_that_fails_says_why) {
     BOOST_CHECK_THROW(problem([](auto& c) { c["url"] = "127.0.0.1"; }), Error);
 }
 
+// What kernels of a server have in their TMPDIR.
+std::vector<std::filesystem::path> directories(const JupyterServer& server) {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(server.home()))
+        if (entry.path().filename().string().starts_with("ipybox-kernel-")) found.push_back(entry.path());
+    return found;
+}
+// The search for what others left goes on beside the first cells: does it once more, and waits.
+constexpr const char* look_for_abandoned =
+    "import os; from ipybox_kernel.link import remove_abandoned\n"
+    "remove_abandoned(*os.path.split(os.path.dirname(os.environ['TOOLS']))); print('done')";
+
 BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
     const JupyterServer server("gateway");
     auto config = server.kernel_options();
@@ -429,9 +441,36 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
         return detail;
     };
     std::string output;
-    const auto died = ending("import os, time\nprint('last', flush=True); time.sleep(0.3)\nos._exit(3)", {}, output);
+    const auto died = ending("import os, time\nprint('last', flush=True); time.sleep(0.3)\nos.kill(os.getpid(), 9)", {}, output);
     BOOST_TEST(output == "last\n");
     BOOST_TEST(contains(died, "reset() starts a new kernel"), died);
+
+    // The next kernel removes what that one left, and nothing else.
+    const auto left = directories(server);
+    BOOST_TEST_REQUIRE(left.size() == 1U);
+    const auto other = [&](const char* name) { return server.home() / (std::string("ipybox-kernel-") + name); };
+    for (const char* name : {"elsewhere", "open", "new"}) std::filesystem::create_directory(other(name));
+    std::filesystem::rename(other("elsewhere"), server.home() / "elsewhere");
+    std::filesystem::create_symlink(server.home() / "elsewhere", other("link"));
+    for (const auto& path : {server.home() / "elsewhere", other("open")}) write_file(path / "kept", "");
+    std::filesystem::permissions(other("open"), std::filesystem::perms(0755));
+    std::filesystem::permissions(other("new"), std::filesystem::perms(0700));
+    machine.with_kernel([&](Kernel& first) -> awaitable<void> {
+        const auto soon = Clock::now() + 20s;
+        while (std::filesystem::exists(left[0]) && Clock::now() < soon) co_await pause_for(20ms);
+        BOOST_TEST(!std::filesystem::exists(left[0]));
+        BOOST_TEST(directories(server).size() == 4U);  // this kernel's, and the three
+        KernelSpec spec = machine.spec();
+        auto second = co_await machine.backend->start(*machine.sandbox, std::move(spec));
+        auto cell = co_await run_cell(*second, look_for_abandoned);
+        BOOST_TEST(cell.out == "done\n");
+        cell = co_await run_cell(first, "import os; print(os.listdir(os.path.dirname(os.environ['TOOLS'])))");
+        BOOST_TEST(contains(cell.out, "lib"), cell.out);
+        co_await second->shutdown();
+    });
+    BOOST_TEST(std::filesystem::exists(server.home() / "elsewhere" / "kept"));
+    BOOST_TEST(directories(server).size() == 3U);
+
     const auto culled = ending("import time\nprint('here', flush=True)\ntime.sleep(60)", [&] {
         script("import urllib.request as r; r.urlopen(r.Request('" + server.url() + "/api/kernels/" + id +
                "', method='DELETE', headers={'Authorization': 'token " + JupyterServer::token + "'}))");
@@ -578,9 +617,9 @@ threads = [threading.Thread(target=lambda i=i: results.append(talk(b"%d" % i * 1
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(len(results), all(results))
-print(os.environ["TOOLS"].startswith("/tmp/ipybox-test"), os.stat(os.path.dirname(os.environ["TOOLS"])).st_mode & 0o777)
+print("/ipybox-kernel-" in os.environ["TOOLS"], os.stat(os.path.dirname(os.environ["TOOLS"])).st_mode & 0o777)
 )py");
-        BOOST_TEST(cell.out == "True True\n100 True\nFalse 448\n");
+        BOOST_TEST(cell.out == "True True\n100 True\nTrue 448\n");
         if (cell.error) BOOST_TEST(cell.error->traceback == "");
         // While the connection breaks, again and again.
         co_await begin(kernel, "print(all(talk(os.urandom(300_000)) for i in range(40)))");

@@ -44,7 +44,9 @@ public:
             for (auto& argument : argv) arguments.push_back(argument.data());
             arguments.push_back(nullptr);
             std::string own_home = "HOME=" + home_.path().string(), path = "PATH=" + python.parent_path().string() + ":/usr/bin:/bin";
-            std::array<char*, 3> environment = {own_home.data(), path.data(), nullptr};
+            // What a killed kernel leaves behind goes with the server.
+            std::string scratch = "TMPDIR=" + home_.path().string();
+            std::array<char*, 4> environment = {own_home.data(), path.data(), scratch.data(), nullptr};
             if (::chdir(home_.path().c_str()) == 0) ::execve(arguments[0], arguments.data(), environment.data());
             ::_exit(127);
         }
@@ -67,6 +69,8 @@ public:
         ::waitpid(pid_, nullptr, 0);
         pid_ = -1;
     }
+    // HOME and TMPDIR of its kernels.
+    const std::filesystem::path& home() const { return home_.path(); }
     const std::string& port() const { return port_; }
     std::string url() const { return "http://127.0.0.1:" + port_; }
     // What kernel_options needs to reach it.
