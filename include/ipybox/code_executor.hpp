@@ -21,6 +21,7 @@
 #include <ipybox/detail/kernel_package.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/guest_view.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <ipybox/python_environment.hpp>
@@ -355,6 +356,30 @@ public:
         co_return co_await session->install_package(std::move(package), timeout);
     }
 
+    // The longest file that upload() and download() carry.
+    static constexpr std::size_t max_file = std::size_t{256} << 20;
+
+    // Writes a file for the code, whole or not at all: in the workspace or, where the kernel shares
+    // no files with this machine, in the directory in which it started, whatever it executes
+    // meanwhile. Makes directories; a link in the file's place is replaced, none on the way there is
+    // followed. path: relative, without "..". Throws Error: bad_argument, denied for what is_guarded()
+    // names, io_error; with a kernel elsewhere also kernel_died and timed_out.
+    awaitable<void> upload(std::string path, std::string bytes, bool overwrite = true) {
+        auto session = session_;
+        co_await session->upload(std::move(path), std::move(bytes), overwrite);
+    }
+
+    // Up to `limit` bytes of such a file, from `offset` on, and the size of the whole. Throws what
+    // upload() throws.
+    awaitable<FilePart> download(std::string path, std::uint64_t offset = 0, std::size_t limit = max_file) {
+        auto session = session_;
+        co_return co_await session->download(std::move(path), offset, limit);
+    }
+
+    // Whether the kernel works with the files of this machine, below workspace(). If not, upload()
+    // and download() need a kernel that is running.
+    bool shares_files() const noexcept { return session_->doors->backend->shares_files(); }
+
     // Whether the file is one that code in a sandbox could not read or, to_write, change: whoever
     // carries files for it must not either. relative: to the workspace, without "..".
     bool is_guarded(const std::filesystem::path& relative, bool to_write) const {
@@ -595,6 +620,41 @@ private:
                 if (to_write && std::find(kept.begin(), kept.end(), path) != kept.end()) return true;
             }
             return false;
+        }
+
+        std::filesystem::path checked_path(const std::string& text, bool to_write) const {
+            auto path = detail::workspace_path(text);
+            if (is_guarded(path, to_write))
+                throw Error(errc::denied, path.string() + ": is protected; it holds settings or secrets");
+            return path;
+        }
+        Kernel& distant_kernel() const {
+            if (!kernel || !kernel->alive())
+                throw Error(errc::kernel_died, "files lie where the kernel runs, and none is running; call start() or reset()");
+            return *kernel;
+        }
+
+        awaitable<void> upload(std::string text, std::string bytes, bool overwrite) {
+            const auto self = shared_from_this();
+            auto path = checked_path(text, true);
+            if (bytes.size() > max_file)
+                throw Error(errc::bad_argument, path.string() + ": " + std::to_string(bytes.size()) + " bytes are more than the " +
+                                                    std::to_string(max_file) + " that can be uploaded at once");
+            if (doors->backend->shares_files()) {
+                const auto root = detail::open_directory(workspace);
+                detail::write_beneath(root.get(), path, bytes, overwrite);
+            } else {
+                co_await distant_kernel().write_file(std::move(path), std::move(bytes), overwrite);
+            }
+        }
+
+        awaitable<FilePart> download(std::string text, std::uint64_t offset, std::size_t limit) {
+            const auto self = shared_from_this();
+            auto path = checked_path(text, false);
+            limit = std::min(limit, max_file);
+            if (!doors->backend->shares_files()) co_return co_await distant_kernel().read_file(std::move(path), offset, limit);
+            const auto root = detail::open_directory(workspace);
+            co_return detail::read_beneath(root.get(), path, offset, limit);
         }
 
         KernelSpec kernel_spec(const Capabilities& able) {

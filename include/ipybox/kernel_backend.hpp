@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/workspace_files.hpp>
+#include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/sandbox.hpp>
 #include <memory>
@@ -52,6 +54,9 @@ struct Done {
 };
 using KernelOutput = std::variant<Stream, Display, PythonError, Done>;
 
+// Bytes of a file, and the size of the whole.
+using FilePart = detail::FilePart;
+
 // A live kernel; destruction kills it. Pull: output waits in the kernel until next() takes it,
 // so a slow consumer loses nothing. One execution at a time, one next() at a time.
 class Kernel {
@@ -73,6 +78,17 @@ public:
     // Files of the spec's channels have changed: a kernel that shares no files with the host has
     // them when this returns. May be called while an execution runs.
     virtual awaitable<void> refresh() { co_return; }
+    // Writes and reads files of a kernel that shares none with the host, below the directory in
+    // which it started, whatever it executes meanwhile. A file is written whole or not at all; no
+    // link is followed. path: as workspace_path() gives it. Throws errc::io_error as
+    // detail/workspace_files.hpp does, kernel_died, timed_out.
+    virtual awaitable<void> write_file(std::filesystem::path path, std::string, bool /*overwrite*/) {
+        throw Error(errc::bad_argument, path.string() + ": this kernel shares its files with the host");
+    }
+    // `limit` bytes from `offset` on.
+    virtual awaitable<FilePart> read_file(std::filesystem::path path, std::uint64_t, std::size_t) {
+        throw Error(errc::bad_argument, path.string() + ": this kernel shares its files with the host");
+    }
     // What the backend calls the kernel; empty where it has no name.
     virtual std::string id() const { return {}; }
 };

@@ -604,9 +604,7 @@ private:
                                          : "image/" + extension.string().substr(1);
                 resource.read = [weak = weak_from_this(), path = relative.string()](
                                     McpContext context, std::string uri, json::object) {
-                    json::object variables{{"path", path}};
-                    return read_resource(weak, std::move(context), std::move(uri),
-                                         std::move(variables));
+                    return read_image(weak, std::move(context), std::move(uri), path);
                 };
                 if (std::find(listed.begin(), listed.end(), resource.uri) != listed.end()) continue;
                 listed.push_back(resource.uri);
@@ -1104,19 +1102,15 @@ private:
 
     // ---- files ----
 
-    static std::filesystem::path checked_path(const Session& session, std::string_view text,
-                                              bool to_write) {
-        auto path = detail::workspace_path(text);
-        if (session.executor->is_guarded(path, to_write))
-            throw Error(errc::denied,
-                        path.string() + ": is protected; it holds settings or secrets");
-        return path;
+    // A kernel elsewhere has files only while it runs.
+    static awaitable<void> files_ready(StatePtr state, SessionPtr session) {
+        if (!session->executor->shares_files()) co_await State::ready(state, session);
     }
 
     static awaitable<McpToolResult> upload(StatePtr state, McpContext context,
                                            json::object arguments) {
         const Use use(state->session_of(context, arguments));
-        const auto path = checked_path(*use.session, text_argument(arguments, "path"), true);
+        std::string path = text_argument(arguments, "path");
         std::string bytes = text_argument(arguments, "content");
         if (text_argument(arguments, "encoding") == "base64") {
             auto decoded = detail::decode_base64(bytes);
@@ -1124,24 +1118,25 @@ private:
             bytes = std::move(*decoded);
         }
         const auto* overwrite = arguments.if_contains("overwrite");
-        const auto root = detail::open_directory(use.session->executor->workspace());
-        detail::write_beneath(root.get(), path, bytes, !overwrite || overwrite->as_bool());
-        co_return McpToolResult("Wrote " + std::to_string(bytes.size()) + " bytes to " +
-                                path.string());
+        const bool replace = !overwrite || overwrite->as_bool();
+        std::string done = "Wrote " + std::to_string(bytes.size()) + " bytes to " + path;
+        co_await files_ready(state, use.session);
+        co_await use.session->executor->upload(std::move(path), std::move(bytes), replace);
+        co_return McpToolResult(std::move(done));
     }
 
     static awaitable<McpToolResult> download(StatePtr state, McpContext context,
                                              json::object arguments) {
         const Use use(state->session_of(context, arguments));
-        const auto path = checked_path(*use.session, text_argument(arguments, "path"), false);
+        const std::string path = text_argument(arguments, "path");
         const auto offset =
             static_cast<std::uint64_t>(std::min(number_argument(arguments, "offset", 0), 1e18));
         // Base64 makes four bytes of three; text may grow more, and is cut then.
         const double most = static_cast<double>(state->options.max_result / 2);
         const auto limit =
             static_cast<std::size_t>(std::min(number_argument(arguments, "max_bytes", most), most));
-        const auto root = detail::open_directory(use.session->executor->workspace());
-        auto part = detail::read_beneath(root.get(), path, offset, limit);
+        co_await files_ready(state, use.session);
+        const FilePart part = co_await use.session->executor->download(path, offset, limit);
         const bool whole = offset == 0 && part.bytes.size() == part.size;
         const bool last = offset + part.bytes.size() >= part.size;
         McpToolResult result;
@@ -1156,7 +1151,7 @@ private:
             result.content.push_back(McpContent::text(text.substr(0, size)));
         } else {
             result.content.push_back(McpContent::embedded(McpContent::blob_of(
-                "ipybox://workspace/" + path.string(), part.bytes, "application/octet-stream")));
+                "ipybox://workspace/" + path, part.bytes, "application/octet-stream")));
         }
         const auto end = offset + size;
         if (end < part.size)
@@ -1172,13 +1167,30 @@ private:
         const auto state = weak.lock();
         if (!state) throw Error(errc::cancelled, "the server is stopping");
         const Use use(state->session_of(context, variables));
-        const auto path = checked_path(*use.session, text_argument(variables, "path"), false);
+        const std::string path = text_argument(variables, "path");
+        co_await files_ready(state, use.session);
+        const FilePart part =
+            co_await use.session->executor->download(path, 0, state->options.max_result / 2);
+        co_return contents_of(*state, uri, path, part);
+    }
+
+    // An image that a cell made lies here, wherever its kernel is.
+    static awaitable<json::array> read_image(std::weak_ptr<State> weak, McpContext context,
+                                             std::string uri, std::string path) {
+        const auto state = weak.lock();
+        if (!state) throw Error(errc::cancelled, "the server is stopping");
+        const Use use(state->session_of(context, json::object()));
         const auto root = detail::open_directory(use.session->executor->workspace());
         const auto part = detail::read_beneath(root.get(), path, 0, state->options.max_result / 2);
+        co_return contents_of(*state, uri, path, part);
+    }
+
+    static json::array contents_of(const State& state, const std::string& uri,
+                                   const std::string& path, const FilePart& part) {
         if (part.bytes.size() < part.size)
             throw Error(
                 errc::bad_argument,
-                path.string() + ": " + std::to_string(part.size) +
+                path + ": " + std::to_string(part.size) +
                     " bytes are more than one answer may hold; download_file reads it in parts");
         json::array contents;
         if (const auto type = detail::image_type(part.bytes); !type.empty()) {
@@ -1188,7 +1200,7 @@ private:
         } else {
             contents.push_back(McpContent::blob_of(uri, part.bytes, "application/octet-stream"));
         }
-        co_return contents;
+        return contents;
     }
 
     // ---- what clients see ----

@@ -50,11 +50,15 @@ constexpr std::size_t piece = std::size_t{256} << 10;
 // What may wait for a kernel that does not take it; more stays where it comes from.
 constexpr std::size_t tunnel_window = std::size_t{4} << 20;
 constexpr std::size_t max_tunnels = 300;
+// Of a file that is read, in one answer.
+constexpr std::size_t file_block = std::size_t{1} << 20;
 // What may wait on the host, for all tunnels together.
 constexpr std::size_t max_pending = std::size_t{256} << 20;
 // After so many bytes or messages the kernel is told that it need not keep them. It waits at 16 MiB.
 constexpr std::size_t acknowledged_bytes = std::size_t{1} << 20;
 constexpr std::size_t acknowledged_messages = 500;
+// Of the kernel's output, what the host takes before anybody asks for it.
+constexpr std::size_t unread_bytes = std::size_t{4} << 20;
 
 struct Settings {
     std::string url;              // of the server, without a slash at its end
@@ -243,6 +247,13 @@ struct Tunnel {
     }
 };
 
+// A file that is being written or read.
+struct FileTransfer {
+    std::size_t wanted = 0;  // bytes that the answer may bring
+    std::string bytes;
+    std::optional<json::object> answer;
+};
+
 // Everything a kernel consists of. Shared by its handle and the coroutines that serve it.
 struct Link : std::enable_shared_from_this<Link> {
     Link(asio::any_io_executor on, const Settings& with, Logger log)
@@ -295,6 +306,8 @@ struct Link : std::enable_shared_from_this<Link> {
     std::vector<Channel> channels;    // what the kernel's end stands in for
     std::map<std::string, std::string> library;  // what of it the kernel has
     std::map<std::uint64_t, std::shared_ptr<Tunnel>> tunnels;
+    std::map<std::uint64_t, FileTransfer> transfers;
+    std::uint64_t last_transfer = 0;
 
     void require_usable() const {
         if (stopping || closed) throw Error(errc::cancelled, "the kernel was shut down");
@@ -388,7 +401,10 @@ struct Link : std::enable_shared_from_this<Link> {
         unacknowledged_bytes += bytes;
         if (++unacknowledged < acknowledged_messages && unacknowledged_bytes < acknowledged_bytes) return;
         unacknowledged = unacknowledged_bytes = 0;
-        const auto waiting = std::find_if(inbox.begin(), inbox.end(), [](const auto& one) { return one->number != 0; });
+        // What waits for next() is safe here; much of it makes the kernel wait, a little must not
+        // hold up its channels and files.
+        const auto unread = inbox_bytes < unread_bytes ? inbox.end() : inbox.begin();
+        const auto waiting = std::find_if(unread, inbox.end(), [](const auto& one) { return one->number != 0; });
         json::object content;
         content["op"] = "ack";
         content["number_seen"] = waiting == inbox.end() ? last : (*waiting)->number - 1;
@@ -542,11 +558,22 @@ struct Link : std::enable_shared_from_this<Link> {
 
     // ---- channels ----
 
+    void take_file(json::object answer, const IncomingMessage& message) {
+        const auto found = transfers.find(number_in(answer, "id").value_or(0));
+        if (found == transfers.end()) return;  // nobody waits for it any more
+        auto& transfer = found->second;
+        for (const auto buffer : message.buffers) transfer.bytes += buffer;
+        if (transfer.bytes.size() > transfer.wanted) return end_protocol("more of a file than was asked for");
+        transfer.answer = std::move(answer);
+        changed.notify();
+    }
+
     void take_tunnel(IncomingMessage& message) {
-        const auto data = data_of(message);
+        auto data = data_of(message);
         if (!data) return end_protocol("a message of a channel without its content");
         if (const auto received = number_in(*data, "received")) kernel_received(*received);
         const auto op = text_in(*data, "op");
+        if (op == "file") return take_file(std::move(*data), message);
         const auto number = number_in(*data, "stream");
         if (op == "received" || !number) return;
         auto found = tunnels.find(*number);
@@ -863,6 +890,121 @@ awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_poi
     }
 }
 
+// ---- files ----
+
+// One request for a file, withdrawn at the end if it is not answered.
+class FileRequest {
+public:
+    FileRequest(LinkPtr link, std::string op, std::filesystem::path path, std::size_t wanted)
+        : link_(std::move(link)), op_(std::move(op)), path_(std::move(path)), number_(++link_->last_transfer) {
+        const auto name = path_.generic_string();
+        if (detail::repair_utf8(name) != name)
+            throw Error(errc::bad_argument, "path: is not valid UTF-8; rename the file");
+        link_->transfers[number_].wanted = wanted;
+    }
+    ~FileRequest() {
+        const bool answered = transfer().answer.has_value();
+        link_->transfers.erase(number_);
+        if (answered || link_->closed || link_->failure) return;
+        auto content = message("abandon");
+        link_->tell_surely(std::move(content));
+    }
+    FileRequest(const FileRequest&) = delete;
+    FileRequest& operator=(const FileRequest&) = delete;
+
+    json::object first() const {
+        auto content = message(op_);
+        content["path"] = path_.generic_string();
+        return content;
+    }
+    json::object message(const std::string& op) const {
+        json::object content;
+        content["op"] = op;
+        content["id"] = number_;
+        return content;
+    }
+    FileTransfer& transfer() const { return link_->transfers.at(number_); }
+
+    // Waits until it is answered, or until less than `most` bytes are on the way to the kernel.
+    static awaitable<void> wait(std::shared_ptr<FileRequest> self, std::size_t most) {
+        const auto link = self->link_;
+        // A connection that breaks may come back meanwhile.
+        const auto deadline = Clock::now() + link->settings.reconnect_timeout + 60s;
+        for (;;) {
+            link->require_usable();
+            if (self->transfer().answer || link->sent_bytes < most) co_return;
+            if (Clock::now() >= deadline)
+                throw Error(errc::timed_out, self->path_.string() + ": the kernel's machine does not answer in time; try again");
+            co_await link->changed.wait(deadline);
+            co_await throw_if_cancelled();
+        }
+    }
+
+    // Throws what a file of this machine would give.
+    void require_good(bool overwrite) const {
+        const auto& answer = *transfer().answer;
+        if (Link::text_in(answer, "problem") == "irregular") detail::throw_irregular(path_);
+        const auto code = Link::number_in(answer, "errno");
+        if (!code) return;
+        errno = static_cast<int>(std::min<std::uint64_t>(*code, 4095));
+        if (answer.contains("directory")) detail::throw_io_error(path_.parent_path().string());
+        detail::throw_not_placed(path_, overwrite);
+    }
+
+private:
+    LinkPtr link_;
+    std::string op_;
+    std::filesystem::path path_;
+    std::uint64_t number_;
+};
+
+awaitable<void> write_distant(LinkPtr link, std::filesystem::path path, std::string bytes, bool overwrite) {
+    link->require_usable();
+    const auto request = std::make_shared<FileRequest>(link, "write", std::move(path), 0);
+    auto content = request->first();
+    content["overwrite"] = overwrite;
+    for (std::size_t at = 0; !request->transfer().answer; at += piece) {
+        const bool end = bytes.size() <= at + piece;
+        content["end"] = end;
+        link->tell_surely(std::move(content), bytes.substr(at, piece));
+        if (end) break;
+        content = request->message("write");
+        co_await FileRequest::wait(request, tunnel_window);
+    }
+    co_await FileRequest::wait(request, 0);
+    request->require_good(overwrite);
+}
+
+awaitable<FilePart> read_distant(LinkPtr link, std::filesystem::path path, std::uint64_t offset, std::size_t limit) {
+    link->require_usable();
+    FilePart part;
+    std::string version;
+    for (;;) {
+        const std::size_t wanted = std::min(file_block, limit - part.bytes.size());
+        const auto request = std::make_shared<FileRequest>(link, "read", path, wanted);
+        auto content = request->first();
+        content["offset"] = offset + part.bytes.size();
+        content["limit"] = wanted;
+        link->tell_surely(std::move(content));
+        co_await FileRequest::wait(request, 0);
+        request->require_good(true);
+        const auto& transfer = request->transfer();
+        const auto size = Link::number_in(*transfer.answer, "size");
+        const std::string found(Link::text_in(*transfer.answer, "version"));
+        if (!size) {
+            link->end_protocol("a file without its size");
+            link->require_usable();
+        }
+        if (!version.empty() && found != version)
+            throw Error(errc::io_error, path.string() + ": was changed while it was read; try again");
+        version = found;
+        part.size = *size;
+        part.bytes += transfer.bytes;
+        if (transfer.bytes.empty() || part.bytes.size() >= limit || offset + part.bytes.size() >= part.size)
+            co_return part;
+    }
+}
+
 class GatewayKernel final : public Kernel {
 public:
     explicit GatewayKernel(LinkPtr link) : link_(std::move(link)) {}
@@ -954,6 +1096,13 @@ public:
             co_await link->changed.wait(deadline);
             link->require_usable();
         }
+    }
+
+    awaitable<void> write_file(std::filesystem::path path, std::string bytes, bool overwrite) override {
+        return write_distant(link_, std::move(path), std::move(bytes), overwrite);
+    }
+    awaitable<FilePart> read_file(std::filesystem::path path, std::uint64_t offset, std::size_t limit) override {
+        return read_distant(link_, std::move(path), offset, limit);
     }
 
     awaitable<void> shutdown() override {

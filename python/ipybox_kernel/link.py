@@ -7,7 +7,8 @@ waits. All but `status` travels as `comm_open`, which no server's rate limit cou
 
 A host on another machine shares no files or sockets with this kernel: sockets of the host appear
 here as sockets in a private directory, and what goes through them travels in messages as well, from
-the host in `input_reply` on the stdin channel, which a running cell does not delay.
+the host in `input_reply` on the stdin channel, which a running cell does not delay. So do the files
+that the host wants to write or to read.
 """
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from typing import Any
 import zmq
 
 from . import startup
+from .files import Files
 
 WINDOW = 16 << 20  # bytes that the host has not acknowledged
 PIECE = 1 << 18  # bytes of a tunnel in one message
@@ -164,6 +166,7 @@ class _Link:
         self._pid = os.getpid()
         self._cells = startup.cells
         self._directory = settings.get("directory")
+        self._files = Files()
         self._stdin = kernel.stdin_socket
         # Of its own, because a session's memory of signatures is not made for several threads.
         self._receiver = kernel.session.clone()
@@ -263,6 +266,15 @@ class _Link:
                 self._write(connection)
         elif operation == "files":
             self._write_files(request["files"])
+        elif operation == "write":
+            answer = self._files.write(request, buffers)
+            if answer is not None:
+                self._report({"op": "file", "id": request["id"], **answer})
+        elif operation == "read":
+            answer, data = self._files.read(request)
+            self._report({"op": "file", "id": request["id"], **answer}, data)
+        elif operation == "abandon":
+            self._files.abandon(request["id"])
         elif operation == "bye":
             self.publisher.close()
         if operation == "files" or self._unreported > PIECE:

@@ -630,6 +630,29 @@ print("/ipybox-kernel-" in os.environ["TOOLS"], os.stat(os.path.dirname(os.envir
         cell = co_await finish(kernel);
         BOOST_TEST(cell.out == "True\n");
 
+        // And while files of the kernel are written and read.
+        const auto disturb = [&]() -> awaitable<void> {
+            for (int i = 0; i < 5; ++i) {
+                wire.cut(20ms);
+                co_await pause_for(50ms);
+            }
+        };
+        std::string bytes(20'000'000, '\0');
+        for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 253);
+        asio::co_spawn(machine.context, disturb(), asio::detached);
+        co_await kernel.write_file("in/whole", bytes, true);
+        asio::co_spawn(machine.context, disturb(), asio::detached);
+        const auto part = co_await kernel.read_file("in/whole", 1, bytes.size());
+        BOOST_TEST((part.bytes == std::string_view(bytes).substr(1)));
+        BOOST_TEST(part.size == bytes.size());
+        // Half a file is none.
+        auto writing = kernel.write_file("in/half", std::move(bytes), true);
+        auto pause = pause_for(5ms);
+        const bool whole = co_await ends_first(std::move(writing), std::move(pause));
+        BOOST_TEST(!whole);
+        cell = co_await run_cell(kernel, "import time\nwhile len(os.listdir('in')) > 1: time.sleep(0.01)\nprint(os.listdir('in'))");
+        BOOST_TEST(cell.out == "['whole']\n");
+
         // Files come while a cell runs.
         co_await begin(kernel, "import time\nfor i in range(500):\n    try:\n        import late.arrival; break\n"
                                "    except ImportError: time.sleep(0.02)\nprint(late.arrival.text)");

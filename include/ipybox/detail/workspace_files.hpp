@@ -43,6 +43,17 @@ struct FilePart {
     std::uint64_t size = 0;  // of the whole file
 };
 
+[[noreturn]] inline void throw_irregular(const std::filesystem::path& path) {
+    throw Error(errc::io_error, path.string() + ": is no regular file");
+}
+// Of a file that could not be put in its place, for the reason in errno.
+[[noreturn]] inline void throw_not_placed(const std::filesystem::path& path, bool overwrite) {
+    if (errno == EEXIST && !overwrite)
+        throw Error(errc::io_error,
+                    path.string() + ": exists already; set overwrite to replace it");
+    throw_io_error(path.string());
+}
+
 // `limit` bytes of a regular file from `offset` on. Throws errc::io_error.
 inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset,
                              std::size_t limit) {
@@ -51,8 +62,7 @@ inline FilePart read_beneath(int root, const std::filesystem::path& path, std::u
     if (!file) throw_io_error(path.string());
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw_io_error(path.string());
-    if (!S_ISREG(status.st_mode))
-        throw Error(errc::io_error, path.string() + ": is no regular file");
+    if (!S_ISREG(status.st_mode)) throw_irregular(path);
     FilePart part;
     part.size = static_cast<std::uint64_t>(status.st_size);
     if (offset >= part.size) return part;
@@ -85,15 +95,16 @@ inline void write_beneath(int root, const std::filesystem::path& path, std::stri
         ~Remove() { ::unlinkat(directory, name.c_str(), 0); }
     };
     const Remove remove{directory.get(), fresh};
-    write_new_file(directory.get(), fresh, bytes);
+    const UniqueFd file =
+        open_beneath(directory.get(), fresh, O_WRONLY | O_CREAT | O_EXCL, 0644);
+    if (!file) throw_io_error(path.string());
+    give_to_owner_of(directory.get(), file.get());
+    write_all(file.get(), bytes, path.string());
     const std::string name = path.filename().string();
     const unsigned how = overwrite ? 0 : RENAME_NOREPLACE;
     if (::renameat2(directory.get(), fresh.c_str(), directory.get(), name.c_str(), how) == 0)
         return;
-    if (errno == EEXIST && !overwrite)
-        throw Error(errc::io_error,
-                    path.string() + ": exists already; set overwrite to replace it");
-    throw_io_error(path.string());
+    throw_not_placed(path, overwrite);
 }
 
 }  // namespace ipybox::detail
