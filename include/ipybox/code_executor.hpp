@@ -528,7 +528,13 @@ private:
             auto self = shared_from_this();
             if (kernel && kernel->alive()) co_return;
             if (!listening) {
-                tools->listen(run_place().path() / "tools", doors->sandbox->guest_user(base_policy()));
+                if (const auto where = doors->backend->tool_listener()) {
+                    const auto reached = tools->listen(*where);
+                    tool_url = reached.url;
+                    run_place().write_library_file(certificate_name, reached.certificates);
+                } else {
+                    tools->listen(run_place().path() / "tools", doors->sandbox->guest_user(base_policy()));
+                }
                 listening = true;
             }
             KernelSpec spec;
@@ -749,11 +755,18 @@ private:
             spec.init_timeout = options.kernel_init_timeout;
             spec.extensions = {"ipybox_kernel"};
             spec.channels = own_channels();
+            const auto library = spec.channels[1].host_path;
             auto& env = spec.policy.env = options.kernel_env;
-            env["IPYBOX_TOOL_SOCKET"] = spec.channels[0].host_path.string();
+            if (tool_url.empty()) {
+                env["IPYBOX_TOOL_SOCKET"] = spec.channels[0].host_path.string();
+            } else {
+                env["IPYBOX_TOOL_SOCKET"] = tool_url;
+                env["IPYBOX_TOOL_CERTIFICATE"] = (library / certificate_name).string();
+                spec.channels.erase(spec.channels.begin());
+            }
             env["IPYBOX_TOOL_TOKEN"] = tools->token();
             auto& path = env["PYTHONPATH"];
-            path = spec.channels[1].host_path.string() + (path.empty() ? "" : ":" + path);
+            path = library.string() + (path.empty() ? "" : ":" + path);
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = options.working_dir->string();
             if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
             return spec;
@@ -1147,6 +1160,8 @@ private:
         std::filesystem::path workspace;
         std::unique_ptr<detail::RunDirectory> run_directory;
         bool listening = false;
+        std::string tool_url;  // of a tool server that listens over TLS
+        static constexpr const char* certificate_name = "tool-server.pem";
         unsigned server_sandboxes = 0;
         std::unique_ptr<NetworkProxy> proxy;  // the kernel's way out, when it has one
         std::optional<PythonEnvironment> environment;

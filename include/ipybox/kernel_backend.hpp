@@ -93,6 +93,15 @@ public:
     virtual std::string id() const { return {}; }
 };
 
+// Where the host listens for tool calls over TLS, and how kernels reach it.
+struct ToolListener {
+    std::string address;           // of this machine, as numbers
+    std::uint16_t port = 0;        // 0: any that is free
+    std::string name;              // a name or address for which the certificate is made out
+    std::uint16_t name_port = 0;   // 0: the one listened at
+    std::filesystem::path certificate, key;  // PEM; intermediate certificates may follow the first
+};
+
 // Starts kernels. A plugin.
 class KernelBackend {
 public:
@@ -106,6 +115,8 @@ public:
     // has no interpreter and a policy of nothing but the environment, and its channels are carried
     // there: the environment names them by their host paths, which the backend translates.
     virtual bool shares_files() const noexcept { return true; }
+    // Of a backend that shares no files: tool calls come that way, and the spec has no tool socket.
+    virtual std::optional<ToolListener> tool_listener() const { return std::nullopt; }
 };
 
 }  // namespace ipybox

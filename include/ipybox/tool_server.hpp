@@ -1,15 +1,21 @@
 #pragma once
-// Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket, one server a session.
+// Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket or over TLS, one server a session.
 // The kernel can name a registered server and a tool, pass arguments, and nothing else.
 // Used alone, it serves the programs of this machine on TCP as well: see ToolRunner.
+#include <netinet/tcp.h>
 #include <openssl/crypto.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -20,13 +26,16 @@
 #include <ipybox/audit_log.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/json_schema.hpp>
+#include <ipybox/kernel_backend.hpp>
 #include <ipybox/mcp_client.hpp>
 #include <ipybox/private_listener.hpp>
 #include <ipybox/registry.hpp>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -50,6 +59,11 @@ struct ToolServerOptions {
     std::size_t max_request = 32u << 20;   // bytes of one request body
     std::size_t max_buffered = 256u << 20; // bytes of all bodies being received or handled
     std::size_t max_connections = 256;
+    // Of connections that have not presented a token yet: over TLS, how many there may be at once, how
+    // long each may be one, and how long while others wait for its place.
+    std::size_t max_strangers = 64;
+    Duration stranger_timeout = std::chrono::seconds(10);
+    Duration crowded_timeout = std::chrono::seconds(2);
     std::string session = "default";
     AuditLogPtr audit;  // records every call; null: none is recorded
     bool shell_commands = false;  // answer what ipybox_kernel asks about shell commands
@@ -102,6 +116,37 @@ public:
         const auto where = detail::listen_on_loopback(state_->tcp_acceptor, host, port, "the tool server");
         asio::co_spawn(state_->host.executor, detail::accept_connections(state_, state_->tcp_acceptor, &begin_tcp), asio::detached);
         return "http://" + where;
+    }
+
+    // What a kernel needs to reach a server that listens over TLS.
+    struct TlsAddress {
+        std::string url;           // https://NAME:PORT
+        std::string certificates;  // PEM; the only ones that the kernel is to trust
+    };
+
+    // Listens over TLS 1.2 or newer. Throws errc::bad_config, which names the field of the kernel
+    // option tool_channel, and errc::io_error.
+    TlsAddress listen(const ToolListener& where) {
+        auto& state = *state_;
+        auto& context = state.tls.emplace(asio::ssl::context::tls_server);
+        auto address = load_certificate(context, where);
+        boost::system::error_code error;
+        const asio::ip::tcp::endpoint endpoint(asio::ip::make_address(where.address, error), where.port);
+        if (error) throw Error(errc::bad_config, "tool_channel/listen: \"" + where.address + "\" is no IP address");
+        auto& acceptor = state.tls_acceptor;
+        acceptor.open(endpoint.protocol(), error);
+        if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+        if (!error) acceptor.bind(endpoint, error);
+        constexpr int queue = asio::socket_base::max_listen_connections;
+        if (!error) acceptor.listen(queue, error);
+        if (error)
+            throw Error(errc::io_error, "tool_channel/listen: cannot listen at " + where.address + " port " +
+                                            std::to_string(where.port) + ": " + error.message());
+        const auto port = where.name_port != 0 ? where.name_port : acceptor.local_endpoint().port();
+        const bool v6 = where.name.find(':') != where.name.npos;
+        address.url = "https://" + (v6 ? "[" + where.name + "]" : where.name) + ":" + std::to_string(port);
+        asio::co_spawn(state.host.executor, accept_tls(state_), asio::detached);
+        return address;
     }
 
     // Makes a server callable by `name`; it starts on its first use. Replaces, and stops, the
@@ -229,10 +274,30 @@ private:
     };
     using ServerPtr = std::shared_ptr<Server>;
 
+    // How a caller comes: a kernel by its socket or over TLS, another program of this machine.
+    enum class Way { socket, tls, loopback };
+
+    // Shared with the timers that end it.
+    struct Connection {
+        Connection(const asio::any_io_executor& executor, Way by) : way(by), timer(executor), known(by == Way::socket) {}
+        void stop_after(const std::shared_ptr<Connection>& self, Duration limit) {
+            timer.expires_after(limit);
+            timer.async_wait([weak = std::weak_ptr<Connection>(self)](boost::system::error_code error) {
+                if (const auto held = weak.lock(); held && !error && held->close) held->close();
+            });
+        }
+        const Way way;
+        std::function<void()> close;  // empty when it has ended
+        asio::steady_timer timer;
+        bool known;  // it has presented a token, or had to pass the socket's rights
+        Clock::time_point since = Clock::now();
+    };
+    using ConnectionPtr = std::shared_ptr<Connection>;
+
     struct State {
         State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o)
             : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)),
-              acceptor(h.executor), tcp_acceptor(h.executor), withdrawn(h.executor), freed(h.executor) {
+              acceptor(h.executor), tcp_acceptor(h.executor), tls_acceptor(h.executor), withdrawn(h.executor), freed(h.executor) {
             options.token = detail::checked_token(std::move(options.token), "the tool server");
             options.control_token = detail::checked_token(std::move(options.control_token), "the tool server");
             if (options.token == options.control_token)
@@ -248,7 +313,8 @@ private:
             boost::system::error_code ignored;
             acceptor.close(ignored);
             tcp_acceptor.close(ignored);
-            for (auto* socket : connections) socket->close(ignored);
+            tls_acceptor.close(ignored);
+            for (const auto& connection : connections) connection->close();
             withdraw();
             freed.notify();
             servers.clear();
@@ -261,9 +327,11 @@ private:
         ToolServerOptions options;
         asio::local::stream_protocol::acceptor acceptor;
         asio::ip::tcp::acceptor tcp_acceptor;
+        std::optional<asio::ssl::context> tls;
+        asio::ip::tcp::acceptor tls_acceptor;
         Event withdrawn;
         Event freed;
-        std::list<asio::generic::stream_protocol::socket*> connections;
+        std::list<ConnectionPtr> connections;
         std::map<std::string, ServerPtr, std::less<>> servers;
         VariableSource variables;
         Secrets secrets;
@@ -274,6 +342,7 @@ private:
     };
     using StatePtr = std::shared_ptr<State>;
     using Socket = asio::generic::stream_protocol::socket;
+    using TlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
     enum class Action { run, status, register_server, reset };
 
     struct Reply {
@@ -400,27 +469,112 @@ private:
     }
 
     static void begin(const StatePtr& state, asio::local::stream_protocol::socket socket) {
-        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), false), asio::detached);
+        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), Way::socket), asio::detached);
     }
     static void begin_tcp(const StatePtr& state, asio::ip::tcp::socket socket) {
         boost::system::error_code ignored;
         socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), true), asio::detached);
+        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), Way::loopback), asio::detached);
+    }
+
+    // Loads what `where` names; what a kernel is to trust comes back.
+    static TlsAddress load_certificate(asio::ssl::context& context, const ToolListener& where) {
+        const auto refuse = [](const char* field, const std::filesystem::path& file, const std::string& why) {
+            throw Error(errc::bad_config, std::string("tool_channel/") + field + ": " + file.string() + ": " + why);
+        };
+        auto* native = context.native_handle();
+        SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
+        SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+        SSL_CTX_set_num_tickets(native, 0);
+        SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
+        boost::system::error_code error;
+        // OpenSSL would ask the terminal.
+        context.set_password_callback([](std::size_t, asio::ssl::context::password_purpose) { return std::string(); }, error);
+        context.use_certificate_chain_file(where.certificate.string(), error);
+        if (error) refuse("certificate", where.certificate, error.message());
+        context.use_private_key_file(where.key.string(), asio::ssl::context::pem, error);
+        if (error) refuse("key", where.key, error.message() + " (a key without a passphrase is needed, in PEM)");
+        X509* const own = SSL_CTX_get0_certificate(native);
+        if (X509_cmp_current_time(X509_get0_notAfter(own)) < 0) refuse("certificate", where.certificate, "has expired");
+        if (X509_check_host(own, where.name.c_str(), where.name.size(), 0, nullptr) != 1 &&
+            X509_check_ip_asc(own, where.name.c_str(), 0) != 1)
+            refuse("certificate", where.certificate, "is not made out to " + where.name + ", which \"advertise\" names");
+        // Not the file itself, in which the key may stand as well.
+        const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new(BIO_s_mem()), BIO_free);
+        STACK_OF(X509)* others = nullptr;
+        SSL_CTX_get0_chain_certs(native, &others);
+        bool written = text && PEM_write_bio_X509(text.get(), own) == 1;
+        for (int i = 0; written && i < sk_X509_num(others); ++i)
+            written = PEM_write_bio_X509(text.get(), sk_X509_value(others, i)) == 1;
+        char* data = nullptr;
+        const long size = written ? BIO_get_mem_data(text.get(), &data) : 0;
+        if (size <= 0) refuse("certificate", where.certificate, "cannot be written");
+        TlsAddress address;
+        address.certificates.assign(data, static_cast<std::size_t>(size));
+        return address;
+    }
+
+    static awaitable<void> accept_tls(StatePtr state) {
+        while (!state->closed) {
+            const auto stranger = [](const ConnectionPtr& one) { return !one->known; };
+            const auto& all = state->connections;
+            const auto strangers = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), stranger));
+            if (all.size() - strangers >= state->options.max_connections) {
+                co_await state->freed.wait();
+                continue;
+            }
+            if (strangers >= state->options.max_strangers) {
+                const ConnectionPtr oldest = *std::find_if(all.begin(), all.end(), stranger);
+                const auto until = oldest->since + state->options.crowded_timeout;
+                if (Clock::now() >= until) oldest->close();
+                const auto again = std::max(until, Clock::now() + std::chrono::milliseconds(10));
+                co_await state->freed.wait(again);
+                continue;
+            }
+            auto [error, socket] = co_await state->tls_acceptor.async_accept(as_result);
+            if (state->closed) break;
+            if (error) {
+                const auto soon = Clock::now() + std::chrono::milliseconds(50);
+                co_await state->freed.wait(soon);
+                continue;
+            }
+            boost::system::error_code ignored;
+            socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+            // A machine that vanishes says nothing.
+            socket.set_option(asio::socket_base::keep_alive(true), ignored);
+            const int seconds = 15, milliseconds = 60'000;
+            for (const int option : {TCP_KEEPIDLE, TCP_KEEPINTVL})
+                ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &seconds, sizeof seconds);
+            ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+            TlsStream stream(std::move(socket), *state->tls);
+            asio::co_spawn(state->host.executor, serve(state, std::move(stream), Way::tls), asio::detached);
+        }
     }
 
     // One connection: request, answer, and again until the caller closes it.
-    static awaitable<void> serve(StatePtr state, Socket socket, bool tcp) {
-        const auto place = state->connections.insert(state->connections.end(), &socket);
+    template <class Stream>
+    static awaitable<void> serve(StatePtr state, Stream stream, Way way) {
+        const auto connection = std::make_shared<Connection>(state->host.executor, way);
+        connection->close = [&socket = stream.lowest_layer()] {
+            boost::system::error_code ignored;
+            socket.close(ignored);
+        };
+        const auto place = state->connections.insert(state->connections.end(), connection);
         struct Leave {
             StatePtr state;
-            std::list<Socket*>::iterator place;
+            std::list<ConnectionPtr>::iterator place;
             ~Leave() {
+                (*place)->close = nullptr;
                 state->connections.erase(place);
                 state->freed.notify();
             }
         } const leave{state, place};
+        if (!connection->known) connection->stop_after(connection, state->options.stranger_timeout);
+        if constexpr (std::is_same_v<Stream, TlsStream>) {
+            const auto [error] = co_await stream.async_handshake(asio::ssl::stream_base::server, as_result);
+            if (error) co_return;
+        }
         std::string buffer;
-        bool stranger = tcp;  // has not shown a token yet
         try {
             bool more = true;
             while (more && !state->closed) {
@@ -428,19 +582,18 @@ private:
                 std::string body;
                 Reply reply;
                 Action action = Action::run;
-                const bool read = co_await read_request(state, socket, tcp, stranger, buffer, held, action, body, reply);
+                const bool read = co_await read_request(state, connection, stream, buffer, held, action, body, reply);
                 if (!read) break;
                 more = reply.status == 200;
-                stranger = stranger && !more;
                 if (more) {
                     auto work = action == Action::run ? handle(state, std::move(body), reply)
                                                       : control(state, action, std::move(body), reply);
-                    auto hang_up = watch(socket);
+                    auto hang_up = watch(stream.lowest_layer());
                     const bool handled = co_await ends_first(std::move(work), std::move(hang_up));
                     if (!handled) break;  // the kernel hung up: handle() was cancelled
                 }
                 const std::string text = render(reply, more);
-                auto [error, written] = co_await asio::async_write(socket, asio::buffer(text), as_result);
+                auto [error, written] = co_await asio::async_write(stream, asio::buffer(text), as_result);
                 if (error) break;
             }
         } catch (const std::exception& error) {
@@ -455,18 +608,19 @@ private:
     };
 
     // False: the connection ended or broke the protocol beyond an answer.
-    static awaitable<bool> read_request(StatePtr state, Socket& socket, bool tcp, bool stranger, std::string& buffer,
+    template <class Stream>
+    static awaitable<bool> read_request(StatePtr state, ConnectionPtr connection, Stream& stream, std::string& buffer,
                                         Buffered& held, Action& action, std::string& body, Reply& reply) {
         namespace http = boost::beast::http;
         http::request_parser<http::string_body> parser;
         parser.header_limit(16 * 1024);
         parser.body_limit(state->options.max_request);
         parser.eager(true);
-        asio::steady_timer deadline(state->host.executor);
-        const StopOnTimer stop{socket, deadline};
+        const struct Stop {
+            asio::steady_timer& timer;
+            ~Stop() { timer.cancel(); }
+        } stop{connection->timer};
         bool head_checked = false;
-        // Strangers must not keep callers out.
-        if (stranger) stop.arm(std::chrono::seconds(10));
         char chunk[64 * 1024];
         for (;;) {
             if (!buffer.empty()) {
@@ -483,8 +637,9 @@ private:
                 }
                 if (parser.is_header_done() && !head_checked) {
                     head_checked = true;
-                    if (check_head(*state, parser.get(), tcp, action, reply); reply.status != 200) co_return true;
-                    if (stranger) stop.arm(std::chrono::seconds(60));
+                    if (check_head(*state, parser.get(), connection->way, action, reply); reply.status != 200) co_return true;
+                    if (!std::exchange(connection->known, true))
+                        connection->stop_after(connection, std::chrono::seconds(60));
                     auto length = parser.content_length();
                     if (!length && action != Action::run && parser.is_done()) length = 0;
                     if (!length) {
@@ -503,34 +658,23 @@ private:
                     co_return true;
                 }
             }
-            auto [error, size] = co_await socket.async_read_some(asio::buffer(chunk), as_result);
+            auto [error, size] = co_await stream.async_read_some(asio::buffer(chunk), as_result);
             if (error) co_return false;
             // An idle connection may wait; one that began a request must finish it.
-            if (!stranger && buffer.empty() && !parser.got_some()) stop.arm(std::chrono::seconds(60));
+            if (connection->known && buffer.empty() && !parser.got_some())
+                connection->stop_after(connection, std::chrono::seconds(60));
             buffer.append(chunk, size);
         }
     }
 
-    struct StopOnTimer {
-        Socket& socket;
-        asio::steady_timer& timer;
-        void arm(Duration limit) const {
-            timer.expires_after(limit);
-            timer.async_wait([&closing = socket](boost::system::error_code error) {
-                boost::system::error_code ignored;
-                if (!error) closing.close(ignored);
-            });
-        }
-    };
-
     template <class Request>
-    static void check_head(const State& state, const Request& request, bool tcp, Action& action, Reply& reply) {
+    static void check_head(const State& state, const Request& request, Way way, Action& action, Reply& reply) {
         namespace http = boost::beast::http;
         const auto presented = [given = std::string_view(request[http::field::authorization])](const std::string& token) {
             const std::string expected = "Bearer " + token;
             return given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
         };
-        const bool controls = tcp && presented(state.options.control_token);
+        const bool controls = way == Way::loopback && presented(state.options.control_token);
         if (!controls && !presented(state.options.token)) {
             reply = failure("this session's token is missing or wrong", nullptr, 401);
             return;
@@ -539,7 +683,7 @@ private:
         const auto method = request.method();
         if (method == http::verb::post && target == "/run") {
             action = Action::run;
-        } else if (!tcp) {
+        } else if (way != Way::loopback) {
             reply = failure("only POST /run exists here", nullptr, 404);
         } else if (method == http::verb::get && target == "/status") {
             action = Action::status;
@@ -552,8 +696,9 @@ private:
     }
 
     // Completes when the peer hangs up, or sends what nobody waits for.
-    static awaitable<void> watch(Socket& socket) {
-        co_await socket.async_wait(Socket::wait_read, as_result);
+    template <class Lowest>
+    static awaitable<void> watch(Lowest& socket) {
+        co_await socket.async_wait(asio::socket_base::wait_read, as_result);
     }
 
     static std::string render(const Reply& reply, bool keep_alive) {

@@ -18,6 +18,8 @@
 #include <boost/beast/websocket/error.hpp>
 #include <boost/beast/websocket/stream.hpp>
 #include <cctype>
+#include <cerrno>
+#include <charconv>
 #include <deque>
 #include <fstream>
 #include <ipybox/config.hpp>
@@ -1223,6 +1225,17 @@ constexpr std::string_view config_schema = R"({
       "description": "How often to try again when the server cannot be reached at the start."
     },
     "retry_interval": {"type": "number", "minimum": 0.01, "default": 1, "description": "Seconds between two attempts."},
+    "tool_channel": {
+      "type": "object", "additionalProperties": false,
+      "required": ["listen", "advertise", "certificate", "key"],
+      "description": "Tool calls come over TLS instead of travelling in the kernel's messages; needs url.",
+      "properties": {
+        "listen": {"type": "string", "description": "ADDRESS:PORT of this machine; port 0: any that is free."},
+        "advertise": {"type": "string", "description": "https://NAME[:PORT] by which kernels reach it; without PORT, the one listened at."},
+        "certificate": {"type": "string", "description": "PEM file, made out to NAME. Kernels trust it and nothing else; no authority is needed."},
+        "key": {"type": "string", "description": "PEM file of its key, without a passphrase."}
+      }
+    },
     "gateway_options": {
       "type": "array", "items": {"type": "string"},
       "description": "More options for a kernel gateway that is started here."
@@ -1275,9 +1288,13 @@ public:
         if (const auto* retries = config.if_contains("connect_retries")) settings_.connect_retries = retries->to_number<int>();
         if (const auto* bytes = config.if_contains("max_message_bytes"))
             settings_.limits.bytes = bytes->to_number<std::size_t>();
+        if (const auto* channel = config.if_contains("tool_channel")) tool_listener_ = read_listener(channel->get_object());
+        if (tool_listener_ && !remote_)
+            throw Error(errc::bad_config, "kernel_options/tool_channel: needs \"url\"; kernels of this machine have a socket");
     }
 
     bool shares_files() const noexcept override { return !remote_; }
+    std::optional<ToolListener> tool_listener() const override { return tool_listener_; }
 
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
         const auto deadline = deadline_after(spec.init_timeout);
@@ -1305,6 +1322,40 @@ public:
     }
 
 private:
+    static ToolListener read_listener(const json::object& channel) {
+        const auto text = [&](const char* name) { return std::string(channel.at(name).get_string()); };
+        const auto refuse = [](const char* name, const std::string& why) {
+            throw Error(errc::bad_config, std::string("kernel_options/tool_channel/") + name + ": " + why);
+        };
+        ToolListener where;
+        const auto listen = text("listen");
+        const auto colon = std::min(listen.rfind(':'), listen.size());
+        where.address = listen.substr(0, colon);
+        if (where.address.starts_with('[') && where.address.ends_with(']'))
+            where.address = where.address.substr(1, where.address.size() - 2);
+        const auto number = listen.substr(std::min(colon + 1, listen.size()));
+        const auto [end, wrong] = std::from_chars(number.data(), number.data() + number.size(), where.port);
+        boost::system::error_code no_address;
+        asio::ip::make_address(where.address, no_address);
+        if (no_address || number.empty() || wrong != std::errc() || end != number.data() + number.size())
+            refuse("listen", "must be ADDRESS:PORT with an IP address, such as 0.0.0.0:9443");
+        const auto advertise = text("advertise");
+        std::optional<HttpUrl> url;
+        try {
+            url = HttpUrl::parse(advertise);
+        } catch (const Error& error) {
+            refuse("advertise", error.detail());
+        }
+        if (!url->tls || url->path != "/" || !url->query.empty() || !url->credentials.empty())
+            refuse("advertise", "must be https://NAME or https://NAME:PORT and nothing more");
+        where.name = url->host;
+        const auto last = advertise.find_last_of(":]");
+        if (advertise[last] == ':' && last > advertise.find("//")) where.name_port = url->port;
+        where.certificate = text("certificate");
+        where.key = text("key");
+        return where;
+    }
+
     static std::string base_url(const std::string& text) {
         const auto url = HttpUrl::parse(text);
         if (!url.query.empty())
@@ -1547,6 +1598,7 @@ private:
     asio::any_io_executor executor_;
     Settings settings_;
     bool remote_ = false;
+    std::optional<ToolListener> tool_listener_;
 };
 
 constexpr Plugin self{

@@ -1,4 +1,4 @@
-"""The tool client: one HTTP/1.1 request over the socket that the host gave to this kernel.
+"""The tool client: one HTTP/1.1 request over the socket that the host gave to this kernel, or TLS.
 
 Written on plain sockets because http.client alone costs more than the rest of a call.
 """
@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from typing import Any
 
 from .results import Parts, from_content, parts_of
@@ -42,9 +43,56 @@ _ERRORS = {"rejected": ApprovalRejectedError, "timeout": ApprovalTimeoutError}
 class _Idle(threading.local):
     connection: socket.socket | None = None
     owner = 0  # pid: a forked child must not write to its parent's connection
+    since = 0.0
 
 
 _idle = _Idle()
+
+
+def _pinned() -> Any:
+    """A TLS context that trusts the tool server's own certificate and nothing else, if it has one."""
+    file = os.environ.get("IPYBOX_TOOL_CERTIFICATE")
+    if not file:
+        return None
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which checks the name as well
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= 0x80000  # X509_V_FLAG_PARTIAL_CHAIN: whoever has signed it
+    context.load_verify_locations(file)
+    return context
+
+
+# Read before the first cell runs, like the token.
+_context = _pinned()
+_REUSABLE = 20  # seconds; what is on the way forgets connections that are idle
+
+
+def _tls_address() -> tuple[str, int]:
+    host, _, port = os.environ["IPYBOX_TOOL_SOCKET"][len("https://") :].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _connect_tls() -> socket.socket:
+    host, port = _tls_address()
+    connection = socket.create_connection((host, port), timeout=10)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(connection)
+        wrapped = _context.wrap_socket(connection, server_hostname=host)
+    except BaseException:
+        connection.close()
+        raise
+    wrapped.settimeout(None)
+    return wrapped
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """An answer may take as long as a person thinks, and the host may be gone by then."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), 15)
 
 
 def _open() -> tuple[socket.socket, Any]:
@@ -138,9 +186,15 @@ def _flush() -> None:
 def _take() -> socket.socket:
     connection, _idle.connection = _idle.connection, None
     if connection is not None:
-        if _idle.owner == os.getpid():
+        fresh = _context is None or time.monotonic() - _idle.since < _REUSABLE
+        if _idle.owner == os.getpid() and fresh:
             return connection
         connection.close()
+    if _context is not None:
+        try:
+            return _connect_tls()
+        except OSError as error:
+            raise ToolRunnerError(f"cannot reach the tool server: {error}") from None
     connection, address = _open()
     try:
         connection.connect(address)
@@ -169,7 +223,7 @@ def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
             raise ToolRunnerError(f"the connection to the tool server broke: {error}") from None
         raise
     if response.keep_alive:
-        _idle.connection, _idle.owner = connection, os.getpid()
+        _idle.connection, _idle.owner, _idle.since = connection, os.getpid(), time.monotonic()
     else:
         connection.close()
     return response.value()
@@ -190,6 +244,9 @@ async def send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     _flush()
     loop = asyncio.get_running_loop()
     response = _Response()
+    if _context is not None:
+        await _exchange_tls(request, response)
+        return response.value()
     connection, address = _open()
     with connection:
         connection.setblocking(False)
@@ -204,3 +261,22 @@ async def send_async(server: str, tool: str, arguments: dict[str, Any]) -> Any:
         except OSError as error:
             raise ToolRunnerError(f"the connection to the tool server broke: {error}") from None
     return response.value()
+
+
+async def _exchange_tls(request: bytes, response: _Response) -> None:
+    host, port = _tls_address()
+    opening = asyncio.open_connection(host, port, ssl=_context, server_hostname=host)
+    try:
+        reader, writer = await asyncio.wait_for(opening, 30)
+    except (OSError, asyncio.TimeoutError) as error:
+        raise ToolRunnerError(f"cannot reach the tool server: {error}") from None
+    try:
+        _keep_alive(writer.get_extra_info("socket"))
+        writer.write(request)
+        await writer.drain()
+        while not response.feed(await reader.read(1 << 18)):
+            pass
+    except OSError as error:
+        raise ToolRunnerError(f"the connection to the tool server broke: {error}") from None
+    finally:
+        writer.transport.abort()
