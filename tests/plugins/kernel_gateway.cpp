@@ -141,8 +141,8 @@ class Wire {
 public:
     using Tcp = asio::ip::tcp;
     Wire(asio::io_context& context, const std::string& port)
-        : context_(context), acceptor_(context, {asio::ip::address_v4::loopback(), 0}),
-          server_(asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(std::stoi(port))) {
+        : context_(context), acceptor_(context, {asio::ip::address_v4::loopback(), 0}) {
+        lead_to(port);
         asio::co_spawn(context, accept(), asio::detached);
     }
     ~Wire() {
@@ -151,6 +151,11 @@ public:
         context_.run_for(10ms);
     }
     std::string url() const { return "http://127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port()); }
+    // From now on, another server is there.
+    void lead_to(const std::string& port) {
+        server_ = Tcp::endpoint(asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(std::stoi(port)));
+        break_all();
+    }
     // Connections break now, and new ones do until the time is over.
     void cut(Duration time) {
         cut_until_ = Clock::now() + time;
@@ -249,6 +254,12 @@ awaitable<void> one_cell(Kernel& kernel) {
 // Longer outages, and all of what is alike.
 bool thorough() { return std::getenv("IPYBOX_TEST_FULL") != nullptr; }
 
+// One for all that need nothing special. It starts beside the first test.
+const JupyterServer& common(const std::string& kind) {
+    static const JupyterServer server("server"), gateway("gateway");
+    return kind == "server" ? server : gateway;
+}
+
 std::string script(const std::string& code) {
     const auto command = kernel_python().string() + " -c \"" + code + "\"";
     if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
@@ -317,6 +328,7 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_AUTO_TEST_SUITE(kernel_gateway)
 
 BOOST_AUTO_TEST_CASE(a_gateway_of_its_own_in_a_sandbox) {
+    common("server");
     std::vector<const char*> sandboxes = {"bubblewrap"};
     if (thorough()) sandboxes.push_back("none");
     for (const char* sandbox : sandboxes) {
@@ -332,8 +344,7 @@ BOOST_AUTO_TEST_CASE(servers_on_other_machines) {
     if (thorough()) kinds.push_back("gateway");
     for (const char* kind : kinds) {
         BOOST_TEST_CONTEXT(kind) {
-            const JupyterServer server(kind);
-            Machine machine(server.kernel_options());
+            Machine machine(common(kind).kernel_options());
             machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
                 BOOST_TEST(!kernel.id().empty());
                 co_await everyday(kernel);
@@ -351,16 +362,15 @@ BOOST_AUTO_TEST_CASE(a_server_without_the_subprotocol) {
 BOOST_AUTO_TEST_CASE(what_a_server_wants_besides_a_token) {
     // No token: then the server wants its cookie back in a header.
     const JupyterServer open("server", {"--ServerApp.base_url=/user/me/"}, kernel_python(), "");
-    json::object config;
-    config["url"] = open.url() + "/user/me/";
-    Machine(config).with_kernel(one_cell);
-
     TemporaryDirectory keys;
     const auto cert = (keys.path() / "cert.pem").string(), key = (keys.path() / "key.pem").string();
-    const auto make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext "
+    const auto make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext "
                       "subjectAltName=DNS:localhost -keyout " + key + " -out " + cert + " 2>/dev/null";
     BOOST_TEST_REQUIRE(std::system(make.c_str()) == 0);
     const JupyterServer secure("gateway", {"--cert", cert, "--key", key});
+    json::object config;
+    config["url"] = open.url() + "/user/me/";
+    Machine(config).with_kernel(one_cell);
     config = secure.kernel_options();
     config["url"] = "https://localhost:" + secure.port();
     auto error = Machine(config).start_error();
@@ -373,7 +383,7 @@ BOOST_AUTO_TEST_CASE(what_a_server_wants_besides_a_token) {
 }
 
 BOOST_AUTO_TEST_CASE(a_start_that_fails_says_why) {
-    const JupyterServer server("gateway");
+    const JupyterServer& server = common("gateway");
     const auto problem = [&](auto change) {
         auto config = server.kernel_options();
         config["retry_interval"] = 0.01;
@@ -479,15 +489,20 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_goes_is_one_error_or_none) {
-    auto server = std::make_unique<JupyterServer>("gateway");
-    const auto port = server->port();
-    auto config = server->kernel_options();
+    JupyterServer server("gateway");
+    const JupyterServer another_token("gateway", {}, kernel_python(), "another-token");
+    auto config = server.kernel_options();
     config["reconnect_timeout"] = 20;
-    const auto fails = [&](std::function<void()> meanwhile) {
+    const auto fails = [&](std::function<void(Wire&)> meanwhile) {
         std::string detail;
-        Machine(config).with_kernel([&](Kernel& kernel) -> awaitable<void> {
+        config["url"] = "http://127.0.0.1:1";
+        Machine machine(config);
+        Wire wire(machine.context, server.port());
+        config["url"] = wire.url();
+        machine.backend = machine.registry.make<KernelBackend>("gateway", machine.host, config);
+        machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
             co_await begin(kernel, "import time\ntime.sleep(60)");
-            meanwhile();
+            meanwhile(wire);
             try {
                 const auto soon = Clock::now() + 30s;
                 co_await kernel.next(soon);
@@ -499,23 +514,13 @@ BOOST_AUTO_TEST_CASE(a_server_that_goes_is_one_error_or_none) {
         return detail;
     };
     // Started anew at the same place, it knows no kernels.
-    const auto anew = fails([&] {
-        server->kill();
-        const std::vector<std::string> same_port = {"--port", port};
-        server = std::make_unique<JupyterServer>("gateway", same_port);
-    });
+    const auto anew = fails([&](Wire& wire) { wire.lead_to(common("gateway").port()); });
     BOOST_TEST(contains(anew, "does not know the kernel any more"), anew);
     // The token is revoked: it counts when a connection is made.
-    const std::vector<std::string> same_place = {"--port", port};
-    const auto revoked = fails([&] {
-        server->kill();
-        server = std::make_unique<JupyterServer>("gateway", same_place, kernel_python(), "another-token");
-    });
+    const auto revoked = fails([&](Wire& wire) { wire.lead_to(another_token.port()); });
     BOOST_TEST(contains(revoked, "set \"token\" to a valid one"), revoked);
-    server->kill();
-    server = std::make_unique<JupyterServer>("gateway", same_place);
     config["reconnect_timeout"] = 0.5;
-    const auto gone = fails([&] { server->kill(); });
+    const auto gone = fails([&](Wire&) { server.kill(); });
     BOOST_TEST(contains(gone, "could not be made anew"), gone);
 }
 
@@ -524,7 +529,7 @@ BOOST_AUTO_TEST_CASE(a_broken_connection_loses_nothing) {
     if (thorough()) kinds.push_back("gateway");
     for (const char* kind : kinds) {
         BOOST_TEST_CONTEXT(kind) {
-            const JupyterServer server(kind);
+            const JupyterServer& server = common(kind);
             auto config = server.kernel_options();
             config["url"] = "http://127.0.0.1:1";
             std::unique_ptr<Wire> wire;
@@ -573,7 +578,7 @@ BOOST_AUTO_TEST_CASE(a_broken_connection_loses_nothing) {
 }
 
 BOOST_AUTO_TEST_CASE(sockets_and_files_of_the_host_reach_the_kernel) {
-    const JupyterServer server("server");
+    const JupyterServer& server = common("server");
     auto config = server.kernel_options();
     config["url"] = "http://127.0.0.1:1";
     Machine machine(config);

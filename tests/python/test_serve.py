@@ -282,6 +282,34 @@ class BeyondTest(ServeTest):
             found = text(await client.call_tool("search_tools", {"query": "longest report", "limit": 1}))
             self.assertEqual(found.splitlines()[0], "from gentools.reports.longest import api  # Finds the longest report.")
 
+    async def test_files_of_a_kernel_elsewhere(self):
+        elsewhere = self.directory / "elsewhere"
+        elsewhere.mkdir()
+        server = subprocess.Popen(
+            [PYTHON, str(SUPPORT / "start_jupyter.py"), "gateway", "--KernelGatewayApp.auth_token=secret"], cwd=elsewhere,
+            env={"HOME": str(elsewhere), "TMPDIR": str(elsewhere), "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        options = {"url": f"http://127.0.0.1:{int(server.stdout.readline())}", "token": "secret", "cwd": str(elsewhere)}
+        async with self.client("--sandbox", "none", "--kernel", "gateway", "--kernel-options", json.dumps(options)) as client:
+            done = await client.call_tool("upload_file", {"path": "data/in.txt", "content": "täxt\n"})
+            self.assertFalse(done.is_error, text(done))
+            self.assertEqual((elsewhere / "data" / "in.txt").read_text(), "täxt\n")
+            self.assertFalse((self.workspace / "data").exists())
+            await self.run_cell(client, "open('out.txt', 'w').write(open('data/in.txt').read().upper());")
+            self.assertEqual(text(await client.call_tool("download_file", {"path": "out.txt"})), "TÄXT\n")
+            read = await client.read_resource("ipybox://workspace/out.txt")
+            self.assertEqual(read.contents[0].text, "TÄXT\n")
+            for path in ("missing", "../x", ".env"):
+                self.assertTrue((await client.call_tool("download_file", {"path": path})).is_error, path)
+            # An image that a cell made lies on this side.
+            await self.run_cell(client, IMAGE)
+            images = [r.uri for r in (await client.list_resources()).resources]
+            self.assertEqual(len(images), 1)
+            image = await client.read_resource(images[0])
+            self.assertTrue(base64.b64decode(image.contents[0].blob).startswith(b"\x89PNG"))
+
     async def test_files(self):
         (self.workspace / ".env").write_text("SECRET=1")
         outside = self.directory / "outside"

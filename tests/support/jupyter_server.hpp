@@ -16,7 +16,8 @@
 
 namespace ipybox::test {
 
-// A server on a loopback port; killed at the end. Its kernels notice and end as well.
+// A server on a loopback port; killed at the end. Its kernels notice and end as well. It starts
+// beside the test, which waits only when it asks for the address.
 class JupyterServer {
 public:
     static constexpr const char* token = "test-secret-token";
@@ -32,7 +33,7 @@ public:
         argv.push_back("--" + name + secret);
         if (kind == "server") argv.push_back("--ServerApp.root_dir=" + home_.path().string());
         std::array<int, 2> pipe{};
-        if (::pipe(pipe.data()) != 0) throw std::runtime_error("pipe failed");
+        if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
         pid_ = ::fork();
         if (pid_ == 0) {
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -51,10 +52,7 @@ public:
             ::_exit(127);
         }
         ::close(pipe[1]);
-        char byte = 0;
-        while (::read(pipe[0], &byte, 1) == 1 && byte != '\n') port_ += byte;
         output_ = pipe[0];
-        if (pid_ < 0 || port_.empty()) throw std::runtime_error("the Jupyter server " + kind + " does not start");
     }
     ~JupyterServer() {
         kill();
@@ -71,8 +69,14 @@ public:
     }
     // HOME and TMPDIR of its kernels.
     const std::filesystem::path& home() const { return home_.path(); }
-    const std::string& port() const { return port_; }
-    std::string url() const { return "http://127.0.0.1:" + port_; }
+    const std::string& port() const {
+        char byte = 0;
+        if (port_.empty())
+            while (::read(output_, &byte, 1) == 1 && byte != '\n') port_ += byte;
+        if (port_.empty()) throw std::runtime_error("the Jupyter server does not start");
+        return port_;
+    }
+    std::string url() const { return "http://127.0.0.1:" + port(); }
     // What kernel_options needs to reach it.
     json::object kernel_options() const {
         json::object options;
@@ -85,7 +89,7 @@ private:
     TemporaryDirectory home_;
     pid_t pid_ = -1;
     int output_ = -1;
-    std::string port_;
+    mutable std::string port_;
 };
 
 }  // namespace ipybox::test
