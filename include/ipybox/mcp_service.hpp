@@ -1171,7 +1171,7 @@ private:
         co_await files_ready(state, use.session);
         const FilePart part =
             co_await use.session->executor->download(path, 0, state->options.max_result / 2);
-        co_return contents_of(*state, uri, path, part);
+        co_return contents_of(uri, path, part);
     }
 
     // An image that a cell made lies here, wherever its kernel is.
@@ -1182,11 +1182,11 @@ private:
         const Use use(state->session_of(context, json::object()));
         const auto root = detail::open_directory(use.session->executor->workspace());
         const auto part = detail::read_beneath(root.get(), path, 0, state->options.max_result / 2);
-        co_return contents_of(*state, uri, path, part);
+        co_return contents_of(uri, path, part);
     }
 
-    static json::array contents_of(const State& state, const std::string& uri,
-                                   const std::string& path, const FilePart& part) {
+    static json::array contents_of(const std::string& uri, const std::string& path,
+                                   const FilePart& part) {
         if (part.bytes.size() < part.size)
             throw Error(
                 errc::bad_argument,
