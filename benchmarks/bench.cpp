@@ -26,6 +26,7 @@
 
 #include "apigen.hpp"
 #include "approval.hpp"
+#include "many_kernels.hpp"
 #include "mcp_round_trip.hpp"
 #include "tool_calls.hpp"
 #include "workspace.hpp"
@@ -551,7 +552,7 @@ int main(int argc, char** argv) {
     app.add_option("--apigen-rounds", options.apigen_rounds, "rounds of generated APIs")->capture_default_str();
     app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")->capture_default_str();
     app.add_option("--only", options.only, "one measurement")
-        ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval", "apigen"}));
+        ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval", "apigen", "many-kernels"}));
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
@@ -565,6 +566,7 @@ int main(int argc, char** argv) {
         const bool of_kernels = only == "start" || only == "execute" || only == "prints";
         if (only.empty() || of_kernels) kernels(options);
         if (only.empty() || only == "gateway") gateways(options);
+        if (only == "many-kernels") measure_many_kernels();
         if (only.empty() || only == "tools") {
             measure_mcp_round_trips(options.tool_calls);
             measure_tool_calls(options.tool_calls);
