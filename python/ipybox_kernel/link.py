@@ -356,7 +356,11 @@ class _Link:
 def remove_abandoned(parent: str, own: str) -> None:
     """Removes what kernels left in `parent` that were killed; `own` is the name of ours."""
     start = own[: own.rindex("-") + 1]
-    for entry in os.scandir(parent):
+    try:
+        entries = list(os.scandir(parent))
+    except OSError:  # somebody removed it
+        return
+    for entry in entries:
         if entry.name == own or not entry.name.startswith(start):
             continue
         try:
