@@ -180,7 +180,12 @@ public:
         return std::to_string(first + files_.size() - 1);
     }
     void file(const char* path, std::string_view text, const char* mode = "0444") {
-        add("--perms", mode, "--ro-bind-data", data(text), path);
+        add("--perms", mode, "--file", data(text), path);
+    }
+    // One that lies over another. AppArmor's profile for bwrap in Ubuntu lets nobody open it, for
+    // such a file has no name: the others do without.
+    void file_over(const char* path, std::string_view text) {
+        add("--perms", "0444", "--ro-bind-data", data(text), path);
     }
     // Completes the request: bwrap with these options and `command` behind them.
     void fill(SpawnRequest& request, const fs::path& bwrap, std::vector<std::string> command) {
@@ -354,7 +359,7 @@ private:
                         guest_address(channel));
         auto command = launcher(options, policy, view, channels);
         options.add("--remount-ro", "/dev");
-        if (!view.whole_disk()) options.add("--remount-ro", "/");
+        options.add("--remount-ro", view.whole_disk() ? "/run" : "/");
         options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
         std::move(argv.begin(), argv.end(), std::back_inserter(command));
         options.fill(request, bwrap_, std::move(command));
@@ -437,7 +442,10 @@ private:
         }
         // Nothing can be made on the whole disk to mount over.
         const auto file = [&](const char* path, const std::string& text) {
-            if (!whole_disk || fs::exists(path)) options.file(path, text);
+            if (!whole_disk)
+                options.file(path, text);
+            else if (fs::exists(path))
+                options.file_over(path, text);
         };
         const auto home = policy.env.find("HOME");
         file("/etc/passwd",
