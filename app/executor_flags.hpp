@@ -125,6 +125,8 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     options.kernel_options = plugin_options(flags.kernel_options, "--kernel-options");
     if (!flags.sandbox_user.empty()) options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
     options.kernel = flags.kernel;
+    // On a busy or slow machine the first start takes longer than the class expects.
+    options.kernel_init_timeout = std::chrono::seconds(60);
     options.python = flags.python;
     options.workspace = flags.workspace;
     options.images_dir = flags.images_dir;

@@ -604,8 +604,10 @@ private:
         if (setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1")
             return why + "AppArmor blocks unprivileged user namespaces; allow them for " +
                    bwrap_.string() +
-                   " by an AppArmor profile with \"userns,\", or for all programs by "
-                   "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0";
+                   " by a profile: apt-get install apparmor-profiles, copy bwrap-userns-restrict "
+                   "from /usr/share/apparmor/extra-profiles to /etc/apparmor.d and run "
+                   "apparmor_parser --replace on it; or for all programs by "
+                   "sysctl kernel.apparmor_restrict_unprivileged_userns=0";
         if (setting("/proc/sys/kernel/unprivileged_userns_clone") == "0")
             return why +
                    "unprivileged user namespaces are off; sudo sysctl "
