@@ -3,14 +3,15 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
-#include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <ipybox/error.hpp>
 #include <ipybox/process.hpp>
 #include <ipybox/sandbox.hpp>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -18,9 +19,13 @@
 
 namespace ipybox {
 
-// Version 2 where the group around ours was delegated to us (a systemd user session does), or
-// version 1 as root. Destruction kills what is left in the group and removes it; what a killed
-// host left behind is removed when the next group is made.
+// Version 2 where the group that we are in was delegated to us, or version 1 as root. Destruction
+// kills what is left in the group and removes it; what a killed host left behind is removed when
+// the next group is made.
+//
+// A group of version 2 that limits its children has no processes of its own. So everything that
+// is in ours, we included, moves to its child ipybox.host when the first sandbox with a limit
+// becomes another child.
 class Cgroup {
 public:
     // memory: bytes that all processes together may use, swap included. Throws
@@ -28,6 +33,7 @@ public:
     explicit Cgroup(std::uint64_t memory) {
         const auto [place, version] = find_place();
         remove_abandoned(place);
+        if (version == 2) turn_on_memory(place);
         const auto self = std::to_string(::getpid());
         for (int attempt = 0; path_.empty(); ++attempt) {
             const auto path = place / (std::string(name_start) + self + "-" + start_time(self) + "-" +
@@ -65,6 +71,17 @@ public:
         if (!path_.empty()) clear(path_);
     }
 
+    // Why no group can be made here, and what to do about it; empty if one can. Changes nothing
+    // that lasts.
+    static std::string problem() {
+        try {
+            if (find_place().version == 1) const Cgroup trial(std::uint64_t{1} << 30);
+            return "";
+        } catch (const Error& error) {
+            return error.detail();
+        }
+    }
+
     // A process that writes "0" here becomes a member.
     int entrance() const noexcept { return entrance_.get(); }
 
@@ -87,6 +104,7 @@ public:
 
 private:
     static constexpr std::string_view name_start = "ipybox-";
+    static constexpr const char* host = "ipybox.host";
 
     struct Place {
         std::filesystem::path directory;
@@ -96,8 +114,9 @@ private:
     [[noreturn]] static void refuse(const std::string& why) {
         throw Error(errc::sandbox_refused,
                     "memory_total cannot be enforced here: " + why +
-                        "; run in a delegated control group (systemd-run --user --scope "
-                        "--property=Delegate=yes …), as root, or limit memory per process");
+                        "; run in a delegated control group (systemd-run " +
+                        (::geteuid() == 0 ? "" : "--user ") +
+                        "--scope --property=Delegate=yes …), or limit memory per process");
     }
 
     static unsigned& serial() {
@@ -128,18 +147,71 @@ private:
         const std::filesystem::path root = "/sys/fs/cgroup";
         auto own = root / second->relative_path();
         if (!std::filesystem::exists(own)) own = root;
-        // A group with members cannot limit its children: a sibling of ours, then.
-        const auto place = second->has_relative_path() && own != root ? own.parent_path() : own;
-        if (::access((place / "cgroup.procs").c_str(), W_OK) != 0)
-            refuse(place.string() + " is not delegated to this user");
-        const auto control = detail::read_proc(place / "cgroup.subtree_control");
-        if ((" " + control).find(" memory") == std::string::npos) {
-            const UniqueFd file(
-                ::open((place / "cgroup.subtree_control").c_str(), O_WRONLY | O_CLOEXEC));
-            if (!file || ::write(file.get(), "+memory", 7) != 7)
-                refuse("the memory controller is not available in " + place.string());
+        // Where an earlier run put us.
+        if (own.filename() == host) own = own.parent_path();
+        for (const auto* name : {"", "cgroup.procs", "cgroup.subtree_control"})
+            if (::access((own / name).c_str(), W_OK) != 0)
+                refuse(own.string() + " is not delegated to this user");
+        if (!is_delegated(own)) refuse("systemd has not delegated " + own.string());
+        if (!lists_memory(own / "cgroup.controllers"))
+            refuse("the memory controller is not delegated to " + own.string());
+        return {own, 2};
+    }
+
+    // systemd ends a unit in which memory ran out, and may turn controllers off in it, unless it
+    // was told that the groups inside are somebody else's.
+    static bool is_delegated(const std::filesystem::path& group) {
+        const auto unit = group.filename().string();
+        const auto is = [&unit](std::string_view kind) { return unit.ends_with(kind); };
+        // Not systemd's, or made by whom it was delegated to.
+        if (!is(".service") && !is(".scope") && !is(".slice")) return true;
+        for (const auto* mark : {"user.delegate", "trusted.delegate"}) {
+            char value = 0;
+            if (::getxattr(group.c_str(), mark, &value, 1) == 1) return value == '1';
         }
-        return {place, 2};
+        // The systemd of a user leaves no mark in older versions.
+        if (::geteuid() == 0 || unit.find('\'') != std::string::npos) return false;
+        const auto command = "timeout 5 systemctl --user show --property=Delegate --value -- '" +
+                             unit + "' 2>/dev/null";
+        const std::unique_ptr<FILE, int (*)(FILE*)> answer(::popen(command.c_str(), "re"),
+                                                           ::pclose);
+        char word[8] = {};
+        return answer && std::fgets(word, sizeof word, answer.get()) != nullptr &&
+               std::string_view(word) == "yes\n";
+    }
+
+    // Lets the group of version 2 limit the memory of its children.
+    static void turn_on_memory(const std::filesystem::path& group) {
+        const auto control = group / "cgroup.subtree_control";
+        for (int attempt = 0; !lists_memory(control); ++attempt) {
+            const UniqueFd file(::open(control.c_str(), O_WRONLY | O_CLOEXEC));
+            if (file && ::write(file.get(), "+memory", 7) == 7) return;
+            if (!file || errno != EBUSY || attempt == 100)
+                refuse("cannot turn the memory controller on in " + group.string() + ": " +
+                       std::strerror(errno));
+            move_members(group);
+        }
+    }
+
+    static bool lists_memory(const std::filesystem::path& file) {
+        std::istringstream names(detail::read_proc(file));
+        for (std::string name; names >> name;)
+            if (name == "memory") return true;
+        return false;
+    }
+
+    // New ones may appear meanwhile.
+    static void move_members(const std::filesystem::path& group) {
+        if (::mkdir((group / host).c_str(), 0755) != 0 && errno != EEXIST)
+            refuse("cannot create " + (group / host).string() + ": " + std::strerror(errno));
+        std::istringstream members(detail::read_proc(group / "cgroup.procs"));
+        for (std::string pid; members >> pid;) {
+            const UniqueFd file(
+                ::open((group / host / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+            if (::write(file.get(), pid.data(), pid.size()) < 0 && errno != ESRCH)
+                refuse("cannot move process " + pid + " to " + (group / host).string() + ": " +
+                       std::strerror(errno));
+        }
     }
 
     bool has(const char* name) const { return std::filesystem::exists(path_ / name); }
