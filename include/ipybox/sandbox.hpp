@@ -78,7 +78,7 @@ struct Capabilities {
     bool wall_time = false;
     bool scratch_size = false;
     bool scratch_inodes = false;
-    bool workspace_size = false;
+    bool workspace_size = false;      // where the file system of the writable paths has quotas
     std::string problem;              // why not, and the remedy; empty when all is well
 };
 

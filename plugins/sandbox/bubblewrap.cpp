@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <ipybox/cgroup.hpp>
+#include <ipybox/detail/project_quota.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/guest_view.hpp>
 #include <ipybox/plugin.hpp>
@@ -217,8 +218,9 @@ private:
 class Confined final : public ChildProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
-             std::optional<Cgroup> group)
+             std::optional<Cgroup> group, std::optional<detail::ProjectQuota> quota)
         : ChildProcess(std::move(executor), std::move(request)),
+          quota_(std::move(quota)),
           placeholders_(std::move(placeholders)),
           group_(std::move(group)) {}
     // The guest must be gone before the places it is kept out of disappear.
@@ -260,6 +262,7 @@ private:
         }
     }
 
+    std::optional<detail::ProjectQuota> quota_;
     Placeholders placeholders_;
     std::optional<Cgroup> group_;
 };
@@ -313,8 +316,6 @@ private:
         if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
                         "a list of allowed hosts needs the channel \"network\" to their proxy");
-        if (policy.limits.workspace_size)
-            refuse("sandbox \"bubblewrap\" cannot limit the size of the workspace");
         if (policy.limits.scratch_inodes && !scratch_inodes_)
             refuse("sandbox \"bubblewrap\" cannot limit the number of files in the scratch space "
                    "here: only bwrap may make user namespaces");
@@ -344,6 +345,12 @@ private:
         }
         check_reach(request.identity, wanted);
 
+        std::optional<detail::ProjectQuota> quota;
+        if (policy.limits.workspace_size && !without("limits")) {
+            std::vector<fs::path> limited;
+            for (const auto& path : policy.writable) limited.push_back(absolute_path(path));
+            quota.emplace(limited, *policy.limits.workspace_size);
+        }
         std::optional<Cgroup> group;
         if (policy.limits.memory_total && !without("limits")) {
             group.emplace(*policy.limits.memory_total);
@@ -365,7 +372,7 @@ private:
         options.fill(request, bwrap_, std::move(command));
         start_by_launcher(request, policy.limits);
         return std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
-                                          std::move(group));
+                                          std::move(group), std::move(quota));
     }
 
     static bool is_proxy(const Channel& channel) {
@@ -587,12 +594,9 @@ private:
         found.unix_sockets = found.wall_time = found.scratch_size = true;
         found.network_allow_list = found.limits_per_process = true;
         found.scratch_inodes = scratch_inodes_;
-        try {
-            const Cgroup trial(std::uint64_t{1} << 30);
-            found.memory_total = true;
-        } catch (const Error&) {
-            // It is told when a policy asks for it.
-        }
+        found.memory_total = Cgroup::problem().empty();
+        // Whether the workspace's file system has quotas is found out when a policy asks for one.
+        found.workspace_size = detail::ProjectQuota::machine_problem().empty();
         co_return found;
     }
 

@@ -13,6 +13,7 @@
 #include <ipybox/registry.hpp>
 
 #include "killed_hosts.hpp"
+#include "quota_volume.hpp"
 #include "test_support.hpp"
 
 namespace plugin_sandbox_bubblewrap_tests {
@@ -127,7 +128,7 @@ BOOST_AUTO_TEST_CASE(probe_finds_what_it_enforces) {
                              able.process_isolation, able.unix_sockets, able.limits_per_process,
                              able.wall_time, able.scratch_size})
         BOOST_TEST(claim);
-    BOOST_TEST(!able.workspace_size);
+    BOOST_TEST(able.workspace_size == detail::ProjectQuota::machine_problem().empty());
 }
 
 BOOST_AUTO_TEST_CASE(probe_tells_the_remedy) {
@@ -622,6 +623,61 @@ BOOST_AUTO_TEST_CASE(all_processes_share_one_memory_limit) {
     }
 }
 
+// What the guest can write, in whole mebibytes, before the system says no, and how it tries to get
+// out of the count.
+constexpr const char* flood =
+    "import errno, fcntl, os, struct\n"
+    "def attempt(name, work):\n"
+    "    try: work(); print('escaped by', name)\n"
+    "    except OSError: pass\n"
+    "def change(path, get, put, size, edit):\n"
+    "    with open(path) as file:\n"
+    "        values = bytearray(fcntl.ioctl(file, get, bytes(size)))\n"
+    "        before = bytes(values)\n"
+    "        edit(values)\n"
+    "        fcntl.ioctl(file, put, bytes(values))\n"
+    "        if fcntl.ioctl(file, get, bytes(size)) == before: raise OSError('no effect')\n"
+    "def project(values): values[12:16] = struct.pack('I', 0)\n"
+    "def inherit(values): values[0:4] = struct.pack('I', struct.unpack('I', values[0:4])[0] & ~0x200)\n"
+    "def flag(values): values[0:4] = struct.pack('I', struct.unpack('I', values[0:4])[0] & ~0x20000000)\n"
+    "os.mkdir('mine'); open('mine/file', 'w').close()\n"
+    "for path in ('.', 'mine', 'mine/file'):\n"
+    "    attempt('project of ' + path, lambda: change(path, 0x801c581f, 0x401c5820, 28, project))\n"
+    "for path in ('.', 'mine'):\n"
+    "    attempt('inheritance of ' + path, lambda: change(path, 0x801c581f, 0x401c5820, 28, inherit))\n"
+    "    attempt('flags of ' + path, lambda: change(path, 0x80086601, 0x40086602, 8, flag))\n"
+    "written = 0\n"
+    "try:\n"
+    "    for i in range(64):\n"
+    "        with open(('mine/%d' if i % 2 else '../other/%d') % i, 'wb') as file:\n"
+    "            file.write(bytes(1 << 20)); file.flush(); os.fsync(file.fileno())\n"
+    "        written += 1\n"
+    "except OSError as error: print(errno.errorcode[error.errno], written)\n";
+
+void floods(Fixture& fixture, const test::QuotaVolume& volume, std::string_view expected) {
+    const auto work = volume.path() / "work", other = volume.path() / "other";
+    fixture.make_directory(work);
+    fixture.make_directory(other);
+    fixture.make_file(work / "before", std::string(4 << 20, 'x'));
+    fixture.policy.writable = {work, other};
+    fixture.policy.cwd = work;
+    fixture.policy.limits.workspace_size = 10 << 20;
+    BOOST_TEST(fixture.python(flood) == expected);
+    // The host is free again.
+    fixture.policy.limits.workspace_size.reset();
+    const std::string more = "head -c 20000000 /dev/zero >more && rm -r * && echo free";
+    BOOST_TEST(fixture.sh(more) == "free\n");
+}
+
+BOOST_AUTO_TEST_CASE(writable_paths_share_one_quota_on_ext4) {
+    // Its directories count as well.
+    if (const test::QuotaVolume volume("ext4"); volume) floods(*this, volume, "EDQUOT 5\n");
+}
+
+BOOST_AUTO_TEST_CASE(writable_paths_share_one_quota_on_xfs) {
+    if (const test::QuotaVolume volume("xfs"); volume) floods(*this, volume, "ENOSPC 6\n");
+}
+
 BOOST_AUTO_TEST_CASE(time_ends_for_the_whole_tree) {
     policy.limits.wall_seconds = 1;
     auto process = shell("sleep 1000 & setsid sleep 1000 & wait");
@@ -775,7 +831,10 @@ BOOST_AUTO_TEST_CASE(policies_that_ask_too_much_are_refused) {
         edit(policy);
         refuses(words);
     };
-    change([](auto& p) { p.limits.workspace_size = 1 << 30; }, "workspace");
+    // A machine whose temporary directory has quotas refuses nothing; few do.
+    if (!detail::ProjectQuota::problem(workspace).empty())
+        change([](auto& p) { p.limits.workspace_size = 1 << 30; },
+               "workspace_size cannot be enforced here");
     change([](auto& p) { p.readable = {"/nowhere/at/all"}; }, "/nowhere/at/all does not exist");
     change([](auto& p) { p.readable = {"/proc"}; }, "/proc");
     change([](auto& p) { p.readable = {"/dev"}; }, "/dev");
