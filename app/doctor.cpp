@@ -2,7 +2,9 @@
 #include <boost/asio/io_context.hpp>
 #include <fstream>
 #include <iostream>
+#include <ipybox/cgroup.hpp>
 #include <ipybox/detail/build_info.hpp>
+#include <ipybox/detail/project_quota.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/python_environment.hpp>
 #include <ipybox/registry.hpp>
@@ -16,7 +18,13 @@ namespace {
 
 class Doctor {
 public:
-    explicit Doctor(asio::io_context& context) : executor_(context.get_executor()) { host_.executor = executor_; }
+    Doctor(asio::io_context& context, const std::filesystem::path& workspace)
+        : executor_(context.get_executor()),
+          workspace_(workspace),
+          memory_problem_(Cgroup::problem()),
+          quota_problem_(ipybox::detail::ProjectQuota::problem(workspace)) {
+        host_.executor = executor_;
+    }
 
     // 0 when everything that is needed is there.
     awaitable<int> examine(std::string python) {
@@ -25,6 +33,8 @@ public:
         co_await check_python(std::move(python));
         co_await check_sandbox("bubblewrap", true);
         co_await check_sandbox("srt", false);
+        check_limit("memory-total", "all processes of a sandbox together, by a control group", memory_problem_);
+        check_limit("workspace", "in " + workspace_.string() + ", by a project quota; sandbox bubblewrap", quota_problem_);
         co_await check_node();
         co_return healthy_ ? 0 : 1;
     }
@@ -96,12 +106,21 @@ private:
                                                           {"wall time", able.wall_time},
                                                           {"scratch size", able.scratch_size},
                                                           {"scratch inodes", able.scratch_inodes},
-                                                          {"workspace size", able.workspace_size}};
+                                                          {"workspace size", able.workspace_size && quota_problem_.empty()}};
         for (const auto& [what, enforced] : abilities) {
             std::string& list = enforced ? can : cannot;
             list += (list.empty() ? "" : ", ") + std::string(what);
         }
         good(name, "a sandboxed process runs; enforced: " + can + (cannot.empty() ? "" : "; not enforceable here: " + cannot));
+    }
+
+    // A limit that not every machine can hold.
+    void check_limit(const std::string& name, const std::string& how, const std::string& problem) {
+        if (problem.empty()) {
+            good("limit " + name, how);
+        } else {
+            line("missing ", "limit " + name, "refused if asked for: " + problem);
+        }
     }
 
     awaitable<void> check_node() {
@@ -125,14 +144,17 @@ private:
     }
 
     asio::any_io_executor executor_;
+    std::filesystem::path workspace_;
+    std::string memory_problem_;  // why total memory cannot be limited; empty: it can
+    std::string quota_problem_;   // why the workspace's size cannot
     PluginRegistry registry_;
     Host host_;
     bool healthy_ = true;
 };
 
-int run_doctor(const std::string& python) {
+int run_doctor(const std::string& python, const std::string& workspace) {
     asio::io_context context(1);
-    Doctor doctor(context);
+    Doctor doctor(context, std::filesystem::weakly_canonical(workspace));
     return run_to_end(context, doctor.examine(python));
 }
 
@@ -142,7 +164,10 @@ void add_doctor(CLI::App& app, Action& action) {
     auto* command = app.add_subcommand("doctor", "Check Python, its packages, the sandboxes and Node.js on this machine");
     auto python = std::make_shared<std::string>();
     command->add_option("--python", *python, "Interpreter to check")->type_name("PATH");
-    command->callback([&action, python] { action = [python] { return run_doctor(*python); }; });
+    auto workspace = std::make_shared<std::string>(".");
+    command->add_option("--workspace", *workspace, "Directory whose size is to be limited")
+        ->type_name("DIR")->capture_default_str();
+    command->callback([&action, python, workspace] { action = [python, workspace] { return run_doctor(*python, *workspace); }; });
 }
 
 }  // namespace ipybox::app

@@ -450,6 +450,11 @@ class OtherCommandsTest(ProgramTest):
         self.assertEqual(run.returncode, 0, run.stdout)
         for word in ("Python", "kernel packages", "bubblewrap", "plugins"):
             self.assertIn(f"ok      {word}", run.stdout)
+        # Not every machine can hold these.
+        for limit in ("memory-total", "workspace"):
+            self.assertRegex(run.stdout, f"(ok     |missing) limit {limit}: ")
+        elsewhere = self.ipybox("doctor", "--workspace", "/proc/self")
+        self.assertRegex(elsewhere.stdout, "missing limit workspace: .*the file system of /proc/.* has no project quotas")
         broken = self.ipybox("doctor", "--python", "/nonexistent/python")
         self.assertEqual(broken.returncode, 1)
         self.assertIn("FAILED  Python", broken.stdout)
