@@ -23,6 +23,7 @@ struct RunFlags : ExecutorFlags {
     std::string code;
     std::string file;
     double timeout = 120;
+    double kernel_init_timeout = 10;
     std::vector<std::string> packages;
 };
 
@@ -58,6 +59,7 @@ public:
         : context_(context), flags_(flags), registry_(PluginRegistry::standard()) {
         auto options = executor_options(flags);
         if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
+        options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
         servers_ = configured_servers(flags);
         ConsoleOptions at_console;
         at_console.before_question = [this] { fresh_line(); };
@@ -91,9 +93,10 @@ public:
     }
 
 private:
-    Duration timeout() const {
-        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags_.timeout));
+    static Duration seconds(double number) {
+        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
     }
+    Duration timeout() const { return seconds(flags_.timeout); }
 
     // Kernel and servers start at the same time; the slowest decides.
     awaitable<void> prepare() {
@@ -238,6 +241,8 @@ void add_run(CLI::App& app, Action& action) {
     add_approval_flags(*command, *flags);
     command->add_option("--timeout", flags->timeout, "Seconds until the code is interrupted; 0 means never")
         ->check(CLI::Range(0.0, 1e6))->capture_default_str();
+    command->add_option("--kernel-init-timeout", flags->kernel_init_timeout, "Seconds for the kernel to start")
+        ->check(CLI::Range(0.1, 1e6))->capture_default_str();
     command->add_option("--workspace", flags->workspace, "Directory the code works in and may write to")->type_name("DIR")->capture_default_str();
     command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel")->type_name("NAME")->capture_default_str();
     command->add_option("--sandbox-config", flags->sandbox_config, "Settings in sandbox-runtime's JSON format")->type_name("FILE");
