@@ -562,7 +562,8 @@ inline awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call, Respo
         ", which is no MCP; is the path of its URL right?";
     if (type == "application/json") {
         auto limit = detail::default_max_message;
-        std::string body = co_await response->read_all(limit);
+        const auto deadline = call->own ? Clock::now() + patience : never;
+        std::string body = co_await response->read_all(limit, deadline);
         co_await take(state, call, std::move(body), true);
         if (call->answered) co_return;
         why = state->url.printable() + " did not answer " + call->method + " in its response to it";
@@ -778,9 +779,13 @@ inline awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr response,
         failure = error;
     }
     if (state->closed || state->generation != generation) co_return;
-    const std::string why =
-        failure ? failure->detail() : state->url.printable() + " ended its stream of events";
-    state->end = Error(errc::mcp_connection, why + "; the server is gone or was restarted");
+    if (failure && failure->code() == errc::mcp_protocol) {
+        state->end = failure;
+    } else {
+        const std::string why =
+            failure ? failure->detail() : state->url.printable() + " ended its stream of events";
+        state->end = Error(errc::mcp_connection, why + "; the server is gone or was restarted");
+    }
     state->arrived.notify();
 }
 
@@ -789,7 +794,8 @@ inline awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr response,
 inline awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr call,
                                                   ResponsePtr response, StreamPtr stream) {
     stream->broken.reset();
-    auto deadline = never;
+    // Nobody gives up on what is asked here but this.
+    auto deadline = call && call->own ? Clock::now() + patience : never;
     for (;;) {
         for (bool more = true; more;) {
             auto event = stream->parser.next();
@@ -808,7 +814,7 @@ inline awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr call,
             std::string text = std::move((*event)->data);
             co_await take(state, call, std::move(text), false);
         }
-        if (call && call->answered && deadline == never) {
+        if (call && call->answered && !call->finished) {
             deadline = Clock::now() + std::chrono::seconds(1);
             finish(*call);
         }
