@@ -4,6 +4,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <iostream>
 #include <ipybox/mcp_http_server.hpp>
@@ -203,6 +204,22 @@ awaitable<void> serve_until(McpService& service, Ending& ending, bool on_stdio) 
     co_await service.stop();
 }
 
+// Returns when the process that started this one is gone; something else may hold the input open.
+awaitable<void> parent_gone() {
+    const auto parent = ::getppid();
+    asio::posix::stream_descriptor watch(co_await asio::this_coro::executor);
+    if (auto handle = detail::open_pidfd(parent); parent > 1 && handle)
+        watch.assign(handle.release());
+    bool watched = watch.is_open();
+    while (watched && ::getppid() == parent) {
+        const auto [error] =
+            co_await watch.async_wait(asio::posix::descriptor_base::wait_read, as_result);
+        watched = !error;
+    }
+    // A container's first process, or a kernel that cannot tell.
+    if (!watched) co_await sleep_until(never);
+}
+
 int serve(ServeFlags flags) {
     std::string said;
     auto options = service_options(flags, said);
@@ -236,14 +253,17 @@ int serve(ServeFlags flags) {
     if (flags.log_level != "off" || http)
         std::cerr << "ipybox: serving " << where << "; " << detail::printable(said) << std::endl;
     Ending ending(context.get_executor());
-    asio::signal_set signals(context, SIGINT, SIGTERM, SIGHUP);
-    signals.async_wait([&](boost::system::error_code error, int) {
-        if (error) return;
+    const auto end = [&] {
         ending.wanted = true;
         ending.changed.notify();
         if (listener) listener->stop();
         service.server().stop();
+    };
+    asio::signal_set signals(context, SIGINT, SIGTERM, SIGHUP);
+    signals.async_wait([&](boost::system::error_code error, int) {
+        if (!error) end();
     });
+    if (!http) asio::co_spawn(context, parent_gone(), [&](std::exception_ptr) { end(); });
     run_to_end(context, serve_until(service, ending, !http));
     return 0;
 }

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -484,6 +485,19 @@ class ProcessTest(ServeTest):
                     self.assertEqual(process.wait(30), 0, self.said())
                 for pid in pids:
                     self.assertFalse(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes(), pid)
+
+    def test_it_ends_with_its_parent_though_its_input_stays_open(self):
+        parameters = self.parameters()
+        process = subprocess.Popen(["sh", "-c", 'exec 3<&0; "$0" "$@" <&3 & wait', parameters.command, *parameters.args],
+                                   cwd=parameters.cwd, env=parameters.env, text=True, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, bufsize=1, start_new_session=True)
+        with process:
+            pids = self.kernel_of(process)
+            process.kill()
+            self.assertTrue(select.select([process.stdout], [], [], 30)[0], "it goes on")
+            self.assertEqual(process.stdout.read(), "")
+        for pid in pids:
+            self.assertFalse(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes(), pid)
 
     def test_mistakes_are_one_line(self):
         (self.directory / "bad.json").write_text('{"first_match": [\n{"deny": {"reason": 5}}]}')
