@@ -264,6 +264,7 @@ struct HttpServerConnection {
     Clock::time_point deadline = never;  // when it is closed
     std::size_t held = 0;                // of max_buffered
     bool keep_alive = true, chunked = true;
+    bool bodiless = false;  // the request is a HEAD
     std::string cors;  // header lines for the page that asks
 };
 using HttpServerConnectionPtr = std::shared_ptr<HttpServerConnection>;
@@ -463,6 +464,7 @@ inline void HttpListener::check_head(HttpServerConnection& connection, const Req
     namespace http = boost::beast::http;
     const std::string_view host = head[http::field::host], origin = head[http::field::origin];
     connection.cors.clear();
+    connection.bodiless = head.method() == http::verb::head;
     if (head.count(http::field::host) != 1 || !host_allowed(host)) {
         reply = http_error(403, "this server does not answer for that host; see allowed_hosts");
         return;
@@ -590,7 +592,7 @@ inline std::string HttpListener::render(const HttpServerConnection& connection, 
     text += reply.headers;
     text += connection.cors;
     text += "\r\n";
-    text += reply.body;
+    if (!connection.bodiless) text += reply.body;
     return text;
 }
 

@@ -380,6 +380,13 @@ BOOST_AUTO_TEST_CASE(requests_of_a_wrong_form_are_told_what_is_wrong) {
     // Two requests at once on one connection.
     BOOST_TEST(fixture.ask(waiting, chunked + chunked).status == 200u);
     BOOST_TEST(fixture.ask(waiting, "").status == 200u);
+    // A HEAD has no body after its head, which says how long it would be.
+    const auto head_only = fixture.head("HEAD /mcp") + "\r\n";
+    test::run(fixture.context, waiting.send(head_only + chunked));
+    BOOST_TEST(test::run(fixture.context, waiting.read_to("\r\n\r\n")));
+    BOOST_TEST(waiting.received.starts_with("HTTP/1.1 405"));
+    waiting.received.erase(0, waiting.received.find("\r\n\r\n") + 4);
+    BOOST_TEST(fixture.ask(waiting, "").status == 200u);
 }
 
 BOOST_AUTO_TEST_CASE(headers_of_modern_requests_match_the_body) {
