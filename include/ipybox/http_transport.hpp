@@ -46,9 +46,9 @@ class HttpTransport final : public McpTransport {
 public:
     enum class Wire { streamable, sse };
 
-    // config: "url", "headers" for every request, "auth" for OAuth, "name" for messages. A server of the streamable kind
-    // that turns out to be one of HTTP+SSE is treated as such. Throws errc::bad_argument for the
-    // URL.
+    // config: "url", "headers" for every request, "auth" for OAuth, "name" for messages. A server
+    // of the streamable kind that turns out to be one of HTTP+SSE is treated as such. Throws
+    // errc::bad_argument for the URL.
     HttpTransport(Host& host, const json::object& config, Wire wire);
     ~HttpTransport() override;
 
@@ -194,7 +194,7 @@ private:
     static constexpr std::size_t max_session_id = 4096;
     static constexpr std::size_t max_mirrored = 64;  // headers of one tool
     static constexpr std::size_t max_lasting = 1000;
-    static constexpr int max_attempts = 5;           // to take a stream up, without an event
+    static constexpr int max_attempts = 5;  // to take a stream up, without an event
     static constexpr int max_noise = 20;
     static constexpr auto first_delay = std::chrono::milliseconds(1000);
     static constexpr auto min_delay = std::chrono::milliseconds(50);

@@ -1,12 +1,8 @@
 #pragma once
-// Authorization for MCP servers over HTTP: discovery, registration, the grants, refreshing, and
-// the file that keeps tokens (revisions 2025-03-26 to 2026-07-28 of MCP's authorization).
+// Authorization for MCP servers over HTTP: discovery, registration, the grants and refreshing
+// (revisions 2025-03-26 to 2026-07-28 of MCP's authorization).
 #include <algorithm>
-#include <array>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/write.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/json/serialize.hpp>
 #include <chrono>
 #include <cstdint>
@@ -19,11 +15,11 @@
 #include <ipybox/detail/domain_rule.hpp>
 #include <ipybox/detail/jwt.hpp>
 #include <ipybox/detail/oauth_protocol.hpp>
-#include <ipybox/detail/token_store.hpp>
+#include <ipybox/detail/oauth_records.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/http_client.hpp>
 #include <ipybox/log.hpp>
-#include <list>
+#include <ipybox/oauth_redirect.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -118,7 +114,6 @@ public:
 
 private:
     struct State;
-    struct Listener;
     using StatePtr = std::shared_ptr<State>;
     static awaitable<HttpHeaders> headers(StatePtr state, std::string method, std::string url);
     static awaitable<bool> challenged(StatePtr state, unsigned status, HttpHeaders response,
@@ -127,133 +122,6 @@ private:
     static awaitable<bool> logout(StatePtr state);
 
     StatePtr state_;
-};
-
-// ---- the address that the consent page leads back to ----
-
-// Answers http://127.0.0.1:PORT/callback until a request brings the expected state. Browsers open
-// connections and say nothing on them, so that several are served at once.
-struct OAuth::Listener {
-    using Tcp = asio::ip::tcp;
-    static constexpr std::size_t max_connections = 32;
-    static constexpr std::size_t max_request = 16 * 1024;
-
-    struct Shared {
-        explicit Shared(const asio::any_io_executor& executor)
-            : acceptor(executor), arrived(executor) {}
-        Tcp::acceptor acceptor;
-        Event arrived;
-        std::list<Tcp::socket*> connections;
-        std::string path;
-        std::string state;
-        std::string target;  // of the request that was waited for
-    };
-
-    // port 0: any. Throws errc::io_error when it is taken.
-    Listener(asio::any_io_executor executor, std::uint16_t wanted, std::string path,
-             std::string state)
-        : shared(std::make_shared<Shared>(executor)) {
-        shared->path = std::move(path);
-        shared->state = std::move(state);
-        boost::system::error_code error;
-        const Tcp::endpoint endpoint(asio::ip::address_v4::loopback(), wanted);
-        shared->acceptor.open(endpoint.protocol(), error);
-        if (!error) shared->acceptor.set_option(Tcp::acceptor::reuse_address(true), error);
-        if (!error) shared->acceptor.bind(endpoint, error);
-        if (!error) shared->acceptor.listen(16, error);
-        if (!error) port = shared->acceptor.local_endpoint(error).port();
-        if (error)
-            throw Error(errc::io_error, "cannot listen on 127.0.0.1:" + std::to_string(wanted) +
-                                            " for the end of the login: " + error.message());
-        asio::co_spawn(executor, accept(shared), asio::detached);
-    }
-    ~Listener() {
-        boost::system::error_code ignored;
-        shared->acceptor.close(ignored);
-        for (auto* socket : shared->connections) socket->close(ignored);
-    }
-    Listener(const Listener&) = delete;
-    Listener& operator=(const Listener&) = delete;
-
-    // Returns when the redirect has come or at `deadline`.
-    static awaitable<void> wait(std::shared_ptr<Shared> shared, Clock::time_point deadline) {
-        while (shared->target.empty() && Clock::now() < deadline)
-            co_await shared->arrived.wait(deadline);
-    }
-
-    static awaitable<void> accept(std::shared_ptr<Shared> shared) {
-        for (;;) {
-            auto [error, socket] = co_await shared->acceptor.async_accept(as_result);
-            if (!shared->acceptor.is_open()) co_return;
-            if (error) {  // for want of descriptors, say
-                co_await sleep_until(Clock::now() + std::chrono::milliseconds(100));
-                continue;
-            }
-            if (shared->connections.size() >= max_connections) continue;
-            auto executor = shared->acceptor.get_executor();
-            asio::co_spawn(executor, serve(shared, std::move(socket)), asio::detached);
-        }
-    }
-
-    static awaitable<void> serve(std::shared_ptr<Shared> shared, Tcp::socket socket) {
-        const auto place = shared->connections.insert(shared->connections.end(), &socket);
-        struct Leave {
-            Shared& shared;
-            std::list<Tcp::socket*>::iterator place;
-            ~Leave() { shared.connections.erase(place); }
-        } const leave{*shared, place};
-        std::string request;
-        const auto deadline = Clock::now() + std::chrono::seconds(10);
-        co_await ends_first(read(socket, request), sleep_until(deadline));
-        if (request.find("\r\n\r\n") == request.npos) co_return;
-        const auto line = request.substr(0, request.find("\r\n"));
-        std::string_view target = line;
-        target.remove_prefix(std::min(target.size(), target.find(' ') + 1));
-        target = target.substr(0, target.find(' '));
-        const bool ours = line.starts_with("GET ") && shared->target.empty() &&
-                          target.substr(0, target.find('?')) == shared->path;
-        const char* status = "404 Not Found";
-        const char* text = "There is nothing here.";
-        if (ours) {
-            // Whoever else on this machine found the port cannot end the login.
-            const auto query = detail::parse_query(detail::query_of(target));
-            const auto found = query ? query->find("state") : decltype(query->end())();
-            const bool expected =
-                query && found != query->end() && detail::same_secret(found->second, shared->state);
-            status = expected ? "200 OK" : "400 Bad Request";
-            text = expected ? "ipybox has the answer. You may close this window."
-                            : "This belongs to another login. Start again.";
-            if (expected) shared->target = target;
-        }
-        const std::string body = "<!doctype html><meta charset=utf-8><title>ipybox</title><p>" +
-                                 std::string(text) + "</p>\n";
-        const std::string answer =
-            "HTTP/1.1 " + std::string(status) +
-            "\r\nContent-Type: text/html; charset=utf-8\r\nCache-Control: no-store\r\n"
-            "Referrer-Policy: no-referrer\r\nContent-Security-Policy: default-src 'none'\r\n"
-            "Connection: close\r\nContent-Length: " +
-            std::to_string(body.size()) + "\r\n\r\n" + body;
-        co_await ends_first(write(socket, answer), sleep_until(deadline));
-        boost::system::error_code ignored;
-        socket.shutdown(Tcp::socket::shutdown_send, ignored);
-        shared->arrived.notify();
-    }
-
-    static awaitable<void> read(Tcp::socket& socket, std::string& request) {
-        std::array<char, 2048> buffer;
-        while (request.size() < max_request && request.find("\r\n\r\n") == request.npos) {
-            const auto [error, size] =
-                co_await socket.async_read_some(asio::buffer(buffer), as_result);
-            request.append(buffer.data(), size);
-            if (error) co_return;
-        }
-    }
-    static awaitable<void> write(Tcp::socket& socket, const std::string& answer) {
-        co_await asio::async_write(socket, asio::buffer(answer), as_result);
-    }
-
-    std::shared_ptr<Shared> shared;
-    std::uint16_t port = 0;
 };
 
 // ---- what is known about one server ----
@@ -273,25 +141,8 @@ struct OAuth::State {
         bool dpop_required = false;
         detail::ServerMetadata server;
     };
-    struct Token {
-        std::string issuer;
-        std::string client_id;
-        std::string access;
-        std::string type;
-        std::string refresh;
-        std::string scope;      // granted, as far as known
-        std::string requested;  // in the authorization
-        std::string key;        // PEM; empty: not bound to one
-        std::int64_t expires_at = 0;
-        std::int64_t lifetime = 0;
-
-        bool expired() const { return expires_at != 0 && now() >= expires_at; }
-        // Early enough for a request to arrive with it.
-        bool expires_soon() const {
-            return expires_at != 0 &&
-                   now() >= expires_at - std::min<std::int64_t>(60, lifetime / 4);
-        }
-    };
+    using Listener = detail::RedirectListener;
+    using Token = detail::OAuthToken;
     struct Reply {
         unsigned status = 0;
         HttpHeaders headers;
@@ -305,20 +156,20 @@ struct OAuth::State {
 
     State(asio::any_io_executor e, OAuthOptions o);
 
-    static std::int64_t now() {
-        return std::chrono::duration_cast<std::chrono::seconds>(
-                   std::chrono::system_clock::now().time_since_epoch())
-            .count();
-    }
     std::string setting(std::string_view key) const {
         return detail::string_member(options.auth, key);
+    }
+    static Grant grant_of(std::string_view name) {
+        return name == "client_credentials"   ? Grant::client_credentials
+               : name == "device_code"        ? Grant::device_code
+               : name == "jwt_bearer"         ? Grant::jwt_bearer
+               : name == "identity_assertion" ? Grant::identity_assertion
+                                              : Grant::code;
     }
     // A person's token is the same however it was got.
     std::string grant_name() const { return interactive() ? std::string() : setting("grant"); }
     bool interactive() const { return grant == Grant::code || grant == Grant::device_code; }
-    std::string remedy() const {
-        return "run " + detail::login_command(options.name);
-    }
+    std::string remedy() const { return "run " + detail::login_command(options.name); }
 
     Secrets secrets() const;
     Error translated(const Error& error) const { return {error.code(), hide(error.detail())}; }
@@ -335,14 +186,8 @@ struct OAuth::State {
     static bool is_loopback(const std::string& host);
     HttpUrl checked_url(const std::string& url, const std::string& what) const;
 
-    // The token store.
-    bool is_ours(const json::value& record) const;
-    std::optional<Token> stored_token() const;
     void load();
-    void save(const Token& fresh);
     void forget_token();
-    std::optional<json::object> stored_client(const std::string& issuer) const;
-    void forget_client(const std::string& issuer);
     void bind_client(const std::string& issuer);
 
     HttpHeaders authorization(const std::string& method, const std::string& url);
@@ -355,9 +200,10 @@ struct OAuth::State {
     static Error unanswered(const std::string& place, unsigned status) {
         return {errc::mcp_connection,
                 "the MCP server wants authorization, and how to get it cannot be found out: " +
-                    place.substr(0, place.find('?')) + ", asked for metadata, answers with HTTP "
-                    "status " + std::to_string(status) +
-                    "; try again later, or give a token by \"headers\""};
+                    place.substr(0, place.find('?')) +
+                    ", asked for metadata, answers with HTTP "
+                    "status " +
+                    std::to_string(status) + "; try again later, or give a token by \"headers\""};
     }
     awaitable<Reply> fetch(HttpRequest request);
     awaitable<Discovery> discover(std::string metadata_url);
@@ -394,11 +240,11 @@ struct OAuth::State {
     OAuthOptions options;
     HttpUrl url;
     std::string resource;  // the server's URL in its canonical form
-    bool local = false;    // it is on this machine
-    bool usable = false;   // tokens may be sent to it
-    Grant grant = Grant::code;
+    bool local;            // it is on this machine
+    bool usable;           // tokens may be sent to it
+    Grant grant;
     std::unique_ptr<HttpClient> http;
-    detail::TokenStore store;
+    detail::OAuthRecords records;
 
     std::optional<Token> token;
     bool loaded = false;
@@ -417,7 +263,7 @@ struct OAuth::State {
     std::deque<Clock::time_point> logins;
     Duration people{0};                               // waited for, without the last one
     std::optional<Clock::time_point> person_since{};  // who is waited for now
-    std::string stepped_up;  // the scopes that were asked for after a 403
+    std::string stepped_up;                           // the scopes that were asked for after a 403
     std::deque<std::string> hidden;
 
     // Whoever talks to the authorization server.
@@ -448,17 +294,12 @@ inline OAuth::State::State(asio::any_io_executor e, OAuthOptions o)
     : executor(std::move(e)),
       options(std::move(o)),
       url(HttpUrl::parse(options.url)),
-      store(options.store),
+      resource(url.origin() + (url.path == "/" ? "" : url.path) + url.query),
+      local(is_loopback(url.host)),
+      usable(url.tls || local),
+      grant(grant_of(setting("grant"))),
+      records(options.store, resource, setting("client_id"), grant_name()),
       changed(executor) {
-    resource = url.origin() + (url.path == "/" ? "" : url.path) + url.query;
-    local = is_loopback(url.host);
-    usable = url.tls || local;
-    const auto name = setting("grant");
-    grant = name == "client_credentials"   ? Grant::client_credentials
-            : name == "device_code"        ? Grant::device_code
-            : name == "jwt_bearer"         ? Grant::jwt_bearer
-            : name == "identity_assertion" ? Grant::identity_assertion
-                                           : Grant::code;
     // A server on the internet must not make us ask around in this machine or its network.
     boost::system::error_code error;
     const auto literal = asio::ip::make_address(url.host, error);
@@ -525,71 +366,10 @@ inline HttpUrl OAuth::State::checked_url(const std::string& text, const std::str
     return *parsed;
 }
 
-// ---- the token store ----
-
-// A token counts for the client it was given to: one configured by name, a metadata document, or
-// whatever was registered.
-inline bool OAuth::State::is_ours(const json::value& record) const {
-    if (!record.is_object()) return false;
-    const auto& fields = record.get_object();
-    return detail::string_member(fields, "resource") == resource &&
-           detail::string_member(fields, "client") == setting("client_id") &&
-           detail::string_member(fields, "grant") == grant_name();
-}
-
-inline std::optional<OAuth::State::Token> OAuth::State::stored_token() const {
-    const auto content = store.read();
-    const auto* list = content.if_contains("tokens");
-    if (list == nullptr || !list->is_array()) return std::nullopt;
-    for (const auto& record : list->get_array()) {
-        if (!is_ours(record)) continue;
-        const auto& fields = record.get_object();
-        Token found;
-        found.issuer = detail::string_member(fields, "issuer");
-        found.client_id = detail::string_member(fields, "client_id");
-        found.access = detail::string_member(fields, "access_token");
-        found.type = detail::string_member(fields, "token_type");
-        found.refresh = detail::string_member(fields, "refresh_token");
-        found.scope = detail::string_member(fields, "scope");
-        found.requested = detail::string_member(fields, "requested_scope");
-        found.key = detail::string_member(fields, "dpop_key");
-        found.expires_at = detail::seconds_member(fields, "expires_at").value_or(0);
-        found.lifetime = detail::seconds_member(fields, "lifetime").value_or(0);
-        if (!detail::is_header_text(found.access) || found.issuer.empty()) continue;
-        return found;
-    }
-    return std::nullopt;
-}
-
 inline void OAuth::State::load() {
     if (loaded) return;
-    token = stored_token();
+    token = records.token();
     loaded = true;
-}
-
-inline void OAuth::State::save(const Token& fresh) {
-    store.update([&](json::object& content) {
-        json::array kept;
-        if (const auto* list = content.if_contains("tokens"); list && list->is_array())
-            for (const auto& record : list->get_array())
-                if (!is_ours(record)) kept.push_back(record);
-        json::object record;
-        record["resource"] = resource;
-        record["client"] = setting("client_id");
-        record["grant"] = grant_name();
-        record["issuer"] = fresh.issuer;
-        record["client_id"] = fresh.client_id;
-        record["access_token"] = fresh.access;
-        record["token_type"] = fresh.type;
-        record["refresh_token"] = fresh.refresh;
-        record["scope"] = fresh.scope;
-        record["requested_scope"] = fresh.requested;
-        record["dpop_key"] = fresh.key;
-        record["expires_at"] = fresh.expires_at;
-        record["lifetime"] = fresh.lifetime;
-        kept.push_back(std::move(record));
-        content["tokens"] = std::move(kept);
-    });
 }
 
 inline void OAuth::State::forget_token() {
@@ -599,35 +379,7 @@ inline void OAuth::State::forget_token() {
     }
     token.reset();
     stepped_up.clear();
-    store.update([&](json::object& content) {
-        if (auto* list = content.if_contains("tokens"); list && list->is_array()) {
-            json::array kept;
-            for (const auto& record : list->get_array())
-                if (!is_ours(record)) kept.push_back(record);
-            *list = std::move(kept);
-        }
-    });
-}
-
-// A registration belongs to the authorization server that made it.
-inline std::optional<json::object> OAuth::State::stored_client(const std::string& issuer) const {
-    const auto content = store.read();
-    const auto* clients = content.if_contains("clients");
-    if (clients == nullptr || !clients->is_object()) return std::nullopt;
-    const auto* client = clients->get_object().if_contains(issuer);
-    if (client == nullptr || !client->is_object()) return std::nullopt;
-    const auto& fields = client->get_object();
-    const auto expires = detail::seconds_member(fields, "secret_expires_at").value_or(0);
-    if (detail::string_member(fields, "client_id").empty() || (expires != 0 && now() >= expires))
-        return std::nullopt;
-    return fields;
-}
-
-inline void OAuth::State::forget_client(const std::string& issuer) {
-    store.update([&](json::object& content) {
-        if (auto* clients = content.if_contains("clients"); clients && clients->is_object())
-            clients->get_object().erase(issuer);
-    });
+    records.forget_token();
 }
 
 // A configured client without a configured issuer belongs to the first authorization server that
@@ -636,21 +388,8 @@ inline void OAuth::State::bind_client(const std::string& issuer) {
     const auto id = setting("client_id");
     if (id.empty()) return;
     std::string bound = setting("issuer");
-    if (bound.empty()) {
-        const std::string key = resource + " " + id;
-        const auto content = store.read();
-        if (const auto* bindings = content.if_contains("bindings");
-            bindings && bindings->is_object())
-            bound = detail::string_member(bindings->get_object(), key);
-        if (bound.empty()) {
-            store.update([&](json::object& fresh) {
-                auto& all = fresh["bindings"];
-                if (!all.is_object()) all = json::object();
-                all.get_object()[key] = issuer;
-            });
-            return;
-        }
-    }
+    if (bound.empty()) bound = records.bound_to();
+    if (bound.empty()) return records.bind(issuer);
     if (bound != issuer)
         throw Error(errc::mcp_connection,
                     "the client \"" + id + "\" is registered with " + detail::in_quotes(bound) +
@@ -685,7 +424,7 @@ inline std::string OAuth::State::proof(const std::string& method, const std::str
     claims["jti"] = detail::random_text(16);
     claims["htm"] = method;
     claims["htu"] = HttpUrl::parse(to).printable();
-    claims["iat"] = now();
+    claims["iat"] = detail::unix_seconds();
     if (!access.empty()) claims["ath"] = detail::encode_base64url(detail::sha256(access));
     if (!nonce.empty()) claims["nonce"] = nonce;
     return detail::make_jwt(std::move(header), claims, signer);
@@ -859,7 +598,7 @@ inline std::optional<OAuth::State::Client> OAuth::State::known_client(
         client.method = choose_method(server, false);
         return client;
     }
-    const auto stored = stored_client(server.issuer);
+    const auto stored = records.client(server.issuer);
     if (!stored) return std::nullopt;
     client.id = detail::string_member(*stored, "client_id");
     client.secret = detail::string_member(*stored, "client_secret");
@@ -923,17 +662,13 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
         client.method = open ? "none" : choose_method(server, true);
     }
     const auto expires = detail::seconds_member(*document, "client_secret_expires_at").value_or(0);
-    store.update([&](json::object& content) {
-        auto& clients = content["clients"];
-        if (!clients.is_object()) clients = json::object();
-        json::object record;
-        record["client_id"] = client.id;
-        record["client_secret"] = client.secret;
-        record["method"] = client.method;
-        record["redirect_uri"] = redirect;
-        record["secret_expires_at"] = expires;
-        clients.get_object()[server.issuer] = std::move(record);
-    });
+    json::object record;
+    record["client_id"] = client.id;
+    record["client_secret"] = client.secret;
+    record["method"] = client.method;
+    record["redirect_uri"] = redirect;
+    record["secret_expires_at"] = expires;
+    records.save_client(server.issuer, std::move(record));
     log(LogLevel::info, "registered with " + server.issuer);
     co_return client;
 }
@@ -969,8 +704,8 @@ inline void OAuth::State::sign_in(const Client& client, const detail::ServerMeta
         claims["sub"] = client.id;
         claims["aud"] = server.issuer;
         claims["jti"] = detail::random_text(16);
-        claims["iat"] = now();
-        claims["exp"] = now() + 120;
+        claims["iat"] = detail::unix_seconds();
+        claims["exp"] = detail::unix_seconds() + 120;
         form.emplace_back("client_assertion_type",
                           "urn:ietf:params:oauth:client-assertion-type:jwt-bearer");
         form.emplace_back("client_assertion", detail::make_jwt(std::move(header), claims, key));
@@ -1036,7 +771,7 @@ inline awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, C
             // A registration that the server has forgotten is made anew the next time.
             const auto document = detail::parse_document(reply.body);
             if (document && detail::string_member(*document, "error") == "invalid_client")
-                forget_client(found.server.issuer);
+                records.forget_client(found.server.issuer);
         }
         const detail::AuthQuestion question{what, endpoint, found.server.guessed};
         co_return detail::read_token_answer(reply.status, reply.body, question);
@@ -1072,12 +807,12 @@ inline void OAuth::State::accept(const Discovery& found, const Client& client,
     fresh.key = key;
     if (answer.lifetime) {
         fresh.lifetime = *answer.lifetime;
-        fresh.expires_at = now() + fresh.lifetime;
+        fresh.expires_at = detail::unix_seconds() + fresh.lifetime;
     }
     token = fresh;
     loaded = true;
     ++generation;
-    save(fresh);
+    records.save(fresh);
 }
 
 // A person is not asked again and again by a server that is never content.
@@ -1198,7 +933,7 @@ inline awaitable<void> OAuth::State::by_code(Discovery found, std::string scope,
     expected.iss_required = server.announces_iss;
 
     // Where the page leads back to: as configured, as registered before, or any free port here.
-    const auto stored = stored_client(server.issuer);
+    const auto stored = records.client(server.issuer);
     auto client = known_client(server);
     const bool registered = client && setting("client_id").empty() && stored &&
                             client->id == detail::string_member(*stored, "client_id");
@@ -1378,11 +1113,12 @@ inline awaitable<void> OAuth::State::by_device(Discovery found, std::string scop
 inline awaitable<bool> OAuth::State::refresh(Discovery found) {
     const auto name = detail::encode_base64url(detail::sha256(resource)).substr(0, 16);
     UniqueFd lock;
-    if (store.persistent()) {
+    if (records.persistent()) {
         const auto end = deadline_after(options.request_timeout);
-        for (lock = store.try_lock(name); !lock && Clock::now() < end; lock = store.try_lock(name))
+        for (lock = records.try_lock(name); !lock && Clock::now() < end;
+             lock = records.try_lock(name))
             co_await sleep_until(Clock::now() + std::chrono::milliseconds(50));
-        const auto stored = stored_token();
+        const auto stored = records.token();
         if (stored && token && stored->access != token->access &&
             stored->issuer == found.server.issuer && !stored->expires_soon()) {
             token = stored;  // another process was faster
@@ -1457,7 +1193,7 @@ inline awaitable<bool> OAuth::State::handle(unsigned status, detail::AuthChallen
         co_return true;
     }
     // Another process may have logged in.
-    const auto stored = store.persistent() ? stored_token() : std::nullopt;
+    const auto stored = records.persistent() ? records.token() : std::nullopt;
     if (stored && stored->access != before && stored->issuer == found.server.issuer) {
         token = stored;
         ++generation;
@@ -1614,11 +1350,8 @@ inline awaitable<bool> OAuth::logout(StatePtr state) {
         state->log(LogLevel::info, error.detail());
     }
     state->forget_token();
-    state->forget_client(old.issuer);
-    state->store.update([&](json::object& content) {
-        if (auto* bindings = content.if_contains("bindings"); bindings && bindings->is_object())
-            bindings->get_object().erase(state->resource + " " + state->setting("client_id"));
-    });
+    state->records.forget_client(old.issuer);
+    state->records.unbind();
     co_return true;
 }
 

@@ -29,8 +29,8 @@ struct Chaos : test::HttpFixture {
         json::object config{{"command", "python3"}, {"args", json::array{script, mode}}};
         if (mode != "stdio") {
             const auto port = std::to_string(test::free_port());
-            process = start({"python3", script, mode, port},
-                            static_cast<std::uint16_t>(std::stoi(port)));
+            process =
+                start({"python3", script, mode, port}, static_cast<std::uint16_t>(std::stoi(port)));
             config = {{"url", "http://127.0.0.1:" + port + "/" + mode}};
         }
         McpClientOptions options;
