@@ -31,6 +31,7 @@ struct ExecutorFlags {
     std::vector<std::string> limits;
     std::vector<std::string> hosts;
     std::vector<std::string> package_hosts;
+    std::vector<std::string> private_networks;
     std::string policy;
     std::string approve;
     std::string audit;
@@ -84,6 +85,9 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_option("--allow-host", flags.hosts,
                        "Host the code may connect to, as HOST, *.HOST or with :PORT; none without; repeatable")
         ->type_name("HOST")->allow_extra_args(false);
+    command.add_option("--private-network", flags.private_networks,
+                       "Private network, such as 10.1.0.0/16, that allowed hosts may have their addresses in; none without; repeatable")
+        ->type_name("NETWORK")->allow_extra_args(false);
     command.add_option("--package-host", flags.package_hosts,
                        "Hosts that pip may connect to instead of pypi.org and files.pythonhosted.org; repeatable")
         ->type_name("HOST")->allow_extra_args(false);
@@ -123,6 +127,11 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     }
     options.sandbox_options = plugin_options(flags.sandbox_options, "--sandbox-options");
     options.kernel_options = plugin_options(flags.kernel_options, "--kernel-options");
+    for (const auto& network : flags.private_networks) {
+        auto& list = options.sandbox_options["private_networks"];
+        if (!list.is_array()) list = json::array();
+        list.get_array().emplace_back(network);
+    }
     if (!flags.sandbox_user.empty()) options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
     options.kernel = flags.kernel;
     // On a busy or slow machine the first start takes longer than the class expects.

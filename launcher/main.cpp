@@ -34,9 +34,11 @@ constexpr const char* usage =
     "                        no abstract sockets or signals of processes outside\n"
     "  --writable PATH       a file or directory that may be written; repeatable\n"
     "  --seccomp FD          a system call filter, read from a descriptor\n"
+    "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
     "usage: ipybox-launcher relay\n"
-    "Runs what standard input says, and carries its loopback connections over standard input and output.\n"
+    "Runs what standard input says, and carries its loopback connections over standard input and "
+    "output.\n"
     "usage: ipybox-launcher guard [scratch …] COMMAND [ARGUMENT]...\n"
     "Runs COMMAND and ends everything it started when it ends, or our parent.\n";
 
@@ -75,9 +77,11 @@ void set_limit(int resource, rlim_t value) {
     const auto which = static_cast<__rlimit_resource_t>(resource);
     rlimit limit{};
     if (::getrlimit(which, &limit) != 0) fail("getrlimit", "");
-    // A stricter limit that is already there stays.
-    if (value < limit.rlim_max) limit.rlim_max = value;
-    limit.rlim_cur = limit.rlim_max;
+    // A stricter limit that is already there stays. The end of processor time comes by a signal
+    // that says so, unless that is ignored.
+    const rlim_t hard = resource == RLIMIT_CPU && value < RLIM_INFINITY - 5 ? value + 5 : value;
+    if (hard < limit.rlim_max) limit.rlim_max = hard;
+    limit.rlim_cur = value < limit.rlim_max ? value : limit.rlim_max;
     if (::setrlimit(which, &limit) != 0) fail("setrlimit", "");
 }
 
@@ -88,6 +92,7 @@ public:
     WriteOnlyBelow() {
         const long version = ::syscall(SYS_landlock_create_ruleset, nullptr, 0, 1u /* VERSION */);
         if (version < 0) return;  // a kernel without it: the other layers have to do
+        version_ = version;
         // Version 1 knows all but the last two.
         writes_ = LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_DIR |
                   LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_CHAR |
@@ -119,9 +124,12 @@ public:
         const int file = rules_ < 0 ? -1 : ::open(path, O_PATH | O_CLOEXEC);
         if (file >= 0) add(file, writes_ & (LANDLOCK_ACCESS_FS_WRITE_FILE | truncate));
     }
-    void enforce() {
+    void enforce(bool log) {
         if (rules_ < 0) return;
-        if (::syscall(SYS_landlock_restrict_self, rules_, 0u) != 0)
+        // Programs that the command executes are left out of the log unless asked for; version 7
+        // on.
+        const unsigned flags = log && version_ >= 7 ? 2u : 0u;
+        if (::syscall(SYS_landlock_restrict_self, rules_, flags) != 0)
             fail("landlock_restrict_self", "");
         ::close(rules_);
     }
@@ -140,10 +148,11 @@ private:
     }
 
     int rules_ = -1;
+    long version_ = 0;
     std::uint64_t writes_ = 0;
 };
 
-void apply_filter(int file) {
+void apply_filter(int file, bool log) {
     static sock_filter program[BPF_MAXINSNS];
     std::size_t size = 0;
     for (ssize_t count = 0;; size += static_cast<std::size_t>(count)) {
@@ -155,7 +164,8 @@ void apply_filter(int file) {
     }
     if (size == 0 || size % sizeof *program != 0) misuse("--seccomp: this is no filter");
     const sock_fprog filter{static_cast<unsigned short>(size / sizeof *program), program};
-    if (::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0u, &filter) != 0) fail("seccomp", "");
+    const unsigned flags = log ? SECCOMP_FILTER_FLAG_LOG : 0u;
+    if (::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter) != 0) fail("seccomp", "");
     ::close(file);
 }
 
@@ -168,12 +178,16 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "guard") == 0) return guard_main(argc - 1, argv + 1);
 
     Forwarder forwarder;
-    bool landlock = false;
+    bool landlock = false, log = false;
     int filter = -1;
     int at = 1;
     for (; at < argc && std::strcmp(argv[at], "--") != 0; ++at) {
         if (std::strcmp(argv[at], "--landlock") == 0) {
             landlock = true;
+            continue;
+        }
+        if (std::strcmp(argv[at], "--log") == 0) {
+            log = true;
             continue;
         }
         const char* option = argv[at];
@@ -202,9 +216,9 @@ int main(int argc, char** argv) {
         for (int i = 1; i < at; ++i)
             if (std::strcmp(argv[i], "--writable") == 0) domain.allow(argv[++i]);
         for (const char* path : {"/dev", "/proc"}) domain.allow_writing_files(path);
-        domain.enforce();
+        domain.enforce(log);
     }
-    if (filter >= 0) apply_filter(filter);
+    if (filter >= 0) apply_filter(filter, log);
     // Before the limits: they are the command's, but whatever else confines it confines this too.
     if (!forwarder.start()) fail("cannot start the network forwarder", "");
     for (int i = 1; i < at; ++i)

@@ -102,6 +102,17 @@ public:
             if (name == "oom_kill") known.memory_kills = value;
     }
 
+    // Appends what the group has seen of its limit.
+    void report(std::vector<Violation>& violations) const {
+        Statistics known;
+        measure(known);
+        if (const auto kills = known.memory_kills.value_or(0))
+            violations.push_back({"memory-total",
+                                  "a process was killed for using more memory than the limit "
+                                  "memory-total allows",
+                                  kills});
+    }
+
 private:
     static constexpr std::string_view name_start = "ipybox-";
     static constexpr const char* host = "ipybox.host";

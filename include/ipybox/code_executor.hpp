@@ -81,6 +81,9 @@ struct CodeExecutorOptions {
     // For the kernel. Where the sandbox can: 1024 processes, 4096 open files, 1 GiB and 262144
     // files of scratch space unless set here.
     Limits limits;
+    // Told at once what the kernel's sandbox was seen to stop, on the executor's thread; must not
+    // throw. The log has it too, and the result of the execution it happened in.
+    std::function<void(const Violation&)> on_violation;
     Logger logger;
 };
 
@@ -99,6 +102,7 @@ struct CodeExecutionResult {
     std::vector<std::filesystem::path> images;      // files in images_dir, in order
     std::vector<json::object> displays;             // full MIME bundles, in order
     std::string error;                              // Python's traceback, or what happened and what to do
+    std::vector<Violation> violations;              // what the sandbox was seen to stop meanwhile, 100 at most
 
     // Whether the code ran to its end.
     bool ok() const noexcept { return status == Status::ok; }
@@ -418,6 +422,7 @@ private:
         Event changed;
         std::optional<Status> stop;       // why it is being interrupted
         std::string stop_reason;
+        std::vector<Violation> violations;
         bool kernel_lost = false;         // it did not react, and was killed
         bool finished = false;
         bool abandoned = false;
@@ -556,7 +561,33 @@ private:
                 spec = distant_spec(able);
             }
             kernel.reset();
+            seen.clear();
+            kernel_limits = spec.policy.limits;
             kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
+        }
+
+        void report(const Violation& violation) {
+            if (options.on_violation) options.on_violation(violation);
+            if (!run) return;
+            auto& list = run->violations;
+            const auto known = std::find_if(list.begin(), list.end(), [&](const Violation& other) {
+                return other.layer == violation.layer && other.what == violation.what;
+            });
+            if (known != list.end())
+                known->count += violation.count;
+            else if (list.size() < 100)
+                list.push_back(violation);
+        }
+
+        // Asks the kernel's process what it ran into since the last time.
+        void report_new(const Kernel& from) {
+            for (auto violation : from.violations()) {
+                const auto before = std::exchange(seen[violation.layer], violation.count);
+                if (violation.count <= before) continue;
+                violation.count -= before;
+                host.logger(LogLevel::warning, "sandbox: " + violation.layer + ": " + violation.what);
+                report(violation);
+            }
         }
 
         detail::RunDirectory& run_place() {
@@ -701,7 +732,8 @@ private:
             }
             if (network.mode == NetworkPolicy::Mode::allow_list)
                 spec.channels.push_back(open_proxy(proxy, host.executor, host.logger, spec.policy,
-                                                   *doors->sandbox, run_place().path() / "network"));
+                                                   *doors->sandbox, run_place().path() / "network",
+                                                   [this](const Violation& violation) { report(violation); }));
             const auto own = own_channels();
             const Channel &socket = own[0], &library = own[1];
             env["PATH"] = (spec.python.parent_path().string() + ":/usr/local/bin:/usr/bin:/bin");
@@ -985,6 +1017,8 @@ private:
                                     "is lost: reset() starts a new one";
             }
             if (std::string text = detail::strip(output.text); !text.empty()) result.text = std::move(text);
+            self->report_new(kernel);
+            result.violations = std::move(current->violations);
             if (self->options.audit) self->record_end(*current, result);
             self->tools->end_execution();
             current->finished = true;
@@ -1069,6 +1103,7 @@ private:
                     result.status = Status::error;
                     TracebackFilter filter;
                     result.error = error->traceback.empty() ? error->name + ": " + error->value : filter(error->traceback);
+                    result.error += note_on_limits(*error, session.kernel_limits);
                 } else if (const auto* done = std::get_if<Done>(&item)) {
                     if (!done->ok && result.status == Status::ok) {
                         result.status = Status::error;
@@ -1080,6 +1115,19 @@ private:
             }
 
             using TracebackFilter = detail::TerminalFilter;
+
+            // From inside, a limit is an error like any other; empty when it does not look like one.
+            static std::string note_on_limits(const PythonError& error, const Limits& limits) {
+                const auto says = [&error](const char* words) { return error.value.find(words) != std::string::npos; };
+                const char* name = nullptr;
+                if (limits.memory_per_process && error.name == "MemoryError") name = "memory";
+                if (limits.processes && (says("[Errno 11]") || says("can't start new thread"))) name = "processes";
+                if (limits.open_files && says("[Errno 24]")) name = "open-files";
+                if (limits.file_size && says("[Errno 27]")) name = "file-size";
+                if ((limits.scratch_size || limits.scratch_inodes) && says("[Errno 28]"))
+                    name = "scratch or scratch-inodes of /tmp, /dev/shm and the home directory";
+                return name ? std::string("\n[ipybox] this may be the sandbox's limit ") + name : std::string();
+            }
 
             bool fits(std::size_t more) {
                 if (size + more <= session.options.max_output) {
@@ -1170,6 +1218,8 @@ private:
         std::set<std::string> outdated;                          // of these, those to be written anew
         bool library_changed = false;                            // since a distant kernel got it
         std::unique_ptr<Kernel> kernel;
+        Limits kernel_limits;                                    // what it was given
+        std::map<std::string, std::uint64_t> seen;               // its violations: how many of each layer
         std::shared_ptr<Run> run;
         bool abandoned = false;
     };

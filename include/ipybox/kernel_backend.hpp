@@ -89,6 +89,8 @@ public:
     virtual awaitable<FilePart> read_file(std::filesystem::path path, std::uint64_t, std::size_t) {
         throw Error(errc::bad_argument, path.string() + ": this kernel shares its files with the host");
     }
+    // What the kernel ran into so far, where its process can be seen; see SandboxedProcess.
+    virtual std::vector<Violation> violations() const { return {}; }
     // What the backend calls the kernel; empty where it has no name.
     virtual std::string id() const { return {}; }
 };

@@ -51,7 +51,8 @@ struct NetworkProxyOptions {
     // flight when the proxy stops is cancelled (dial) or forgotten (resolve).
     std::function<awaitable<std::vector<asio::ip::address>>(std::string host)> resolve;
     std::function<awaitable<asio::ip::tcp::socket>(asio::ip::tcp::endpoint)> dial;
-    // Private networks that allowed names may lead to, as 10.1.0.0/16 or fd00:1::/32.
+    // Private networks that allowed names may lead to, as 10.1.0.0/16 or fd00:1::/32. A cloud's
+    // metadata address stays refused unless it is one of them itself, as 169.254.169.254/32.
     std::vector<std::string> private_networks;
     Duration head_timeout = std::chrono::seconds(30);     // to say what is wanted
     Duration connect_timeout = std::chrono::seconds(30);  // to resolve and connect
@@ -417,18 +418,20 @@ private:
             const auto bytes = bytes_of(address);
             const auto kind = detail::classify_address(bytes, own);
             if (kind == detail::AddressKind::public_) continue;
-            if (kind == detail::AddressKind::private_ &&
-                std::any_of(state.networks.begin(), state.networks.end(),
-                            [&](const Network& network) {
-                                return bytes.within(network.address, network.prefix);
-                            }))
-                continue;
+            const auto opened = [&](const Network& network) {
+                return bytes.within(network.address, network.prefix) &&
+                       (kind == detail::AddressKind::private_ ||
+                        (kind == detail::AddressKind::metadata &&
+                         network.prefix == 8 * bytes.size));
+            };
+            if (std::any_of(state.networks.begin(), state.networks.end(), opened)) continue;
             refusal.status = 403;
             refusal.socks = socks_not_allowed;
             refusal.reason =
                 name + " leads to " + address.to_string() + ", " + std::string(describe(kind));
             refusal.remedy = kind == detail::AddressKind::private_
-                                 ? "To allow it, add its network to the proxy's private_networks."
+                                 ? "To allow it, name its network by --private-network, or in the "
+                                   "sandbox's option private_networks."
                                  : "The sandbox may not reach such addresses.";
             return refusal;
         }
@@ -725,16 +728,21 @@ private:
 };
 
 // Starts a proxy that carries out policy.network at `path`, in the place of an older one, logs
-// what it decides, and returns the channel "network" that leads to it. Throws like NetworkProxy.
+// what it decides, tells on_refusal of what it refuses, and returns the channel "network" that
+// leads to it. The sandbox says which private networks are open. Throws like NetworkProxy.
 inline Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_io_executor executor,
                           Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
-                          const std::filesystem::path& path) {
+                          const std::filesystem::path& path,
+                          std::function<void(const Violation&)> on_refusal = nullptr) {
     NetworkProxyOptions options;
     options.policy = policy.network;
-    options.on_decision = [logger = std::move(logger)](const NetworkDecision& decision) {
+    options.private_networks = sandbox.private_networks();
+    options.on_decision = [logger = std::move(logger),
+                           on_refusal = std::move(on_refusal)](const NetworkDecision& decision) {
         logger(decision.allowed ? LogLevel::info : LogLevel::warning,
                "network: " + decision.host + ":" + std::to_string(decision.port) + " " +
                    (decision.allowed ? "allowed" : "refused") + ": " + decision.reason);
+        if (!decision.allowed && on_refusal) on_refusal({"network", decision.reason});
     };
     proxy.reset();
     std::error_code ignored;

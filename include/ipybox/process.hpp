@@ -51,7 +51,7 @@ struct SpawnRequest {
     // Descriptors handed over: ours and the number (3 or more) the child finds it at. They stay
     // open in this process; everything not listed is closed in the child.
     std::vector<std::pair<int, int>> fds;
-    std::vector<std::pair<int, rlim_t>> rlimits;  // RLIMIT_… and its value, soft and hard
+    std::vector<std::pair<int, rlim_t>> rlimits;  // RLIMIT_… and its value
     std::optional<Identity> identity;
     std::optional<std::uint64_t> wall_seconds;  // then the tree is killed
     int cgroup = -1;  // cgroup.procs of the group it joins, open for writing
@@ -76,6 +76,11 @@ struct PreparedChild {
     int lowest_free = 3;                   // above every number the child wants
     pid_t parent = 0;
 };
+
+// The one on processor time ends a process by a signal that says so, unless that is ignored.
+inline rlim_t hard_limit(int resource, rlim_t value) noexcept {
+    return resource == RLIMIT_CPU && value < RLIM_INFINITY - 5 ? value + 5 : value;
+}
 
 [[noreturn]] inline void run_child(const SpawnRequest& request, PreparedChild& prepared,
                                    int report) noexcept {
@@ -113,7 +118,8 @@ struct PreparedChild {
         rlimit limit{};
         if (::getrlimit(which, &limit) != 0) fail(SpawnStage::limits);
         // A stricter limit that is already there stays.
-        limit.rlim_cur = limit.rlim_max = std::min(value, limit.rlim_max);
+        limit.rlim_cur = std::min(value, limit.rlim_max);
+        limit.rlim_max = std::min(hard_limit(resource, value), limit.rlim_max);
         if (::setrlimit(which, &limit) != 0) fail(SpawnStage::limits);
     }
     if (request.no_new_privileges && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
@@ -353,6 +359,7 @@ struct ProcessState {
 
     pid_t pid;
     bool ends_its_tree;
+    bool out_of_time = false;
     std::optional<ExitStatus> status;
     Event ended;
     asio::posix::stream_descriptor watch;
@@ -448,7 +455,47 @@ inline Statistics measure_tree(pid_t root) {
 
 inline awaitable<void> end_at(std::shared_ptr<ProcessState> state, Clock::time_point deadline) {
     const auto status = co_await await_exit(state, deadline);
-    if (!status && state->watch.is_open()) end_tree(*state);
+    if (status || !state->watch.is_open()) co_return;
+    state->out_of_time = true;
+    end_tree(*state);
+}
+
+// The signal that ended a process, or its descendant for which it stands; 0 for none.
+inline int ending_signal(const ExitStatus& status) {
+    const int number = status.code - 128;
+    return number > 0 && number < NSIG ? number : 0;
+}
+
+// What a signal tells that the kernel sends for one reason only; empty for others.
+inline Violation violation_of(int signal) {
+    Violation seen;
+    if (signal == SIGXCPU) seen = {"cpu", "it used up the processor time of the limit cpu"};
+    if (signal == SIGXFSZ)
+        seen = {"file-size", "it wrote more to a file than the limit file-size allows"};
+    if (signal == SIGSYS)
+        seen = {"seccomp", "it made a system call that a filter answers by death"};
+    return seen;
+}
+
+// How a process ended, for people, with what was seen or is likely to be behind it.
+inline std::string describe_end(const SandboxedProcess& process, const ExitStatus& status) {
+    const int signal = ending_signal(status);
+    std::string text = "exit code " + std::to_string(status.code);
+    if (signal != 0) {
+        const char* name = ::sigabbrev_np(signal);
+        const auto known =
+            name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(signal);
+        text = status.signalled ? "killed by " + known : text + ", " + known;
+    }
+    const auto seen = process.violations();
+    for (const auto& violation : seen) text += ": " + violation.what;
+    if (!seen.empty()) return text;
+    if (signal == SIGKILL)
+        text += ": by its own code, by somebody outside, or because the machine had no memory left";
+    if (signal == SIGBUS) text += ": the scratch space may be full";
+    if (signal == SIGSEGV || signal == SIGABRT)
+        text += ": native code crashed, which may also be how it takes the end of the limit memory";
+    return text;
 }
 
 }  // namespace detail
@@ -561,6 +608,15 @@ public:
         } catch (const std::exception&) {
             return {};
         }
+    }
+    std::vector<Violation> violations() const override {
+        std::vector<Violation> seen;
+        if (state_->out_of_time) seen.push_back({"wall", "the time of the limit wall was over"});
+        if (const auto status = exit_status()) {
+            auto last = detail::violation_of(detail::ending_signal(*status));
+            if (!last.layer.empty()) seen.push_back(std::move(last));
+        }
+        return seen;
     }
     void interrupt() noexcept override {
         if (!state_->reap()) ::kill(state_->pid, SIGINT);

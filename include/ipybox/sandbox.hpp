@@ -96,6 +96,15 @@ struct Statistics {
     std::optional<std::uint64_t> memory_kills;  // processes ended for exceeding memory_total
 };
 
+// A limit that the guest ran into, or another thing that it was kept from, as far as that can be
+// seen from outside: most walls just answer the guest with an error.
+struct Violation {
+    std::string
+        layer;  // network, seccomp, or the name of a limit: memory-total, cpu, file-size, wall
+    std::string what;  // for people; without secrets
+    std::uint64_t count = 1;
+};
+
 // A running process. Destruction kills the whole tree and removes what launch() made.
 class SandboxedProcess {
 public:
@@ -115,6 +124,8 @@ public:
     virtual std::string output_tail() const = 0;
     // Of the whole tree, where a cgroup measures it; of the outermost process elsewhere.
     virtual Statistics statistics() const noexcept = 0;
+    // What was seen so far: at most one of a layer, whose count grows.
+    virtual std::vector<Violation> violations() const { return {}; }
     // SIGINT to the command itself, inside whatever wraps it.
     virtual void interrupt() noexcept = 0;
     // SIGTERM or another signal to the process group.
@@ -138,6 +149,9 @@ public:
     // The host uid that files meant for the guest must belong to: the caller's own unless
     // it is root and the sandbox drops to another. Throws errc::sandbox_refused.
     virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;
+    // Private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; a host's
+    // proxy asks for them (see NetworkProxyOptions).
+    virtual std::vector<std::string> private_networks() const { return {}; }
     // Starts argv. Throws Error: sandbox_refused (the policy needs what cannot be enforced),
     // missing_dependency, io_error. The calling thread must outlive the process.
     virtual awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,

@@ -330,8 +330,8 @@ struct Link : std::enable_shared_from_this<Link> {
     }
     void end_dead(const std::string& how) {
         std::string text = "the kernel ended (" + how + ")";
-        if (process && process->statistics().memory_kills.value_or(0) > 0)
-            text += ", for using more memory than the limit memory-total allows";
+        if (process)
+            for (const auto& violation : process->violations()) text += ", " + violation.what;
         end(errc::kernel_died, text + "; reset() starts a new kernel" + tail_text());
     }
 
@@ -1049,6 +1049,9 @@ public:
 
     awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) override {
         return next_output(link_, deadline);
+    }
+    std::vector<Violation> violations() const override {
+        return link_->process ? link_->process->violations() : std::vector<Violation>();
     }
 
     awaitable<void> interrupt() override {

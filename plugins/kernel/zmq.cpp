@@ -46,16 +46,6 @@ constexpr int queued_messages = 8;
     throw Error(errc::io_error, what + ": " + std::strerror(errno));
 }
 
-std::string exit_text(const ExitStatus& status) {
-    const int number = status.code - 128;
-    if (status.signalled || (number > 0 && number < NSIG)) {
-        const char* name = ::sigabbrev_np(number);
-        const std::string text = name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(number);
-        return (status.signalled ? "killed by " : "exit code " + std::to_string(status.code) + ", ") + text;
-    }
-    return "exit code " + std::to_string(status.code);
-}
-
 // Everything a kernel consists of. Shared by its handle and by the handlers that Asio still holds
 // when the handle is gone; close() makes those harmless.
 struct Link : std::enable_shared_from_this<Link> {
@@ -330,10 +320,7 @@ struct Link : std::enable_shared_from_this<Link> {
         const auto held = process;
         const auto status = co_await held->wait(Clock::now() + patience());
         if (!status) co_return std::string();
-        std::string how = exit_text(*status);
-        if (held->statistics().memory_kills.value_or(0) > 0)
-            how += ", for using more memory than the limit memory-total allows";
-        co_return how;
+        co_return ipybox::detail::describe_end(*held, *status);
     }
 };
 
@@ -401,6 +388,9 @@ public:
 
     awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) override {
         return next_output(link_, deadline);
+    }
+    std::vector<Violation> violations() const override {
+        return link_->process ? link_->process->violations() : std::vector<Violation>();
     }
 
     awaitable<void> interrupt() override {

@@ -235,6 +235,11 @@ public:
         }
         return known;
     }
+    std::vector<Violation> violations() const override {
+        auto seen = ChildProcess::violations();
+        if (group_) group_->report(seen);
+        return seen;
+    }
     void interrupt() noexcept override { signal_command(SIGINT, false); }
     void signal(int number) noexcept override { signal_command(number, true); }
 
@@ -278,6 +283,11 @@ public:
         if (found) bwrap_ = *found;
         const auto* user = config.if_contains("user");
         if (user != nullptr) user_ = user->to_number<uid_t>();
+        if (const auto* networks = config.if_contains("private_networks"))
+            for (const auto& network : networks->get_array())
+                private_networks_.emplace_back(network.get_string());
+        const auto* log = config.if_contains("kernel_log");
+        kernel_log_ = log != nullptr && log->get_bool();
         missing_ = wanted;
     }
 
@@ -297,6 +307,8 @@ public:
         const auto identity = detail::guest_identity(policy, user_);
         return identity ? identity->user : ::geteuid();
     }
+
+    std::vector<std::string> private_networks() const override { return private_networks_; }
 
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
@@ -388,6 +400,7 @@ private:
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
         options.file(program.c_str(), detail::launcher_image(), "0555");
         if (!without("seccomp")) add("--seccomp", options.data(filter_));
+        if (kernel_log_) add("--log");
         if (!without("landlock")) {
             add("--landlock");
             for (const auto& [path, rule] : view.mounts())
@@ -639,6 +652,8 @@ private:
     fs::path bwrap_;       // empty: not found
     std::string missing_;  // what was looked for
     std::optional<uid_t> user_;
+    std::vector<std::string> private_networks_;
+    bool kernel_log_ = false;
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
     bool scratch_inodes_ = true;
@@ -653,7 +668,12 @@ constexpr Plugin self{
             "bwrap": {"type": "string", "minLength": 1,
                       "description": "bubblewrap's program: a path, or a name looked up in PATH"},
             "user": {"type": "integer", "minimum": 1, "maximum": 4294967294,
-                     "description": "uid that a sandbox started by root drops to"}
+                     "description": "uid that a sandbox started by root drops to"},
+            "private_networks": {"type": "array",
+                     "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
+                     "description": "private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; none without"},
+            "kernel_log": {"type": "boolean", "default": false,
+                     "description": "what the system call filter and Landlock refuse is told to the machine's audit log"}
         },
         "additionalProperties": false})",
     .make =

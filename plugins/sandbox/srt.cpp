@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/ip/network_v4.hpp>
+#include <boost/asio/ip/network_v6.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
@@ -162,6 +164,11 @@ public:
         }
         return known;
     }
+    std::vector<Violation> violations() const override {
+        auto seen = ChildProcess::violations();
+        if (belongings_.group) belongings_.group->report(seen);
+        return seen;
+    }
 
     void interrupt() noexcept override { tell(SIGINT, false); }
     void signal(int number) noexcept override {
@@ -238,6 +245,9 @@ public:
         path_ = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
         if (const auto* user = config.if_contains("user")) user_ = user->to_number<uid_t>();
         if (const auto* open = config.if_contains("unix_sockets")) unix_sockets_ = open->get_bool();
+        if (const auto* networks = config.if_contains("private_networks"))
+            for (const auto& network : networks->get_array())
+                private_networks_.emplace_back(network.get_string());
         find(config);
     }
 
@@ -259,6 +269,8 @@ public:
         const auto identity = detail::guest_identity(policy, user_);
         return identity ? identity->user : ::geteuid();
     }
+
+    std::vector<std::string> private_networks() const override { return private_networks_; }
 
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
@@ -542,7 +554,10 @@ private:
         network["allowedDomains"] = rules(policy.network.allow, policy.network.mode, "allow");
         network["deniedDomains"] = rules(policy.network.deny, policy.network.mode, "deny");
         if (unix_sockets_) network["allowAllUnixSockets"] = true;
-        if (carves()) network["strictAllowlist"] = true;
+        if (carves()) {
+            network["strictAllowlist"] = true;
+            network["deniedResolvedAddresses"] = closed_networks();
+        }
 
         json::array deny_read, allow_read, allow_write, deny_write;
         const auto add = [](json::array& list, const fs::path& path) {
@@ -612,6 +627,52 @@ private:
         return settings;
     }
 
+    // What is left of the private networks without those that were opened. srt itself refuses the
+    // addresses of this machine and of metadata services.
+    json::array closed_networks() const {
+        using V4 = asio::ip::network_v4;
+        using V6 = asio::ip::network_v6;
+        std::vector<V4> closed4;
+        std::vector<V6> closed6;
+        for (const char* text : {"10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16"})
+            closed4.push_back(asio::ip::make_network_v4(text));
+        for (const char* text : {"fc00::/7", "fec0::/10"})
+            closed6.push_back(asio::ip::make_network_v6(text));
+        for (const auto& text : private_networks_) {
+            boost::system::error_code error4, error6;
+            const auto open4 = asio::ip::make_network_v4(text, error4);
+            const auto open6 = asio::ip::make_network_v6(text, error6);
+            if (!error4) open(closed4, open4.canonical());
+            if (!error6) open(closed6, open6.canonical());
+        }
+        json::array list;
+        for (const auto& network : closed4) list.emplace_back(network.to_string());
+        for (const auto& network : closed6) list.emplace_back(network.to_string());
+        return list;
+    }
+
+    template <class Network>
+    static void open(std::vector<Network>& closed, const Network& hole) {
+        std::vector<Network> rest;
+        for (auto network : closed) {
+            // The half without the hole stays closed, the other is looked at again.
+            while (hole.is_subnet_of(network)) {
+                const auto length = static_cast<unsigned short>(network.prefix_length() + 1);
+                auto bytes = network.address().to_bytes();
+                const Network lower(network.address(), length);
+                bytes[(length - 1u) / 8] |=
+                    static_cast<unsigned char>(0x80u >> ((length - 1u) % 8));
+                const Network upper(typename std::decay_t<decltype(network.address())>(bytes),
+                                    length);
+                const bool low = hole == lower || hole.is_subnet_of(lower);
+                rest.push_back(low ? upper : lower);
+                network = low ? lower : upper;
+            }
+            if (network != hole && !network.is_subnet_of(hole)) rest.push_back(network);
+        }
+        closed = std::move(rest);
+    }
+
     json::array rules(const std::vector<std::string>& hosts, NetworkPolicy::Mode mode,
                       const char* list) const {
         json::array result;
@@ -678,6 +739,7 @@ private:
     std::string problem_;  // what is missing; empty when nothing is
     bool missing_ = false;
     bool unix_sockets_ = false;
+    std::vector<std::string> private_networks_;
     std::optional<uid_t> user_;
     std::optional<Capabilities> probed_;
     mutable std::map<std::string, std::uint16_t> ports_;  // by the channel's name
@@ -697,6 +759,9 @@ constexpr Plugin self{
                      "description": "Node.js; default: one installed by npm beside srt, or node in PATH"},
             "user": {"type": "integer", "minimum": 0, "maximum": 4294967294,
                      "description": "the uid that a process started by root drops to"},
+            "private_networks": {"type": "array",
+                "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
+                "description": "private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; none without"},
             "unix_sockets": {"type": "boolean", "default": false,
                 "description": "let the guest make Unix sockets (srt's allowAllUnixSockets): faster, and without srt's seccomp filter"}
         }

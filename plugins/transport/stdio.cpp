@@ -118,6 +118,7 @@ awaitable<void> find_out(ConnectionPtr connection) {
         text += " ended with exit code " + std::to_string(status->code);
     }
     if (!connection->spoke) text += " before it answered";
+    for (const auto& violation : connection->process->violations()) text += ", " + violation.what;
     const auto tail = detail::excerpt(
         connection->settings.redacted(connection->process->output_tail()), std::size_t{8} << 10);
     text += tail.empty() ? "; it wrote nothing to standard error"

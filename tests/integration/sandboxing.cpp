@@ -136,6 +136,44 @@ BOOST_AUTO_TEST_CASE(allowed_hosts_and_no_others_are_reached) {
     BOOST_TEST(text("import urllib.request as u\nprint(u.urlopen('https://pypi.org/simple/iniconfig/').status)") == "200");
 }
 
+BOOST_AUTO_TEST_CASE(what_the_sandbox_stopped_is_told) {
+    std::vector<std::string> told;
+    options.on_violation = [&told](const Violation& violation) { told.push_back(violation.layer); };
+    options.allowed_hosts = {"example.com"};
+    options.limits.open_files = 200;
+    start("bubblewrap");
+    const auto refused = execute(
+        "import urllib.request as u\n"
+        "for i in range(2):\n"
+        "    try: u.urlopen('http://other.example.org/')\n"
+        "    except OSError as e: print(e)");
+    BOOST_TEST(refused.ok(), refused.error);
+    BOOST_TEST_REQUIRE(refused.violations.size() == 1u);
+    BOOST_TEST(refused.violations[0].layer == "network");
+    BOOST_TEST(refused.violations[0].count == 2u);
+    BOOST_TEST(contains(refused.violations[0].what, "other.example.org:80"), refused.violations[0].what);
+    const auto full = execute("files = []\nwhile True: files.append(open('/dev/null'))");
+    BOOST_TEST(contains(full.error, "Too many open files"), full.error);
+    BOOST_TEST(contains(full.error, "the sandbox's limit open-files"), full.error);
+    BOOST_TEST(full.violations.empty());
+    const auto over = execute("import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)");
+    BOOST_TEST((over.status == CodeExecutionResult::Status::kernel_lost));
+    BOOST_TEST(contains(over.error, "the limit cpu"), over.error);
+    BOOST_TEST_REQUIRE(over.violations.size() == 1u);
+    BOOST_TEST(over.violations[0].layer == "cpu");
+    BOOST_TEST((told == std::vector<std::string>{"network", "network", "cpu"}));
+}
+
+BOOST_AUTO_TEST_CASE(private_networks_are_options_of_the_sandbox) {
+    options.allowed_hosts = {"example.com"};
+    options.sandbox_options["private_networks"] = {"10.1.0.0/99"};
+    BOOST_CHECK_EXCEPTION(start("bubblewrap"), Error, [](const Error& error) {
+        return error.code() == errc::bad_config && contains(error.detail(), "10.1.0.0/99");
+    });
+    options.sandbox_options["private_networks"] = {"intranet"};
+    BOOST_CHECK_THROW(start("bubblewrap"), Error);
+}
+
 BOOST_AUTO_TEST_CASE(a_sandbox_that_cannot_filter_refuses_allowed_hosts) {
     options.allowed_hosts = {"pypi.org"};
     BOOST_CHECK_EXCEPTION(start("none"), Error, [](const Error& error) { return error.code() == errc::sandbox_refused; });

@@ -556,6 +556,12 @@ attempt('nested', lambda: os.stat('/proc/sys/user/max_user_namespaces'))
         BOOST_TEST(contains(text, words), words << " not in " << text);
 }
 
+BOOST_AUTO_TEST_CASE(refusals_can_be_logged_by_the_kernel) {
+    sandbox = registry.make<Sandbox>("bubblewrap", host, {{"kernel_log", true}});
+    BOOST_TEST(
+        contains(sh("grep Seccomp: /proc/self/status; unshare -U true"), "Seccomp:\t2\nunshare: "));
+}
+
 BOOST_AUTO_TEST_CASE(ordinary_programs_work) {
     BOOST_TEST(
         python("import subprocess, multiprocessing, threading, tempfile, socket\n"
@@ -611,6 +617,10 @@ BOOST_AUTO_TEST_CASE(all_processes_share_one_memory_limit) {
     BOOST_TEST(line(*process) == "killed by 9");
     const auto used = process->statistics();
     BOOST_TEST(used.memory_kills.value_or(0) > 0);
+    const auto seen = process->violations();
+    BOOST_TEST_REQUIRE(seen.size() == 1u);
+    BOOST_TEST(seen[0].layer == "memory-total");
+    BOOST_TEST(seen[0].count == used.memory_kills.value_or(0));
     BOOST_TEST(used.peak_memory.value_or(0) <= 200u << 20);
     BOOST_TEST(used.peak_memory.value_or(0) > 100u << 20);
     BOOST_TEST(used.processes.value_or(0) >= 3);
@@ -682,8 +692,31 @@ BOOST_AUTO_TEST_CASE(time_ends_for_the_whole_tree) {
     policy.limits.wall_seconds = 1;
     auto process = shell("sleep 1000 & setsid sleep 1000 & wait");
     const auto tree = descendants(process->pid());
+    BOOST_TEST(process->violations().empty());
     BOOST_TEST(finish(*process).code == 128 + SIGKILL);
+    BOOST_TEST_REQUIRE(process->violations().size() == 1u);
+    BOOST_TEST(process->violations()[0].layer == "wall");
     for (const pid_t pid : tree) BOOST_TEST(dies(pid));
+}
+
+BOOST_AUTO_TEST_CASE(the_limit_behind_a_death_is_told) {
+    policy.limits.cpu_seconds = 1;
+    policy.limits.file_size = 1000;
+    const auto last = [this](std::string script) {
+        const auto process = shell(std::move(script));
+        const auto status = finish(*process);
+        const auto seen = process->violations();
+        return (seen.empty() ? "" : seen[0].layer + "; ") + detail::describe_end(*process, status);
+    };
+    BOOST_TEST(last("while :; do :; done") ==
+               "cpu; exit code 152, SIGXCPU: it used up the processor time of the limit cpu");
+    // Who ignores the signal has five seconds more.
+    BOOST_TEST(sh("ulimit -t; ulimit -Ht") == "1\n6\n");
+    BOOST_TEST(
+        contains(last("exec head -c 2000 /dev/zero > big"), "file-size; exit code 153, SIGXFSZ"));
+    BOOST_TEST(contains(last("kill -SYS $$"), "seccomp; exit code 159, SIGSYS"));
+    BOOST_TEST(contains(last("kill -KILL $$"), "exit code 137, SIGKILL: by its own code, "));
+    BOOST_TEST(last("exit 3") == "exit code 3");
 }
 
 BOOST_AUTO_TEST_CASE(statistics_grow) {

@@ -8,6 +8,8 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/process.hpp>
 #include <ipybox/registry.hpp>
@@ -289,6 +291,23 @@ BOOST_AUTO_TEST_CASE(srt_lets_through_allowed_hosts_only) {
         "    text = s.makefile(\"rb\").read().decode(); print(text.split()[1], \"served\" in "
         "text)\n";
     const auto port = std::to_string(ntohs(address.sin_port));
+    {
+        json::object config;
+        config["private_networks"] = {"10.1.0.0/16", "192.168.0.0/16", "10.1.2.0/24"};
+        use(package(), config);
+        const auto process = launch("sleep 1000");
+        const auto directories = run_directories();
+        BOOST_TEST_REQUIRE(directories.size() == 1u);
+        const auto closed = json::parse(read_file(directories[0] / "settings.json"))
+                                .at("network")
+                                .at("deniedResolvedAddresses");
+        const auto wanted = json::parse(
+            R"(["10.128.0.0/9", "10.64.0.0/10", "10.32.0.0/11", "10.16.0.0/12", "10.8.0.0/13",
+                "10.4.0.0/14", "10.2.0.0/15", "10.0.0.0/16", "100.64.0.0/10", "172.16.0.0/12",
+                "fc00::/7", "fec0::/10"])");
+        BOOST_TEST(json::serialize(closed) == json::serialize(wanted));
+        use(package());
+    }
     BOOST_TEST(python(ask + "ask(\"http://localhost:" + port + "/\")") == "200 True\n");
     BOOST_TEST(python(ask + "ask(\"http://elsewhere.org:" + port + "/\")") == "403 False\n");
     BOOST_TEST(python(ask + "ask(\"http://bad.example.com:" + port + "/\")") == "403 False\n");

@@ -398,7 +398,8 @@ BOOST_AUTO_TEST_CASE(a_name_is_resolved_once) {
 }
 
 BOOST_AUTO_TEST_CASE(private_networks_open_themselves_and_nothing_else) {
-    options.private_networks = {"10.1.0.0/16", "127.0.0.0/8", "0.0.0.0/0", "fd00:1::/32"};
+    options.private_networks = {"10.1.0.0/16", "127.0.0.0/8", "0.0.0.0/0", "fd00:1::/32",
+                                "fd00:ec2::/32"};
     names["example.com"] = {address("10.1.2.3")};
     names["a.example.com"] = {address("fd00:1::5")};
     start();
@@ -408,9 +409,16 @@ BOOST_AUTO_TEST_CASE(private_networks_open_themselves_and_nothing_else) {
         names["example.com"] = {address(where)};
         BOOST_TEST(exchange(connect_head("example.com:443")).starts_with("HTTP/1.1 403 "), where);
     }
-    options.private_networks = {"10.1.0.0/16"};
+    options.private_networks = {"10.1.0.0/16", "169.254.169.254/32"};
     restart();
     names["example.com"] = {address("10.2.0.1")};
+    const auto refused = exchange(connect_head("example.com:443"));
+    BOOST_TEST(refused.starts_with("HTTP/1.1 403 "));
+    BOOST_TEST(refused.find("--private-network") != refused.npos);
+    // Named itself, and no other.
+    names["example.com"] = {address("169.254.169.254")};
+    BOOST_TEST(exchange(connect_head("example.com:443"), true) == established);
+    names["example.com"] = {address("169.254.170.2")};
     BOOST_TEST(exchange(connect_head("example.com:443")).starts_with("HTTP/1.1 403 "));
 }
 

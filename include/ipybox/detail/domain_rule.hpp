@@ -190,7 +190,11 @@ inline AddressKind classify_address(const AddressBytes& address,
         {{0}, 0, Kind::public_},
     };
     static constexpr Range ranges6[] = {
-        {{0xFD, 0, 0x0E, 0xC2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54}, 128, Kind::metadata},
+        {{0xFD, 0, 0x0E, 0xC2}, 32, Kind::metadata},
+        {{0xFD, 0, 0, 0xC1, 0, 0, 0, 0, 0, 0, 0, 0, 0xA9, 0xFE, 0xA9, 0xFE}, 128, Kind::metadata},
+        {{0xFD, 0, 0, 0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x42}, 128, Kind::metadata},
+        {{0xFD, 0, 0xA9, 0xFE, 0xA9, 0xFE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 128, Kind::metadata},
+        {{0xFD, 0, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0, 0x02, 0}, 128, Kind::metadata},
         {{0xFD, 0x20, 0, 0xCE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54}, 128, Kind::metadata},
         {{0}, 128, Kind::unspecified},
         {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 128, Kind::loopback},
