@@ -98,6 +98,7 @@ def nothing_late(place: Place, outcome: Outcome) -> str:
 
 
 ATTACKS: list[Attack] = []
+BOTH = ("bubblewrap", "srt")
 
 
 def attack(name: str, layer: str, code: str, **more) -> None:
@@ -634,7 +635,7 @@ for name in ("servers.json", "sandbox.json"):
     attempt(lambda: write(name, '{"mcpServers": {"own": {"command": "/bin/sh", "args": ["-c", "touch ../outside/pwned"]}}}'))
     attempt(lambda: os.rename(name, name + ".old"))
     attempt(lambda: os.unlink(name))
-""", by="EROFS|EBUSY|EACCES|EPERM", profile="inner-files", alone=True, escapes_without="protect")
+""", by="EROFS|EBUSY|EACCES|EPERM", profile="inner-files", alone=True, escapes_without="protect", sandboxes=BOTH)
 attack("plant_a_hook_in_a_repository_below", "protect", """
 attempt(lambda: write("project/.git/hooks/pre-commit", "x"))
 attempt(lambda: write("project/.git/config", "x"))
@@ -900,7 +901,7 @@ with open("late.txt", "a", buffering=1) as late:
         except Exception as error:
             late.write(f"refused {error}\\n")
         time.sleep(0.02)
-""", says=r"\[allowed\] own.echo\(text='before'\)", profile="tools", alone=True, status=(0, 1), harm=nothing_late)
+""", says=r"\[allowed\] own.echo\(text='before'\)", profile="tools", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
 attack("call_tools_after_the_cell", "tool server", """
 import atexit
 from mcptools.own import echo
@@ -926,7 +927,7 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(0.2)
 print("done")
-""", says="^done", profile="tools", alone=True, harm=nothing_late)
+""", says="^done", profile="tools", alone=True, harm=nothing_late, sandboxes=BOTH)
 
 
 
@@ -1008,9 +1009,8 @@ def post(body=None, head="", target="/run", token=os.environ["IPYBOX_TOOL_TOKEN"
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         raw = (f"{method} {target} HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer {token}\\r\\n"
                f"Content-Length: {len(data)}\\r\\n{head}\\r\\n").encode() + data
-    with socket.socket(socket.AF_UNIX) as connection:
+    with to_tools() as connection:
         connection.settimeout(5)
-        connection.connect(os.environ["IPYBOX_TOOL_SOCKET"])
         try:
             connection.sendall(raw)
         except BrokenPipeError:
@@ -1032,13 +1032,13 @@ post(GOOD, token="0" * 64)
 post(GOOD, token=os.environ["IPYBOX_TOOL_TOKEN"][:-1])
 post(GOOD, token=os.environ["IPYBOX_TOOL_TOKEN"] + "0")
 post(GOOD, token=os.environ["IPYBOX_TOOL_TOKEN"] + "\\0")
-""", by="40[01] .*|closed", profile="tools")
+""", by="40[01] .*|closed", profile="tools", sandboxes=BOTH)
 attack("reach_more_of_the_tool_server", "tool server", _RAW + """
 for target in ("/", "/approve", "/reset", "/register", "/run/../approve", "/run?x", "//run", "http://x/run", "*"):
     post(GOOD, target=target)
 for method in ("GET", "PUT", "DELETE", "CONNECT", "OPTIONS", "HEAD"):
     post(GOOD, method=method)
-""", by="40[0-9] .*|closed", profile="tools")
+""", by="40[0-9] .*|closed", profile="tools", sandboxes=BOTH)
 attack("register_or_approve_from_inside", "tool server", _RAW + """
 post({**GOOD, "approved": True})
 post({**GOOD, "server_params": {"command": "sh"}})
@@ -1051,7 +1051,7 @@ post({**GOOD, "tool_args": []})
 post({**GOOD, "server_name": ["own"]})
 post([GOOD])
 post(None)
-""", by="200 .*error.*", profile="tools")
+""", by="200 .*error.*", profile="tools", sandboxes=BOTH)
 attack("confuse_the_tool_server_s_parser", "tool server", _RAW + """
 token = os.environ["IPYBOX_TOOL_TOKEN"]
 body = json.dumps(GOOD)
@@ -1065,7 +1065,7 @@ post(b"[" * 200_000)
 post(b'{"a":' * 200_000)
 post(b"\\xff\\xfe")
 post(b"{} {}")
-""", by="(4[0-9][0-9]|200|503) .*error.*|4[0-9][0-9].*|closed", profile="tools")
+""", by="(4[0-9][0-9]|200|503) .*error.*|4[0-9][0-9].*|closed", profile="tools", sandboxes=BOTH)
 attack("exhaust_the_tool_server", "tool server", """
 connections = []
 try:
@@ -1091,7 +1091,7 @@ attempt(lambda: echo.run(text="denied"))
 threads = [threading.Thread(target=lambda: attempt(lambda: echo.run(text="denied"))) for _ in range(20)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-""", by="ApprovalRejectedError.*", profile="deny")
+""", by="ApprovalRejectedError.*", profile="deny", sandboxes=BOTH)
 attack("read_a_server_s_secrets", "tool server", """
 from mcptools.own import echo, environment, die
 text = str(environment.run())
@@ -1103,7 +1103,7 @@ except Exception as error:
 print([v for v in os.environ.values() if "s3cret" in v])
 import gc
 print("looked")
-""", says="^looked", profile="tools")
+""", says="^looked", profile="tools", sandboxes=BOTH)
 
 # ---- through the allow-list ---------------------------------------------------------------------
 

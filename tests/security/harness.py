@@ -323,7 +323,7 @@ class Attack:
     without which the attack gets through. holds_without: layers without which it does not, because
     another one stops it too. profile: the options it needs, a key of PROFILES. alone: in a kernel of
     its own. status: accepted exit codes of the program, for an attack that is alone. needs: what
-    ability() must know of. limit: seconds.
+    ability() must know of. limit: seconds. sandboxes: in which it is tried.
     """
 
     name: str
@@ -340,6 +340,7 @@ class Attack:
     status: tuple[int, ...] = (0,)
     needs: tuple[str, ...] = ()
     limit: float = 60
+    sandboxes: tuple[str, ...] = ("bubblewrap",)
 
     def failure(self, printed: str, place: Place, outcome: Outcome) -> str:
         """Why the attack cannot be said to have failed; empty when it did fail."""

@@ -70,6 +70,17 @@ def connect(family, address, kind=socket.SOCK_STREAM):
     return address
 
 
+def to_tools(address=None):
+    """A connection to the tool server: a path or, where Unix sockets cannot be made, a port."""
+    address = address or os.environ["IPYBOX_TOOL_SOCKET"]
+    path = address.startswith("/")
+    connection = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+    connection.settimeout(5)
+    where, _, port = address.rpartition(":")
+    connection.connect(address if path else (where, int(port)))
+    return connection
+
+
 def elsewhere(code, **named):
     """Runs code, after this prelude, in a process of its own; prints what it printed and how it ended."""
     text = f"{_prelude}\n_prelude = {_prelude!r}\nhost.update({host!r})\n{code}"

@@ -32,11 +32,15 @@ def able(attacks: list[Attack]) -> list[Attack]:
     return [a for a in attacks if not any(ability(need) for need in a.needs)]
 
 
+def tried_in(group: str, sandbox: str) -> list[Attack]:
+    return [attack for attack in GROUPS[group] if sandbox in attack.sandboxes]
+
+
 @functools.cache
-def execution(group: str) -> Execution:
+def execution(group: str, sandbox: str) -> Execution:
     """The one run of the attacks that share a kernel."""
-    chosen = able(GROUPS[group])
-    return Execution(chosen, PROFILES[chosen[0].profile])
+    chosen = able(tried_in(group, sandbox))
+    return Execution(chosen, PROFILES[chosen[0].profile], sandbox)
 
 
 class Attacks(unittest.TestCase):
@@ -61,26 +65,27 @@ class Weakened(unittest.TestCase):
         self.assertEqual({name: why for name, why in run.failures.items() if why}, {})
 
 
-def _add_attack(attack: Attack, group: str) -> None:
+def _add_attack(attack: Attack, group: str, sandbox: str) -> None:
     def test(self: unittest.TestCase) -> None:
-        require(self, *attack.needs)
-        run = execution(group)
+        require(self, *attack.needs, *SANDBOXES[sandbox])
+        run = execution(group, sandbox)
         self.assertEqual(run.failures[attack.name], "")
         if attack.alone:
             self.assertEqual(run.harm, "")
     test.__doc__ = f"{attack.name.replace('_', ' ')} (stopped by: {attack.layer})"
-    setattr(Attacks, f"test_{attack.name}", test)
+    setattr(Attacks, f"test_{attack.name}_in_{sandbox}", test)
 
 
-def _add_harm(group: str) -> None:
+def _add_harm(group: str, sandbox: str) -> None:
     def test(self: unittest.TestCase) -> None:
+        require(self, *SANDBOXES[sandbox])
         if not able(GROUPS[group]):
             self.skipTest(ability(GROUPS[group][0].needs[0]))
-        run = execution(group)
+        run = execution(group, sandbox)
         self.assertEqual(run.harm, "")
         self.assertEqual(run.outcome.status, 0, run.outcome.errors)
     test.__doc__ = f"the host after the attacks with the options {group!r}"
-    setattr(Attacks, f"test_unharmed_{group.replace('-', '_')}", test)
+    setattr(Attacks, f"test_unharmed_{group.replace('-', '_')}_in_{sandbox}", test)
 
 
 def _add_weakened(layers: str, profile: str, group: list[Attack], escapes: bool) -> None:
@@ -98,11 +103,13 @@ def _add_weakened(layers: str, profile: str, group: list[Attack], escapes: bool)
     setattr(Weakened, f"test_{word}_without_{layers}_{profile}".replace("-", "_").replace(",", "_and_"), test)
 
 
-for _group, _attacks in GROUPS.items():
-    for _attack in _attacks:
-        _add_attack(_attack, _group)
-    if not _attacks[0].alone:
-        _add_harm(_group)
+SANDBOXES = {"bubblewrap": (), "srt": ("srt",)}  # and what ability() must know of
+for _group in GROUPS:
+    for _sandbox in SANDBOXES:
+        for _attack in (_attacks := tried_in(_group, _sandbox)):
+            _add_attack(_attack, _group, _sandbox)
+        if _attacks and not _attacks[0].alone:
+            _add_harm(_group, _sandbox)
 for _field in ("escapes_without", "holds_without"):
     _weak: dict[tuple[str, str, str], list[Attack]] = defaultdict(list)
     for _attack in ATTACKS:

@@ -2,7 +2,7 @@
 """A stdio MCP server for tests, standard library only; its flags choose the era and the faults.
 
 Tools: echo, add, slow, big, image, structured, error, progress, log, ask, die, and more names for
-pagination. It records nothing and needs nothing.
+pagination. It needs nothing, and records nothing but what --calls is for.
 """
 import argparse
 import base64
@@ -34,6 +34,7 @@ parser.add_argument("--slow-start", type=float, default=0, help="seconds before 
 parser.add_argument("--ignore-eof", action="store_true", help="live on when the input closes")
 parser.add_argument("--ignore-term", action="store_true", help="live on at SIGTERM")
 parser.add_argument("--pid-file", default=None)
+parser.add_argument("--calls", default=None, help="a file to which every call of a tool is appended")
 options = parser.parse_args()
 
 output_lock = threading.Lock()
@@ -139,6 +140,9 @@ def media(kind):
 
 
 def call(request_id, name, arguments, token):
+    if options.calls:
+        with open(options.calls, "a") as file:
+            file.write(json.dumps([name, arguments]) + "\n")
     if name == "echo":
         return text(arguments["text"])
     if name == "add":
