@@ -248,6 +248,7 @@ attack("kill_everything_there_is", "namespaces", """
 other = subprocess.Popen(["sleep", "100"])
 os.kill(-1, signal.SIGTERM)  # all but process 1 and oneself
 print("killed", other.wait(), flush=True)
+time.sleep(0.5)  # what is printed leaves in another thread
 os.kill(os.getpid(), signal.SIGKILL)
 """, says="killed -15(.|\n)*kernel ended", alone=True, status=(1,))
 attack("kill_process_1", "namespaces", """
