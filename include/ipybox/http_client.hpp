@@ -20,6 +20,7 @@
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/role.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
@@ -185,6 +186,17 @@ class HttpClient;
 
 namespace detail {
 
+// An address, and what follows from it alone.
+struct HttpTarget {
+    explicit HttpTarget(HttpUrl to);
+
+    HttpUrl url;
+    std::string authority;
+    std::string origin;
+    bool loopback = false;  // never through a proxy
+};
+using HttpTargetPtr = std::shared_ptr<const HttpTarget>;
+
 // One response, told apart by Beast; its body is taken away piece by piece. None of the functions
 // is marked override: newer versions of Beast ask for one more.
 class HttpResponseParser : public boost::beast::http::basic_parser<false> {
@@ -193,6 +205,7 @@ public:
     using Code = boost::beast::error_code;
 
     HttpResponseParser(std::size_t max_header, bool without_body) {
+        headers.reserve(8);
         header_limit(static_cast<std::uint32_t>(std::min<std::size_t>(max_header, UINT32_MAX)));
         body_limit(boost::none);
         eager(true);
@@ -201,10 +214,10 @@ public:
 
     // Takes what it can off the beginning of `input`. It stops after a chunk's header and the
     // like, so it is asked until it wants more.
-    void take(std::string& input, boost::system::error_code& error) {
-        while (!error && !input.empty() && !is_done()) {
-            const std::size_t used = put(asio::buffer(input), error);
-            input.erase(0, used);
+    void take(boost::beast::flat_buffer& input, boost::system::error_code& error) {
+        while (!error && input.size() > 0 && !is_done()) {
+            const std::size_t used = put(asio::const_buffer(input.cdata()), error);
+            input.consume(used);
             if (used == 0 && !error) break;
         }
         if (error == boost::beast::http::error::need_more) error.clear();
@@ -272,7 +285,7 @@ struct HttpConnection : std::enable_shared_from_this<HttpConnection> {
     }
 
     HttpStream stream;
-    std::string input;
+    boost::beast::flat_buffer input;
     std::string key;  // whom it is connected to, and through whom
     Clock::time_point deadline = never;
     bool expired = false;
@@ -312,6 +325,9 @@ public:
     // The next piece of the body as it comes; empty at its end. Throws errc::mcp_connection when
     // the body breaks off, errc::timed_out; a cancelled coroutine gets operation_aborted.
     awaitable<std::string> read_some(Clock::time_point deadline = never);
+    // The whole body, if all of it came with the head and is not longer than `limit` bytes; as
+    // read_all(), without waiting.
+    std::optional<std::string> all_now(std::size_t limit);
     // The rest of the body; errc::mcp_connection when it is longer than `limit` bytes.
     awaitable<std::string> read_all(std::size_t limit, Clock::time_point deadline = never);
 
@@ -336,6 +352,8 @@ public:
     // (URL or headers); a cancelled coroutine gets operation_aborted. No text has a URL's query
     // or credentials, or a header's value.
     awaitable<std::unique_ptr<HttpResponse>> send(HttpRequest request);
+    // The same for a request that the caller keeps, and leaves as it is meanwhile.
+    awaitable<std::unique_ptr<HttpResponse>> send(std::shared_ptr<const HttpRequest> request);
 
     // A stream connected to the host of an http, https, ws or wss URL, through a proxy's tunnel
     // where the environment asks for one. Lives on after the client. Errors as those of send().
@@ -352,12 +370,15 @@ private:
     using StatePtr = std::shared_ptr<State>;
     struct Lookup;
 
-    static awaitable<std::unique_ptr<HttpResponse>> send(StatePtr state, HttpRequest request);
+    using TargetPtr = detail::HttpTargetPtr;
+    using RequestPtr = std::shared_ptr<const HttpRequest>;
+
+    static awaitable<std::unique_ptr<HttpResponse>> send(StatePtr state, RequestPtr request);
     static awaitable<std::shared_ptr<HttpStream>> connect(StatePtr state, std::string url,
                                                           Clock::time_point deadline);
-    static awaitable<ExchangePtr> exchange(StatePtr state, HttpUrl url, HttpRequest request);
+    static awaitable<ExchangePtr> exchange(StatePtr state, TargetPtr target, RequestPtr request);
     static awaitable<bool> attempt(StatePtr state, ExchangePtr exchange, std::string head,
-                                   std::shared_ptr<const HttpRequest> request, bool may_fail);
+                                   RequestPtr request, bool may_fail);
     static awaitable<void> dial(StatePtr state, HttpUrl url, bool tunnel, ConnectionPtr& connected,
                                 Clock::time_point deadline);
     static awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(StatePtr state, std::string host,
@@ -367,14 +388,16 @@ private:
     static awaitable<void> open_tunnel(StatePtr state, ConnectionPtr connection, HttpUrl url,
                                        detail::HttpProxy proxy);
     static awaitable<void> start_tls(StatePtr state, ConnectionPtr connection, HttpUrl url);
+    static constexpr std::size_t chunk = std::size_t{16} << 10;  // bytes of one read
     static awaitable<boost::system::error_code> fill(ConnectionPtr connection);
+    static boost::system::error_code fill_now(Connection& connection);
     static awaitable<std::string> read_some(ExchangePtr exchange, Clock::time_point deadline);
     static awaitable<std::string> read_all(ExchangePtr exchange, std::size_t limit,
                                            Clock::time_point deadline);
     static void feed(const State& state, Exchange& exchange);
     static std::optional<detail::HttpProxy> proxy_for(const State& state, const HttpUrl& url);
-    static std::string head_of(const State& state, const HttpUrl& url, const HttpRequest& request,
-                               bool through_proxy);
+    static std::string head_of(const State& state, const detail::HttpTarget& target,
+                               const HttpRequest& request, bool through_proxy);
     static void check(const HttpRequest& request);
     [[noreturn]] static void fail(const Connection* connection, const HttpUrl& url,
                                   boost::system::error_code error, std::string_view what);
@@ -452,6 +475,14 @@ inline std::string HttpUrl::authority() const {
     std::string result = host.find(':') == host.npos ? host : "[" + host + "]";
     if (port != (tls ? 443 : 80)) result += ":" + std::to_string(port);
     return result;
+}
+
+inline detail::HttpTarget::HttpTarget(HttpUrl to)
+    : url(std::move(to)), authority(url.authority()), origin(url.origin()) {
+    boost::system::error_code no_address;
+    const auto address = asio::ip::make_address(url.host, no_address);
+    loopback = url.host == "localhost" || url.host.ends_with(".localhost") ||
+               (!no_address && address.is_loopback());
 }
 
 inline bool detail::bypasses_proxy(std::string_view list, const std::string& host,
@@ -536,6 +567,15 @@ struct HttpClient::State {
         return *context;
     }
 
+    // Most requests go where the one before went.
+    const TargetPtr& target(const std::string& text) {
+        if (!last_target || text != last_text) {
+            last_target = std::make_shared<detail::HttpTarget>(HttpUrl::parse(text));
+            last_text = text;
+        }
+        return last_target;
+    }
+
     ConnectionPtr take(const std::string& key) {
         // The youngest is the one most likely to live.
         for (auto place = idle.end(); place != idle.begin();) {
@@ -552,13 +592,13 @@ struct HttpClient::State {
     }
     static void keep(const StatePtr& state, ConnectionPtr connection, Duration time) {
         if (state->stopped || state->options.max_idle_connections == 0 ||
-            !connection->input.empty())
+            connection->input.size() > 0)
             return;
         connection->limit(never);
         connection->idle_until = Clock::now() + time;
         if (state->idle.size() >= state->options.max_idle_connections) state->idle.pop_front();
         state->idle.push_back(std::move(connection));
-        if (state->idle.size() == 1) sweep(state);
+        if (!state->sweeping) sweep(state);
     }
     // Idle connections end in time, also when nobody asks for one.
     static void sweep(const StatePtr& state) {
@@ -568,7 +608,8 @@ struct HttpClient::State {
             next = std::min(next, std::max(connection->idle_until, now + std::chrono::seconds(1)));
             return connection->idle_until <= now;
         });
-        if (state->idle.empty()) return;
+        state->sweeping = !state->idle.empty();
+        if (!state->sweeping) return;
         state->idle_timer.expires_at(next);
         state->idle_timer.async_wait(
             [weak = std::weak_ptr<State>(state)](boost::system::error_code error) {
@@ -582,13 +623,17 @@ struct HttpClient::State {
     std::list<ConnectionPtr> idle;         // the youngest is the last
     std::unordered_set<Connection*> busy;  // broken off when the client goes
     asio::steady_timer idle_timer;
+    bool sweeping = false;  // it is set
+    std::string last_text;
+    TargetPtr last_target;
     bool stopped = false;
 };
 
 // A request on its way, or its response.
 struct HttpResponse::Exchange {
-    Exchange(std::shared_ptr<HttpClient::State> s, HttpUrl u)
-        : state(std::move(s)), url(std::move(u)) {}
+    Exchange(std::shared_ptr<HttpClient::State> s, detail::HttpTargetPtr t)
+        : state(std::move(s)), target(std::move(t)) {}
+    const HttpUrl& url() const noexcept { return target->url; }
     ~Exchange() { release(false); }
 
     void hold(detail::HttpConnectionPtr fresh) {
@@ -620,7 +665,7 @@ struct HttpResponse::Exchange {
     }
 
     std::shared_ptr<HttpClient::State> state;
-    HttpUrl url;
+    detail::HttpTargetPtr target;
     detail::HttpConnectionPtr connection;  // null once the body has come
     std::optional<detail::HttpResponseParser> parser;
 };
@@ -636,6 +681,10 @@ inline HttpClient::~HttpClient() {
 }
 
 inline awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(HttpRequest request) {
+    return send(state_, std::make_shared<const HttpRequest>(std::move(request)));
+}
+inline awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(
+    std::shared_ptr<const HttpRequest> request) {
     return send(state_, std::move(request));
 }
 inline awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(std::string url,
@@ -797,7 +846,8 @@ inline awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(StatePtr stat
     boost::system::error_code error;
     socket.connect(endpoint, error);  // connects at once or not at all
     // From here on it is a stream like any other.
-    if (!error) connection->stream.socket().assign(asio::ip::tcp::v4(), socket.release(error), error);
+    if (!error)
+        connection->stream.socket().assign(asio::ip::tcp::v4(), socket.release(error), error);
     if (error)
         throw Error(errc::mcp_connection, "cannot connect to the Unix socket: " + error.message());
     connection->limit(deadline);
@@ -831,7 +881,7 @@ inline awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPtr con
                     url.printable() + " " + what + ": it answered with HTTP status " +
                         std::to_string(parser.code) +
                         (parser.code == 407 ? "; put user and password into the proxy's URL" : ""));
-    if (!connection->input.empty())
+    if (connection->input.size() > 0)
         throw Error(errc::mcp_connection,
                     url.printable() + " " + what + ": it sent data before it was asked");
 }
@@ -891,7 +941,7 @@ inline void HttpClient::check(const HttpRequest& request) {
     for (const auto& [name, value] : request.headers) {
         if (!detail::is_http_token(name))
             throw Error(errc::bad_argument, "an HTTP header has a name that is none");
-        for (const char* own :
+        for (const std::string_view own :
              {"Host", "Content-Length", "Transfer-Encoding", "Connection", "Expect", "Upgrade"})
             if (same_header(name, own))
                 throw Error(errc::bad_argument,
@@ -904,44 +954,53 @@ inline void HttpClient::check(const HttpRequest& request) {
     }
 }
 
-inline std::string HttpClient::head_of(const State& state, const HttpUrl& url,
+inline std::string HttpClient::head_of(const State& state, const detail::HttpTarget& target,
                                        const HttpRequest& request, bool through_proxy) {
-    std::string head = request.method + " ";
-    if (through_proxy) head += url.origin();
-    head += url.path + url.query + " HTTP/1.1\r\nHost: " + url.authority() + "\r\n";
+    const HttpUrl& url = target.url;
+    std::string head;
+    head.reserve(512);
+    const auto add = [&head](std::string_view name, std::string_view value) {
+        head.append(name).append(": ").append(value).append("\r\n");
+    };
+    head.append(request.method).append(" ");
+    if (through_proxy) head += target.origin;
+    head.append(url.path).append(url.query).append(" HTTP/1.1\r\n");
+    add("Host", target.authority);
     for (auto entry = request.headers.begin(); entry != request.headers.end(); ++entry) {
         const bool again = std::any_of(entry + 1, request.headers.end(), [&](const auto& later) {
             return same_header(later.first, entry->first);
         });
-        if (!again) head += entry->first + ": " + entry->second + "\r\n";
+        if (!again) add(entry->first, entry->second);
     }
     if (find_header(request.headers, "User-Agent").empty())
-        head += std::string("User-Agent: ipybox/") + detail::version + "\r\n";
+        head.append("User-Agent: ipybox/").append(detail::version).append("\r\n");
     if (!url.credentials.empty() && find_header(request.headers, "Authorization").empty())
-        head += "Authorization: Basic " + detail::encode_base64(url.credentials) + "\r\n";
+        add("Authorization", "Basic " + detail::encode_base64(url.credentials));
     if (through_proxy)
         if (const auto proxy = proxy_for(state, url); proxy && !proxy->credentials.empty())
-            head +=
-                "Proxy-Authorization: Basic " + detail::encode_base64(proxy->credentials) + "\r\n";
+            add("Proxy-Authorization", "Basic " + detail::encode_base64(proxy->credentials));
     if (!request.body.empty() ||
         (request.method != "GET" && request.method != "HEAD" && request.method != "DELETE"))
-        head += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
-    return head + "\r\n";
+        add("Content-Length", std::to_string(request.body.size()));
+    return head.append("\r\n");
 }
 
 inline awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr state,
-                                                                 HttpRequest request) {
-    check(request);
-    HttpUrl url = HttpUrl::parse(request.url);
+                                                                 RequestPtr request) {
+    check(*request);
+    TargetPtr target = state->target(request->url);
     const int max_redirects = state->options.max_redirects;
     for (int followed = 0;; ++followed) {
-        auto answered = co_await exchange(state, url, request);
+        auto answered = co_await exchange(state, target, request);
         const unsigned status = answered->parser->code;
         const bool redirect =
             status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
-        const std::string location(find_header(answered->parser->headers, "Location"));
-        if (!redirect || location.empty() || max_redirects == 0)
+        if (!redirect || max_redirects == 0)
             co_return std::unique_ptr<HttpResponse>(new HttpResponse(std::move(answered)));
+        const std::string location(find_header(answered->parser->headers, "Location"));
+        if (location.empty())
+            co_return std::unique_ptr<HttpResponse>(new HttpResponse(std::move(answered)));
+        const HttpUrl& url = target->url;
         if (followed >= max_redirects)
             throw Error(errc::mcp_connection, url.printable() + " redirects more than " +
                                                   std::to_string(max_redirects) + " times");
@@ -953,69 +1012,91 @@ inline awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr state,
                             "the first; if it is the right one, configure that URL");
         if (next.credentials.empty()) next.credentials = url.credentials;
         // Only 303 asks for another method; the others may keep it (RFC 9110, 15.4).
-        if (status == 303 && request.method != "HEAD") {
-            request.method = "GET";
-            request.body.clear();
-            std::erase_if(request.headers, [](const auto& header) {
+        if (status == 303 && request->method != "HEAD") {
+            auto changed = std::make_shared<HttpRequest>(*request);
+            changed->method = "GET";
+            changed->body.clear();
+            std::erase_if(changed->headers, [](const auto& header) {
                 return same_header(header.first, "Content-Type");
             });
+            request = std::move(changed);
         }
-        url = std::move(next);
+        target = std::make_shared<detail::HttpTarget>(std::move(next));
     }
 }
 
-inline awaitable<HttpClient::ExchangePtr> HttpClient::exchange(StatePtr state, HttpUrl url,
-                                                               HttpRequest request) {
-    const bool proxied = proxy_for(*state, url).has_value();
-    const std::string key = (proxied ? "proxied " : "") + url.origin();
-    const std::string head = head_of(*state, url, request, proxied && !url.tls);
-    const bool repeatable = request.repeatable || request.method == "GET" ||
-                            request.method == "HEAD" || request.method == "OPTIONS" ||
-                            request.method == "PUT" || request.method == "DELETE";
-    const auto shared = std::make_shared<const HttpRequest>(std::move(request));
-    auto result = std::make_shared<Exchange>(state, url);
+inline awaitable<HttpClient::ExchangePtr> HttpClient::exchange(StatePtr state, TargetPtr target,
+                                                               RequestPtr request) {
+    const bool proxied = !target->loopback && proxy_for(*state, target->url).has_value();
+    const std::string proxied_key = proxied ? "proxied " + target->origin : std::string();
+    const std::string& key = proxied ? proxied_key : target->origin;
+    std::string head = head_of(*state, *target, *request, proxied && !target->url.tls);
+    const bool repeatable = request->repeatable || request->method == "GET" ||
+                            request->method == "HEAD" || request->method == "OPTIONS" ||
+                            request->method == "PUT" || request->method == "DELETE";
+    auto result = std::make_shared<Exchange>(state, target);
     if (auto kept = state->take(key)) {
         result->hold(std::move(kept));
-        const bool answered = co_await attempt(state, result, head, shared, repeatable);
+        const bool answered = co_await attempt(state, result, std::move(head), request, repeatable);
         if (answered) co_return result;
+        head = head_of(*state, *target, *request, proxied && !target->url.tls);
         // The others of its age are likely to be gone too.
         state->forget(key);
     }
     ConnectionPtr connection;
-    co_await dial(state, url, false, connection, shared->deadline);
+    co_await dial(state, target->url, false, connection, request->deadline);
     if (state->stopped) throw boost::system::system_error(asio::error::operation_aborted);
     connection->key = key;
     result->hold(std::move(connection));
-    co_await attempt(state, result, head, shared, false);
+    co_await attempt(state, result, std::move(head), request, false);
     co_return result;
 }
 
 // Writes the request and reads the head of its response. False: the connection was closed before
 // it brought anything, and `may_fail` allows to try another.
 inline awaitable<bool> HttpClient::attempt(StatePtr state, ExchangePtr exchange, std::string head,
-                                           std::shared_ptr<const HttpRequest> request,
-                                           bool may_fail) {
+                                           RequestPtr request, bool may_fail) {
     const ConnectionPtr connection = exchange->connection;
     connection->limit(request->deadline);
-    const std::array<asio::const_buffer, 2> buffers{asio::buffer(head),
-                                                    asio::buffer(request->body)};
+    boost::system::error_code unsent;
+    bool direct = !connection->stream.is_tls();
+    std::size_t sent = 0;
+    if (direct) {
+        // Nearly always the socket has room for all of it: no wait.
+        auto& socket = connection->stream.socket();
+        if (!socket.non_blocking()) socket.non_blocking(true, unsent);
+        const std::array<asio::const_buffer, 2> whole{asio::buffer(head),
+                                                      asio::buffer(request->body)};
+        if (!unsent) sent = socket.write_some(whole, unsent);
+        if (unsent == asio::error::would_block) unsent.clear();
+    }
+    if (!unsent && sent < head.size() + request->body.size()) {
+        const std::array<asio::const_buffer, 2> rest{
+            asio::buffer(head) + sent,
+            asio::buffer(request->body) + (sent - std::min(sent, head.size()))};
+        const auto [error, size] = co_await asio::async_write(connection->stream, rest, as_result);
+        unsent = error;
+    }
     // A server may refuse a body before it has all of it: its answer counts then.
-    auto [unsent, sent] = co_await asio::async_write(connection->stream, buffers, as_result);
     if (unsent == asio::error::operation_aborted)
-        fail(connection.get(), exchange->url, unsent, "did not take the request");
+        fail(connection.get(), exchange->url(), unsent, "did not take the request");
     const bool without_body = request->method == "HEAD";
     constexpr int max_interim = 20;
     for (int interim = 0;; ++interim) {
         exchange->parser.emplace(state->options.max_header, without_body);
-        if (!connection->input.empty()) feed(*state, *exchange);
+        if (connection->input.size() > 0) feed(*state, *exchange);
         while (!exchange->parser->is_header_done()) {
             const bool silent =
-                interim == 0 && !exchange->parser->got_some() && connection->input.empty();
-            const auto error = co_await fill(connection);
+                interim == 0 && !exchange->parser->got_some() && connection->input.size() == 0;
+            boost::system::error_code error = asio::error::would_block;
+            // The answer of a server nearby may be there already.
+            if (direct) error = fill_now(*connection);
+            direct = false;
+            if (error == asio::error::would_block) error = co_await fill(connection);
             if (error) {
                 const bool aborted = error == asio::error::operation_aborted;
                 if (may_fail && silent && !aborted) co_return false;
-                fail(connection.get(), exchange->url, unsent && !aborted ? unsent : error,
+                fail(connection.get(), exchange->url(), unsent && !aborted ? unsent : error,
                      "did not answer");
             }
             feed(*state, *exchange);
@@ -1024,7 +1105,7 @@ inline awaitable<bool> HttpClient::attempt(StatePtr state, ExchangePtr exchange,
         if (code / 100 != 1 || code == 101) break;
         if (interim == max_interim)
             throw Error(errc::mcp_connection,
-                        exchange->url.printable() + " sends interim answers without end");
+                        exchange->url().printable() + " sends interim answers without end");
     }
     connection->limit(never);
     if (exchange->parser->is_done()) exchange->release(!unsent && exchange->parser->keep_alive());
@@ -1033,14 +1114,19 @@ inline awaitable<bool> HttpClient::attempt(StatePtr state, ExchangePtr exchange,
 
 // Reads what comes next into the connection's buffer.
 inline awaitable<boost::system::error_code> HttpClient::fill(ConnectionPtr connection) {
-    constexpr std::size_t chunk = std::size_t{16} << 10;
     auto& input = connection->input;
-    const std::size_t before = input.size();
-    input.resize(before + chunk);
-    const auto room = asio::buffer(input.data() + before, chunk);
+    const auto room = input.prepare(chunk);
     const auto [error, size] = co_await connection->stream.async_read_some(room, as_result);
-    input.resize(before + size);
+    input.commit(size);
     co_return error;
+}
+
+// The same without waiting; would_block when there is nothing. Not for TLS.
+inline boost::system::error_code HttpClient::fill_now(Connection& connection) {
+    boost::system::error_code error;
+    const auto room = connection.input.prepare(chunk);
+    connection.input.commit(connection.stream.socket().read_some(room, error));
+    return error;
 }
 
 // Gives the parser what has come.
@@ -1051,10 +1137,11 @@ inline void HttpClient::feed(const State& state, Exchange& exchange) {
     exchange.parser->take(input, error);
     if (error == http::error::header_limit ||
         input.size() > state.options.max_header + (std::size_t{64} << 10))
-        throw Error(errc::mcp_connection, exchange.url.printable() + " sends a head of more than " +
+        throw Error(errc::mcp_connection, exchange.url().printable() +
+                                              " sends a head of more than " +
                                               std::to_string(state.options.max_header) + " bytes");
     if (error)
-        throw Error(errc::mcp_connection, exchange.url.printable() +
+        throw Error(errc::mcp_connection, exchange.url().printable() +
                                               " sends what is no HTTP response: " +
                                               error.message() + "; is the URL right?");
 }
@@ -1077,7 +1164,7 @@ inline awaitable<std::string> HttpClient::read_some(ExchangePtr exchange,
         }
         if (error) {
             exchange->release(false);
-            fail(connection.get(), exchange->url, error, "did not complete its answer");
+            fail(connection.get(), exchange->url(), error, "did not complete its answer");
         }
         feed(*exchange->state, *exchange);
     }
@@ -1096,7 +1183,7 @@ inline awaitable<std::string> HttpClient::read_all(ExchangePtr exchange, std::si
         if (piece.empty()) co_return all;
         if (piece.size() > limit - all.size()) {
             exchange->release(false);
-            throw Error(errc::mcp_connection, exchange->url.printable() +
+            throw Error(errc::mcp_connection, exchange->url().printable() +
                                                   " answered with more than " +
                                                   std::to_string(limit) + " bytes");
         }
@@ -1120,9 +1207,14 @@ inline unsigned HttpResponse::status() const noexcept { return exchange_->parser
 inline const HttpHeaders& HttpResponse::headers() const noexcept {
     return exchange_->parser->headers;
 }
-inline const HttpUrl& HttpResponse::url() const noexcept { return exchange_->url; }
+inline const HttpUrl& HttpResponse::url() const noexcept { return exchange_->url(); }
 inline awaitable<std::string> HttpResponse::read_some(Clock::time_point deadline) {
     return HttpClient::read_some(exchange_, deadline);
+}
+inline std::optional<std::string> HttpResponse::all_now(std::size_t limit) {
+    auto& body = exchange_->parser->body;
+    if (exchange_->connection || body.size() > limit) return std::nullopt;
+    return std::exchange(body, std::string());
 }
 inline awaitable<std::string> HttpResponse::read_all(std::size_t limit,
                                                      Clock::time_point deadline) {

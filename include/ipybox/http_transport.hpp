@@ -1,6 +1,7 @@
 #pragma once
 // MCP over HTTP as a client: streamable HTTP in both eras (2025-03-26 to 2026-07-28), and HTTP+SSE
 // of 2024-11-05. The plugins streamable_http and sse are made of it.
+#include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -18,6 +19,7 @@
 #include <ipybox/mcp_transport.hpp>
 #include <ipybox/oauth.hpp>
 #include <ipybox/plugin.hpp>
+#include <iterator>
 #include <list>
 #include <map>
 #include <memory>
@@ -228,7 +230,8 @@ private:
     static awaitable<void> listen(StatePtr state, std::uint64_t generation);
     static awaitable<void> find_endpoint(StatePtr state, Clock::time_point deadline);
     static awaitable<void> pump(StatePtr state, ResponsePtr response, StreamPtr stream);
-    static awaitable<ResponsePtr> request(StatePtr state, HttpRequest request, bool probe = false);
+    static awaitable<ResponsePtr> request(StatePtr state, std::shared_ptr<HttpRequest> request,
+                                          bool probe = false);
     static awaitable<ResponsePtr> get(StatePtr state, std::string last_id,
                                       Clock::time_point deadline);
     static awaitable<void> read_stream(StatePtr state, CallPtr call, ResponsePtr response,
@@ -236,6 +239,8 @@ private:
     static awaitable<void> take(StatePtr state, CallPtr call, std::string text, bool must_be_json);
     static awaitable<void> pass(StatePtr state, CallPtr call, json::object message,
                                 std::size_t size);
+    static bool pass_now(const StatePtr& state, const CallPtr& call, json::object& message,
+                         std::size_t size);
     static awaitable<void> refuse_discovery(StatePtr state, CallPtr call, std::string why);
     static void learn(const StatePtr& state, const Call& call, const json::object& message);
     static void learn_mirrored(const json::value& schema, std::vector<std::string>& path,
@@ -248,12 +253,15 @@ private:
         const auto asked = std::clamp(stream.retry.value_or(first_delay), min_delay, max_delay);
         return std::min<Duration>(asked * (1 << std::min(attempts, 6)), max_delay);
     }
-    static std::string content_type(const HttpResponse& response) {
+    static std::string_view content_type(const HttpResponse& response) {
         const auto value = find_header(response.headers(), "Content-Type");
-        return detail::lower_case(detail::trim_blanks(value.substr(0, value.find(';'))));
+        return detail::trim_blanks(value.substr(0, value.find(';')));
+    }
+    static bool is_type(const HttpResponse& response, std::string_view type) {
+        return same_header(content_type(response), type);
     }
     static bool is_stream(const HttpResponse& response) {
-        return response.status() == 200 && content_type(response) == "text/event-stream";
+        return response.status() == 200 && is_type(response, "text/event-stream");
     }
     [[noreturn]] static void throw_closed() {
         throw Error(errc::cancelled, "the connection was closed");
@@ -353,9 +361,9 @@ inline awaitable<void> HttpTransport::close(StatePtr state) {
     state->stop_all();
     const auto http = state->http;
     if (http && state->wire == Wire::streamable && !state->session.empty()) {
-        HttpRequest farewell;
-        farewell.method = "DELETE";
-        farewell.deadline = Clock::now() + short_patience;
+        auto farewell = std::make_shared<HttpRequest>();
+        farewell->method = "DELETE";
+        farewell->deadline = Clock::now() + short_patience;
         try {
             const auto response = co_await request(state, std::move(farewell));
         } catch (const std::exception& error) {
@@ -485,43 +493,42 @@ inline awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call, json
     }
     keep_lasting(state, *call, message);
     std::string body = json::serialize(message);
-    message.clear();
     const auto generation = state->generation;
-    auto outcome = co_await exchange(state, call, body);
+    auto outcome = co_await exchange(state, call, std::move(body));
     if (outcome == Outcome::session_lost) {
         co_await reopen(state, generation);
-        outcome = co_await exchange(state, call, body);
+        body = json::serialize(message);
+        outcome = co_await exchange(state, call, std::move(body));
         if (outcome == Outcome::session_lost)
             throw Error(errc::mcp_connection,
                         state->url.printable() + " forgets its sessions as soon as they are open");
     }
     if (call->method == "notifications/initialized" && state->wire == Wire::streamable)
         spawn(state, listen(state, state->generation));
+    finish(*call);
 }
 
 // One POST, and what comes back.
 inline awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr state, CallPtr call,
                                                                  std::string body) {
     const auto& method = call->method;
-    HttpRequest post;
-    post.method = "POST";
-    post.url = state->post_url;
-    post.headers = call->headers;
-    post.headers.emplace_back("Content-Type", "application/json");
-    post.headers.emplace_back("Accept", "application/json, text/event-stream");
-    if (!call->version.empty()) {
-        post.headers.emplace_back("MCP-Protocol-Version", call->version);
-    }
-    post.repeatable = !method.empty() && method != "tools/call";
+    const auto post = std::make_shared<HttpRequest>();
+    post->method = "POST";
+    post->url = state->post_url;
+    post->headers = call->headers;
+    post->headers.emplace_back("Content-Type", "application/json");
+    post->headers.emplace_back("Accept", "application/json, text/event-stream");
+    if (!call->version.empty()) post->headers.emplace_back("MCP-Protocol-Version", call->version);
+    post->repeatable = !method.empty() && method != "tools/call";
     // How long an answer may take is the client's decision: it calls cancel().
-    if (call->id.is_null() || call->own) post.deadline = Clock::now() + patience;
-    post.body = body;
+    if (call->id.is_null() || call->own) post->deadline = Clock::now() + patience;
+    post->body = std::move(body);
     const std::string used = state->session;
     const bool probe = method == "server/discover";
-    const ResponsePtr response = co_await request(state, std::move(post), probe);
+    ResponsePtr response = co_await request(state, post, probe);
     const unsigned status = response->status();
     if (status / 100 != 2) {
-        const auto outcome = co_await refused(state, call, response, used, std::move(body));
+        const auto outcome = co_await refused(state, call, response, used, std::move(post->body));
         co_return outcome;
     }
     if (method == "initialize" && state->wire == Wire::streamable) {
@@ -534,7 +541,7 @@ inline awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr state,
         state->session = session;
         ++state->generation;
     }
-    co_await accept(state, call, response);
+    co_await accept(state, call, std::move(response));
     co_return Outcome::done;
 }
 
@@ -550,21 +557,25 @@ inline awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call, Respo
         }
         co_return;
     }
-    const auto type = content_type(*response);
-    if (type == "text/event-stream") {
+    if (is_type(*response, "text/event-stream")) {
         co_await follow(state, call, response);
         co_return;
     }
-    std::string why =
-        state->url.printable() + " answered " + call->method + " with HTTP status " +
-        std::to_string(response->status()) +
-        (type.empty() ? " and no content" : " and content of type " + state->excerpt(type)) +
-        ", which is no MCP; is the path of its URL right?";
-    if (type == "application/json") {
+    std::string why;
+    if (!is_type(*response, "application/json")) {
+        const auto type = detail::lower_case(content_type(*response));
+        why = state->url.printable() + " answered " + call->method + " with HTTP status " +
+              std::to_string(response->status()) +
+              (type.empty() ? " and no content" : " and content of type " + state->excerpt(type)) +
+              ", which is no MCP; is the path of its URL right?";
+    } else {
         auto limit = detail::default_max_message;
-        const auto deadline = call->own ? Clock::now() + patience : never;
-        std::string body = co_await response->read_all(limit, deadline);
-        co_await take(state, call, std::move(body), true);
+        auto body = response->all_now(limit);
+        if (!body) {
+            const auto deadline = call->own ? Clock::now() + patience : never;
+            body = co_await response->read_all(limit, deadline);
+        }
+        co_await take(state, call, std::move(*body), true);
         if (call->answered) co_return;
         why = state->url.printable() + " did not answer " + call->method + " in its response to it";
     }
@@ -612,7 +623,7 @@ inline awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr state, 
     if (rpc && error->get_object().contains("message"))
         text = detail::string_of(error->get_object(), "message");
     // Pages for people say nothing here.
-    if (content_type(*response) != "text/html" && !text.empty())
+    if (!is_type(*response, "text/html") && !text.empty())
         why += ": " + state->excerpt(std::move(text));
     if (status == 401) {
         why += wants_credentials(*state);
@@ -720,12 +731,12 @@ inline awaitable<void> HttpTransport::listen(StatePtr state, std::uint64_t gener
 
 inline awaitable<HttpTransport::ResponsePtr> HttpTransport::get(StatePtr state, std::string last_id,
                                                                 Clock::time_point deadline) {
-    HttpRequest get;
-    get.url = state->url.text();
-    get.headers.emplace_back("Accept", "text/event-stream");
-    get.headers.emplace_back("Cache-Control", "no-store");
-    if (!last_id.empty()) get.headers.emplace_back("Last-Event-ID", std::move(last_id));
-    get.deadline = deadline;
+    auto get = std::make_shared<HttpRequest>();
+    get->url = state->url.text();
+    get->headers.emplace_back("Accept", "text/event-stream");
+    get->headers.emplace_back("Cache-Control", "no-store");
+    if (!last_id.empty()) get->headers.emplace_back("Last-Event-ID", std::move(last_id));
+    get->deadline = deadline;
     auto response = co_await request(state, std::move(get));
     co_return response;
 }
@@ -844,7 +855,8 @@ inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::st
         const json::value* id = message.if_contains("id");
         if (must_be_json && message.contains("error") && (id == nullptr || id->is_null()))
             message["id"] = call->id;
-        co_await pass(state, call, std::move(value.get_object()), size);
+        if (!pass_now(state, call, message, size))
+            co_await pass(state, call, std::move(message), size);
     } else if (!error && value.is_array()) {
         for (auto& element : value.get_array()) {
             if (!element.is_object()) continue;
@@ -861,31 +873,38 @@ inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::st
     }
 }
 
-// Hands a message to receive(); waits while too much is there already.
-inline awaitable<void> HttpTransport::pass(StatePtr state, CallPtr call, json::object message,
-                                           std::size_t size) {
+// Hands a message to receive(), unless too much is there already.
+inline bool HttpTransport::pass_now(const StatePtr& state, const CallPtr& call,
+                                    json::object& message, std::size_t size) {
     if (call && !call->answered && !call->id.is_null() && !message.contains("method")) {
         const json::value* id = message.if_contains("id");
         if (id != nullptr && *id == call->id) {
             learn(state, *call, message);
+            call->answered = true;
             if (call->own) {
                 call->reply = std::move(message);
-                call->answered = true;
-                co_return;
+                return true;
             }
-            call->answered = true;
         }
     }
-    while (!state->closed && !state->incoming.empty() && state->incoming_size + size > max_queued)
-        co_await state->taken.wait();
+    if (!state->closed && !state->incoming.empty() && state->incoming_size + size > max_queued)
+        return false;
     state->incoming.emplace_back(std::move(message), size);
     state->incoming_size += size;
     state->arrived.notify();
+    return true;
+}
+
+// Hands a message to receive(); waits while too much is there already.
+inline awaitable<void> HttpTransport::pass(StatePtr state, CallPtr call, json::object message,
+                                           std::size_t size) {
+    while (!pass_now(state, call, message, size)) co_await state->taken.wait();
 }
 
 // What the wire needs to know of an answer.
 inline void HttpTransport::learn(const StatePtr& state, const Call& call,
                                  const json::object& message) {
+    if (call.method != "initialize" && call.method != "tools/list") return;
     const json::value* result = message.if_contains("result");
     if (result == nullptr || !result->is_object()) return;
     if (call.method == "initialize") {
@@ -990,26 +1009,33 @@ inline awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t gener
 
 // Sends one request with what belongs to every one, authorization included. A server of before
 // 2026-07-28 may answer 401 to a `probe` although it wants no credentials.
-inline awaitable<HttpTransport::ResponsePtr> HttpTransport::request(StatePtr state,
-                                                                    HttpRequest request,
-                                                                    bool probe) {
+inline awaitable<HttpTransport::ResponsePtr> HttpTransport::request(
+    StatePtr state, std::shared_ptr<HttpRequest> request, bool probe) {
     constexpr int max_challenges = 4;
     const auto http = state->http;
     const auto oauth = state->oauth;
     if (!http) throw_closed();
-    if (request.url.empty()) request.url = state->url.text();
-    HttpHeaders headers = state->headers;
+    if (request->url.empty()) request->url = state->url.text();
+    HttpHeaders headers;
+    headers.reserve(state->headers.size() + request->headers.size() + 2);
+    headers.assign(state->headers.begin(), state->headers.end());
     if (!state->protocol_version.empty())
         headers.emplace_back("MCP-Protocol-Version", state->protocol_version);
     if (!state->session.empty()) headers.emplace_back("Mcp-Session-Id", state->session);
-    headers.insert(headers.end(), request.headers.begin(), request.headers.end());
+    std::move(request->headers.begin(), request->headers.end(), std::back_inserter(headers));
+    request->headers = std::move(headers);
     for (int challenges = 0;; ++challenges) {
         HttpHeaders credentials;
-        if (oauth) credentials = co_await oauth->headers(request.method, request.url);
-        request.headers = headers;
-        request.headers.insert(request.headers.end(), credentials.begin(), credentials.end());
-        auto sent = co_await http->send(request);
-        ResponsePtr response(std::move(sent));
+        std::shared_ptr<const HttpRequest> sent = request;
+        if (oauth && !oauth->silent()) {
+            credentials = co_await oauth->headers(request->method, request->url);
+            auto signed_request = std::make_shared<HttpRequest>(*request);
+            signed_request->headers.insert(signed_request->headers.end(), credentials.begin(),
+                                           credentials.end());
+            sent = std::move(signed_request);
+        }
+        auto answer = co_await http->send(std::move(sent));
+        ResponsePtr response(std::move(answer));
         if (!oauth) co_return response;
         oauth->observe(response->headers());
         const unsigned status = response->status();
@@ -1023,7 +1049,7 @@ inline awaitable<HttpTransport::ResponsePtr> HttpTransport::request(StatePtr sta
         }
         if (!again) co_return response;
         // A person's time is not the server's.
-        if (request.deadline != never) request.deadline += Clock::now() - started;
+        if (request->deadline != never) request->deadline += Clock::now() - started;
     }
 }
 

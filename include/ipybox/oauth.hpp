@@ -75,6 +75,8 @@ public:
     // and `url` where the token is bound to a key. Empty when there is no token, or `url` has
     // another origin than the server. Refreshes a token that is about to expire.
     awaitable<HttpHeaders> headers(std::string method, std::string url);
+    // Whether headers() would be empty for any request; false when that takes a look at the store.
+    bool silent() const noexcept;
 
     // The server answered 401 or 403. True: there is a token that may do; send the request once
     // more, with new headers(). A request may need that three times: for a token, for a nonce, and
@@ -1227,6 +1229,9 @@ inline awaitable<void> OAuth::login(HttpHeaders response) {
     return login(state_, std::move(response));
 }
 inline awaitable<bool> OAuth::logout() { return logout(state_); }
+inline bool OAuth::silent() const noexcept {
+    return !state_->usable || (state_->loaded && !state_->token);
+}
 inline void OAuth::observe(const HttpHeaders& response) {
     state_->adopt_nonce(response, state_->resource_nonce);
 }

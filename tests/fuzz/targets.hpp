@@ -139,10 +139,10 @@ inline void http(std::string_view input) {
     const auto parse = [](std::string_view text, std::size_t size) {
         Result result;
         detail::HttpResponseParser parser(max_header, false);
-        std::string waiting;
+        boost::beast::flat_buffer waiting;
         in_pieces(text, size, [&](std::string_view piece) {
             if (result.failed || parser.is_done()) return;
-            waiting += piece;
+            waiting.commit(asio::buffer_copy(waiting.prepare(piece.size()), asio::buffer(piece)));
             boost::system::error_code error;
             parser.take(waiting, error);
             result.failed = error.failed();
