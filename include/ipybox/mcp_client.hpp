@@ -2,9 +2,11 @@
 // Speaks MCP with one server, through any transport, in both eras of the protocol: legacy (a
 // handshake opens a session; 2024-11-05 to 2025-11-25) and modern (stateless; 2026-07-28).
 #include <array>
+#include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/json/serialize.hpp>
@@ -29,6 +31,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace ipybox {
 
@@ -165,17 +168,50 @@ public:
     const std::string& instructions() const noexcept { return state_->instructions; }
 
 private:
+    // Where one coroutine waits for its answer. A timer could do that, but not wake it at once.
+    class Wait {
+    public:
+        // Until woken, or the coroutine is cancelled.
+        awaitable<void> begin() {
+            return asio::async_initiate<const asio::use_awaitable_t<>, void()>(
+                [this](Handler handler) { hold(std::move(handler)); }, asio::use_awaitable);
+        }
+        // When the executor gets round to it.
+        void wake() {
+            if (auto waiting = release()) asio::post(std::move(*waiting));
+        }
+        // Runs the coroutine before it returns, up to where it waits again.
+        void wake_now() {
+            if (auto waiting = release()) asio::dispatch(std::move(*waiting));
+        }
+        // Ends the coroutine without running it.
+        void drop() { release(); }
+
+    private:
+        using Handler = asio::async_result<asio::use_awaitable_t<>, void()>::handler_type;
+        void hold(Handler handler) {
+            auto slot = asio::get_associated_cancellation_slot(handler);
+            if (slot.is_connected()) slot.assign([this](asio::cancellation_type) { wake(); });
+            handler_.emplace(std::move(handler));
+        }
+        std::optional<Handler> release() {
+            auto waiting = std::move(handler_);
+            handler_.reset();
+            return waiting;
+        }
+        std::optional<Handler> handler_;
+    };
+
     // A request without its answer.
     struct Pending {
-        explicit Pending(const asio::any_io_executor& executor) : wake(executor, never) {}
         bool done() const noexcept { return reply || failure; }
         void fail(const Error& error) {
             if (done()) return;
             failure = error;
-            wake.cancel();
+            wait.wake();
         }
 
-        asio::steady_timer wake;
+        Wait wait;
         std::int64_t id = 0;
         std::optional<json::object> reply;  // the whole message
         std::optional<Error> failure;
@@ -265,6 +301,12 @@ private:
             for (const auto& [uri, subscription] : subscriptions) subscription->changed.notify();
             elicited.notify();
             clock.cancel();
+        }
+        // The io_context is being destroyed: who waits for an answer goes with it.
+        void abandon() {
+            std::vector<PendingPtr> waiting;
+            for (const auto& [id, request] : pending) waiting.push_back(request);
+            for (const auto& request : waiting) request->wait.drop();
         }
         void stop() {
             closed = true;
@@ -497,7 +539,7 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
         }
         if (probe->failure && !state->failure) {
             // The sender found it gone; so will the reader, unless it is not.
-            auto gone = std::make_shared<Pending>(state->executor);
+            auto gone = std::make_shared<Pending>();
             gone->id = ++state->last_id;
             state->pending.emplace(gone->id, gone);
             const Forget forget_gone(state, gone);
@@ -678,7 +720,7 @@ inline json::object McpClient::client_info(const StatePtr& state) {
 // Sends a request without waiting for its answer; the caller forgets it in time.
 inline McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string_view method,
                                               json::object params, CallOptions limits) {
-    auto pending = std::make_shared<Pending>(state->executor);
+    auto pending = std::make_shared<Pending>();
     pending->id = ++state->last_id;
     pending->limits = std::move(limits);
     if (state->era == McpEra::modern) {
@@ -693,8 +735,9 @@ inline McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string
                 entries["io.modelcontextprotocol/logLevel"] = level;
     }
     state->pending.emplace(pending->id, pending);
-    spawn(state,
-          deliver(state, detail::rpc_request(pending->id, method, std::move(params)), pending));
+    if (!state->transport->send_now(pending->id, method, params))
+        spawn(state,
+              deliver(state, detail::rpc_request(pending->id, method, std::move(params)), pending));
     return pending;
 }
 
@@ -723,7 +766,7 @@ inline awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending,
     pending->deadline = deadline;
     ring_at(state, deadline);
     while (!pending->done() && Clock::now() < deadline) {
-        co_await pending->wake.async_wait(as_result);
+        co_await pending->wait.begin();
         const auto cancellation = co_await asio::this_coro::cancellation_state;
         if (cancellation.cancelled() != asio::cancellation_type::none) co_return true;
     }
@@ -796,7 +839,7 @@ inline awaitable<void> McpClient::keep_time(StatePtr state) {
         state->alarm = never;
         for (const auto& [id, waiting] : state->pending) {
             if (waiting->deadline <= now) {
-                waiting->wake.cancel();
+                waiting->wait.wake();
             } else {
                 state->alarm = std::min(state->alarm, waiting->deadline);
             }
@@ -1318,6 +1361,13 @@ inline awaitable<void> McpClient::begin_logging(StatePtr state) {
 // ---- what the server sends ----
 
 inline awaitable<void> McpClient::read(StatePtr state) {
+    struct Abandon {
+        State* state;
+        ~Abandon() {
+            if (state != nullptr) state->abandon();
+        }
+    };
+    Abandon abandon{state.get()};
     std::exception_ptr failure;
     try {
         for (;;) {
@@ -1327,14 +1377,16 @@ inline awaitable<void> McpClient::read(StatePtr state) {
     } catch (const std::exception&) {
         failure = std::current_exception();
     }
+    abandon.state = nullptr;
     state->fail(translate(state, failure));
 }
 
 inline void McpClient::dispatch(const StatePtr& state, json::object message) {
     using Kind = detail::RpcMessage::Kind;
-    // Some servers write out the one of the two that they do not use.
+    // Some servers write out the one of the two that they do not use: a fourth member.
     for (const auto& [used, unused] :
          {std::pair("result", "error"), std::pair("error", "result")}) {
+        if (message.size() < 4) break;
         const json::value* empty = message.if_contains(unused);
         if (empty != nullptr && empty->is_null() && message.contains(used)) message.erase(unused);
     }
@@ -1371,7 +1423,13 @@ inline void McpClient::dispatch(const StatePtr& state, json::object message) {
                                    std::string("sent a malformed answer: ") + rpc.problem));
     } else {
         pending->reply = std::move(message);
-        pending->wake.cancel();
+        try {
+            pending->wait.wake_now();
+        } catch (...) {
+            // Of whatever the caller's coroutine ends in: not the reader's business.
+            asio::post(state->executor,
+                       [thrown = std::current_exception()] { std::rethrow_exception(thrown); });
+        }
     }
 }
 

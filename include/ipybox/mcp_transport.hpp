@@ -1,8 +1,9 @@
 #pragma once
 // Door 3: how do JSON-RPC messages reach an MCP server?
+#include <cstdint>
 #include <ipybox/async.hpp>
 #include <ipybox/sandbox.hpp>
-#include <string>
+#include <string_view>
 
 namespace ipybox {
 
@@ -19,6 +20,12 @@ public:
     virtual awaitable<void> open(Sandbox& sandbox) = 0;
     // Throws errc::mcp_connection once the server is gone.
     virtual awaitable<void> send(json::object message) = 0;
+    // Sends a request behind all that was sent before, if that takes no waiting. False: nothing
+    // was sent, and send() is the way. It saves a coroutine; a transport need not have it.
+    virtual bool send_now(std::int64_t id, std::string_view method, const json::object& params) {
+        static_cast<void>(id), static_cast<void>(method), static_cast<void>(params);
+        return false;
+    }
     // The next message. Throws errc::mcp_connection when the server is gone, with exit code and
     // the tail of its standard error where there is one; errc::cancelled after close().
     virtual awaitable<json::object> receive() = 0;

@@ -1,16 +1,19 @@
 // An MCP server that is a child process: one JSON-RPC message a line on its standard streams
 // (MCP 2025-11-25 and 2026-07-28, "Transports: stdio").
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/json/serialize.hpp>
+#include <boost/json/serializer.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -143,10 +146,10 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
         if (!next) {
             if (!connection->end) {
                 connection->end =
-                    Error(errc::mcp_protocol,
-                          connection->settings.command + " sent a message of more than " +
-                              std::to_string(connection->settings.max_message) +
-                              " bytes (max_message); the server was stopped");
+                    Error(errc::mcp_protocol, connection->settings.command +
+                                                  " sent a message of more than " +
+                                                  std::to_string(connection->settings.max_message) +
+                                                  " bytes (max_message); the server was stopped");
                 connection->process->kill_tree();
                 connection->changed.notify();
             }
@@ -212,6 +215,39 @@ awaitable<void> write_out(ConnectionPtr connection) {
         ++connection->written;
         connection->changed.notify();
     }
+}
+
+// A line that is no longer than PIPE_BUF, the pipe takes as a whole or not at all.
+bool send_short(Connection& connection, std::int64_t id, std::string_view method,
+                const json::object& params) {
+    if (connection.closed || connection.end || connection.broken || !connection.outgoing.empty())
+        return false;
+    std::array<char, PIPE_BUF> line;
+    std::size_t size = 0;
+    bool fits = true;
+    const auto put = [&](std::string_view text) {
+        fits = fits && text.size() <= line.size() - size;
+        if (fits) size += text.copy(line.data() + size, text.size());
+    };
+    json::serializer serializer;
+    const auto put_value = [&] {
+        size += serializer.read(line.data() + size, line.size() - size).size();
+        fits = fits && serializer.done();
+    };
+    put(R"({"jsonrpc":"2.0","id":)");
+    put(std::to_string(id));
+    put(R"(,"method":)");
+    serializer.reset(json::string_view(method.data(), method.size()));
+    put_value();
+    put(R"(,"params":)");
+    if (!fits || size == line.size()) return false;
+    serializer.reset(&params);
+    put_value();
+    put("}\n");
+    if (!fits) return false;
+    // What goes wrong, send_to() meets again.
+    error_code error;
+    return connection.input.write_some(asio::buffer(line.data(), size), error) > 0;
 }
 
 awaitable<void> send_to(ConnectionPtr connection, json::object message) {
@@ -328,6 +364,9 @@ public:
     awaitable<void> open(Sandbox& sandbox) override { return open(state_, sandbox); }
     awaitable<void> send(json::object message) override {
         return send_to(connection(), std::move(message));
+    }
+    bool send_now(std::int64_t id, std::string_view method, const json::object& params) override {
+        return state_->connection && send_short(*state_->connection, id, method, params);
     }
     awaitable<json::object> receive() override { return receive_from(connection()); }
     // Nothing is held for a request.

@@ -102,26 +102,33 @@ inline RpcMessage classify(json::object& message) noexcept {
         found.problem = why;
         return found;
     };
-    json::value* id = message.if_contains("id");
+    json::value *id = nullptr, *dialect = nullptr, *method = nullptr, *result = nullptr,
+                *error = nullptr, *params = nullptr;
+    for (auto& member : message) {
+        const std::string_view key = member.key();
+        json::value& value = member.value();
+        if (key == "id") id = &value;
+        if (key == "jsonrpc") dialect = &value;
+        if (key == "method") method = &value;
+        if (key == "result") result = &value;
+        if (key == "error") error = &value;
+        if (key == "params") params = &value;
+    }
     if (id != nullptr && !id->is_null()) {
         const bool usable = id->is_int64() || id->is_uint64() ||
                             (id->is_string() && id->get_string().size() <= max_name);
         if (!usable) return malformed("its id is neither an integer nor a short string");
         found.id = id;
     }
-    const json::value* dialect = message.if_contains("jsonrpc");
     if (dialect == nullptr || !dialect->is_string() || dialect->get_string() != "2.0")
         return malformed("it does not say \"jsonrpc\": \"2.0\"");
-    json::value* method = message.if_contains("method");
-    json::value* result = message.if_contains("result");
-    json::value* error = message.if_contains("error");
     if ((method != nullptr) + (result != nullptr) + (error != nullptr) != 1)
         return malformed("it has not exactly one of method, result and error");
     if (method != nullptr) {
         if (!method->is_string() || method->get_string().size() > max_name)
             return malformed("its method is not a short string");
         if (id != nullptr && found.id == nullptr) return malformed("the id of a request is null");
-        found.body = message.if_contains("params");
+        found.body = params;
         if (found.body != nullptr && !found.body->is_structured())
             return malformed("its params are neither an object nor an array");
         found.method = method->get_string();
