@@ -78,15 +78,19 @@ void HttpEcho::serve() {
     }
 }
 
-BarePosts::BarePosts(unsigned short port) : socket_(context_) {
+BarePosts::BarePosts(unsigned short port)
+    : host_("127.0.0.1:" + std::to_string(port)), socket_(context_) {
     socket_.connect({asio::ip::address_v4::loopback(), port});
     socket_.set_option(tcp::no_delay(true));
 }
 
 double BarePosts::round() {
     Request request(http::verb::post, "/mcp", 11);
-    request.set(http::field::host, "127.0.0.1");
+    request.set(http::field::host, host_);
+    request.set("MCP-Protocol-Version", "2025-11-25");
     request.set(http::field::content_type, "application/json");
+    request.set(http::field::accept, "application/json, text/event-stream");
+    request.set(http::field::user_agent, "ipybox/0.1.0");
     request.body() = R"({"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo",)"
                      R"("arguments":{"text":"x"},"_meta":{"progressToken":1}}})";
     request.prepare_payload();

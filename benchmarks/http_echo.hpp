@@ -21,13 +21,15 @@ private:
     std::vector<std::thread> connections_;  // each ends with its client
 };
 
-// The floor: POSTs of Beast over one connection that is kept alive.
+// The floor: POSTs of Beast over one connection that is kept alive, with the bytes that MCP asks
+// for; the time is that of writing, waiting and reading alone.
 class BarePosts {
 public:
     explicit BarePosts(unsigned short port);
     double round();  // microseconds
 
 private:
+    std::string host_;
     boost::asio::io_context context_;
     boost::asio::ip::tcp::socket socket_;
 };
