@@ -173,8 +173,11 @@ private:
     public:
         // Until woken, or the coroutine is cancelled.
         awaitable<void> begin() {
-            return asio::async_initiate<const asio::use_awaitable_t<>, void()>(
-                [this](Handler handler) { hold(std::move(handler)); }, asio::use_awaitable);
+            auto start = [this](Handler handler) { hold(std::move(handler)); };
+            co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(
+                std::move(start), asio::use_awaitable);
+            // It names us, who may be gone when the coroutine is cancelled elsewhere.
+            slot_.clear();
         }
         // When the executor gets round to it.
         void wake() {
@@ -190,8 +193,8 @@ private:
     private:
         using Handler = asio::async_result<asio::use_awaitable_t<>, void()>::handler_type;
         void hold(Handler handler) {
-            auto slot = asio::get_associated_cancellation_slot(handler);
-            if (slot.is_connected()) slot.assign([this](asio::cancellation_type) { wake(); });
+            slot_ = asio::get_associated_cancellation_slot(handler);
+            if (slot_.is_connected()) slot_.assign([this](asio::cancellation_type) { wake(); });
             handler_.emplace(std::move(handler));
         }
         std::optional<Handler> release() {
@@ -200,6 +203,7 @@ private:
             return waiting;
         }
         std::optional<Handler> handler_;
+        asio::cancellation_slot slot_;
     };
 
     // A request without its answer.
