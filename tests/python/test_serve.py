@@ -292,7 +292,8 @@ class BeyondTest(ServeTest):
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
-        options = {"url": f"http://127.0.0.1:{int(server.stdout.readline())}", "token": "secret", "cwd": str(elsewhere)}
+        port = int(await asyncio.to_thread(server.stdout.readline))
+        options = {"url": f"http://127.0.0.1:{port}", "token": "secret", "cwd": str(elsewhere)}
         async with self.client("--sandbox", "none", "--kernel", "gateway", "--kernel-options", json.dumps(options)) as client:
             done = await client.call_tool("upload_file", {"path": "data/in.txt", "content": "täxt\n"})
             self.assertFalse(done.is_error, text(done))
