@@ -115,7 +115,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 class Kernels {
 public:
-    explicit Kernels(bool behind_gateway) : behind_gateway_(behind_gateway) {
+    explicit Kernels(bool behind_gateway) {
         registry_.add_directory(required("IPYBOX_TEST_PLUGINS"));
         options_.python = required("IPYBOX_TEST_PYTHON");
         options_.workspace = workspace_.path;
@@ -209,7 +209,6 @@ private:
         if (failure) std::rethrow_exception(failure);
     }
 
-    bool behind_gateway_;
     Workspace workspace_;
     PluginRegistry registry_;
     CodeExecutorOptions options_;
