@@ -119,7 +119,7 @@ private:
         if (problem.empty()) {
             good("limit " + name, how);
         } else {
-            line("missing ", "limit " + name, "refused if asked for: " + problem);
+            line("missing ", "limit " + name, "not needed unless asked for: " + problem);
         }
     }
 

@@ -78,7 +78,7 @@ public:
             if (find_place().version == 1) const Cgroup trial(std::uint64_t{1} << 30);
             return "";
         } catch (const Error& error) {
-            return error.detail();
+            return error.detail().substr(refusal.size());
         }
     }
 
@@ -116,6 +116,7 @@ public:
 private:
     static constexpr std::string_view name_start = "ipybox-";
     static constexpr const char* host = "ipybox.host";
+    static constexpr std::string_view refusal = "memory_total cannot be enforced here: ";
 
     struct Place {
         std::filesystem::path directory;
@@ -124,7 +125,7 @@ private:
 
     [[noreturn]] static void refuse(const std::string& why) {
         throw Error(errc::sandbox_refused,
-                    "memory_total cannot be enforced here: " + why +
+                    std::string(refusal) + why +
                         "; run in a delegated control group (systemd-run " +
                         (::geteuid() == 0 ? "" : "--user ") +
                         "--scope --property=Delegate=yes …), or limit memory per process");
