@@ -1,6 +1,7 @@
 // The transport streamable_http with real servers of both eras, and with one that does what no
 // server should.
 #include <boost/test/unit_test.hpp>
+#include <ipybox/detail/oauth_protocol.hpp>
 #include <ipybox/detail/sse.hpp>
 #include <map>
 #include <memory>
@@ -130,7 +131,46 @@ struct Fixture : test::HttpFixture {
         connect(url(), std::move(options));
     }
 
+    // From now on the server wants tokens, and gives them out itself.
+    void protect() {
+        const auto mcp = handler();
+        server.handle([this, mcp](HttpMessage message, HttpPeerPtr peer) -> awaitable<void> {
+            const auto origin = server.origin();
+            json::object document;
+            if (message.target == "/.well-known/oauth-protected-resource/mcp") {
+                document["resource"] = url();
+                document["authorization_servers"] = json::array{json::value(origin)};
+            } else if (message.target == "/.well-known/oauth-authorization-server") {
+                document["issuer"] = origin;
+                document["token_endpoint"] = origin + "/token";
+                document["authorization_endpoint"] = origin + "/authorize";
+                document["response_types_supported"] = json::array{"code"};
+                document["code_challenge_methods_supported"] = json::array{"S256"};
+                document["grant_types_supported"] = json::array{"client_credentials"};
+            } else if (message.target == "/token") {
+                document["access_token"] = "token-" + std::to_string(++tokens);
+                document["token_type"] = "Bearer";
+                document["expires_in"] = 3600;
+            } else if (message.target != "/mcp") {
+                co_await peer->respond(404, "", "");
+                co_return;
+            } else if (tokens == 0 ||
+                       message.header("Authorization") != "Bearer token-" + std::to_string(tokens)) {
+                std::string challenge = "WWW-Authenticate: Bearer resource_metadata=\"" + origin +
+                                        "/.well-known/oauth-protected-resource/mcp\"\r\n";
+                co_await peer->respond(401, std::move(challenge), "");
+                co_return;
+            } else {
+                co_await mcp(std::move(message), peer);
+                co_return;
+            }
+            std::string text = json::serialize(document);
+            co_await peer->respond(200, json_type, std::move(text));
+        });
+    }
+
     std::map<std::string, int> seen;  // by method of the protocol, or of HTTP
+    int tokens = 0;                   // given out
     std::set<std::string> sessions;
     bool refuse_sessions = false;
     std::vector<json::object> others;  // notifications and answers
@@ -687,40 +727,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_address_is_explained) {
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_wants_tokens_gets_them) {
-    int tokens = 0;
-    const auto mcp = handler();
-    server.handle([&, mcp](HttpMessage message, HttpPeerPtr peer) -> awaitable<void> {
-        const auto origin = server.origin();
-        json::object document;
-        if (message.target == "/.well-known/oauth-protected-resource/mcp") {
-            document["resource"] = url();
-            document["authorization_servers"] = json::array{json::value(origin)};
-        } else if (message.target == "/.well-known/oauth-authorization-server") {
-            document["issuer"] = origin;
-            document["token_endpoint"] = origin + "/token";
-            document["authorization_endpoint"] = origin + "/authorize";
-            document["response_types_supported"] = json::array{"code"};
-            document["grant_types_supported"] = json::array{"client_credentials"};
-        } else if (message.target == "/token") {
-            document["access_token"] = "token-" + std::to_string(++tokens);
-            document["token_type"] = "Bearer";
-            document["expires_in"] = 3600;
-        } else if (message.target != "/mcp") {
-            co_await peer->respond(404, "", "");
-            co_return;
-        } else if (tokens == 0 ||
-                   message.header("Authorization") != "Bearer token-" + std::to_string(tokens)) {
-            std::string challenge = "WWW-Authenticate: Bearer resource_metadata=\"" + origin +
-                                    "/.well-known/oauth-protected-resource/mcp\"\r\n";
-            co_await peer->respond(401, std::move(challenge), "");
-            co_return;
-        } else {
-            co_await mcp(std::move(message), peer);
-            co_return;
-        }
-        std::string text = json::serialize(document);
-        co_await peer->respond(200, json_type, std::move(text));
-    });
+    protect();
     json::object auth{
         {"grant", "client_credentials"}, {"client_id", "me"}, {"client_secret", "s3cret-value"}};
     json::object config{{"url", url()}, {"auth", auth}};
@@ -744,6 +751,41 @@ BOOST_AUTO_TEST_CASE(a_server_that_wants_tokens_gets_them) {
     ::unsetenv("XDG_DATA_HOME");
     for (const auto& line : log)
         BOOST_TEST((!contains(line, "s3cret") && !contains(line, "token-1")));
+}
+
+BOOST_AUTO_TEST_CASE(a_person_may_take_longer_than_the_server) {
+    protect();
+    const test::TemporaryDirectory home;
+    ::setenv("XDG_DATA_HOME", home.path().c_str(), 1);
+    int asked = 0;
+    host.browse = [&](std::string page) -> awaitable<std::string> {
+        ++asked;
+        co_await sleep_until(Clock::now() + 1200ms);
+        const auto query = detail::parse_query(detail::query_of(page)).value();
+        detail::Form answer;
+        answer.emplace_back("code", "c");
+        answer.emplace_back("state", query.at("state"));
+        co_return query.at("redirect_uri") + "?" + detail::encode_form(answer);
+    };
+    json::object auth{{"client_id", "me"}};
+    json::object config{{"url", url()}, {"auth", auth}};
+    McpClientOptions options;
+    options.name = "srv";
+    options.era = McpEra::modern;
+    options.connect_timeout = 800ms;
+    answer_discovery();
+    client = std::make_unique<McpClient>(
+        host.executor, registry.make<McpTransport>(plugin, host, config), std::move(options));
+    test::run(context, client->connect(*sandbox));
+    BOOST_TEST(asked == 1);
+    // Nor does it count as the server's idleness in a call.
+    ++tokens;
+    CallOptions brief;
+    brief.idle_timeout = 800ms;
+    BOOST_TEST(contains(text_of(call("x", "{}", brief)), "x"));
+    BOOST_TEST(asked == 2);
+    test::run(context, client->close());
+    ::unsetenv("XDG_DATA_HOME");
 }
 
 BOOST_AUTO_TEST_CASE(closing_and_destroying_end_what_is_in_flight) {
