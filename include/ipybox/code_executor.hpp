@@ -65,6 +65,8 @@ struct CodeExecutorOptions {
     std::vector<Approver> approvers;
     std::string session = "default";                   // its name in policies and in the audit log
     AuditLogPtr audit;                                 // records executions and calls, when set
+    // What MCP servers may ask the application, and tell it: see ToolServerOptions.
+    std::function<void(const std::string& server, McpClientOptions& options)> on_mcp_connect;
     // `!command`, `%%bash` and their kin ask the policy first. A guard written in Python: code that
     // wants to get around it can. The sandbox is what confines commands.
     bool approve_shell_cmds = false;
@@ -477,6 +479,7 @@ private:
             settings.owner = doors;
             settings.session = options.session;
             settings.audit = options.audit;
+            settings.on_connect = options.on_mcp_connect;
             settings.shell_commands = options.approve_shell_cmds;
             settings.make_sandbox = [this](json::object wanted) -> std::unique_ptr<Sandbox> {
                 const auto socket = "network-" + std::to_string(++server_sandboxes);

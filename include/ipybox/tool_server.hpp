@@ -71,6 +71,10 @@ struct ToolServerOptions {
     std::function<std::unique_ptr<Sandbox>(json::object settings)> make_sandbox;
     // The tools of a server are no longer those that were listed before; listed_tools() has them.
     std::function<void(const std::string& server)> on_tools_changed;
+    // Called before each connection to a server: fills in what the application answers it and hears
+    // of it (on_request with capabilities, roots, on_log with log_level, on_notification). The
+    // name, the limits and the logger are the tool server's.
+    std::function<void(const std::string& server, McpClientOptions& options)> on_connect;
     // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
     std::shared_ptr<void> owner;
 };
@@ -431,6 +435,7 @@ private:
         if (params.contains("url")) params["name"] = server->name;
         auto transport = state->registry.make<McpTransport>(transport_of(params), state->host, params);
         McpClientOptions options;
+        if (state->options.on_connect) state->options.on_connect(server->name, options);
         options.name = server->name;
         options.era = server->era;
         options.connect_timeout = state->options.connect_timeout;

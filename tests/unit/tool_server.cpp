@@ -141,6 +141,31 @@ BOOST_AUTO_TEST_CASE(each_token_opens_what_it_is_for) {
     fails([&] { return controls.reset(); }, errc::denied, "token");
 }
 
+BOOST_AUTO_TEST_CASE(the_application_answers_servers_and_hears_their_log) {
+    std::vector<std::string> heard;
+    options.on_connect = [&](const std::string& name, McpClientOptions& client) {
+        client.name = "not this";
+        client.capabilities["elicitation"] = json::object();
+        client.on_request = [name](std::string, json::object) -> awaitable<json::object> {
+            json::object content{{"name", name}};
+            co_return json::object{{"action", "accept"}, {"content", std::move(content)}};
+        };
+        client.on_log = [&](const McpLogMessage& message) {
+            heard.push_back(message.level + " " + std::string(message.data.as_string()));
+        };
+    };
+    serve();
+    auto own_runner = runner(server->control_token(), own());
+    const json::object question{{"method", "elicitation/create"}};
+    const auto asked = call(own_runner, "ask", question);
+    BOOST_TEST(asked.result.as_string().find("accept") != std::string::npos);
+    BOOST_TEST(asked.result.as_string().find("own") != std::string::npos);
+    const json::object line{{"level", "warning"}, {"text", "low on ink"}};
+    call(own_runner, "log", line);
+    BOOST_TEST((heard == std::vector<std::string>{"warning low on ink"}));
+    fails([&] { return own_runner.run("error", {{"protocol", true}}); }, errc::mcp_error, "\"own\"");
+}
+
 BOOST_AUTO_TEST_CASE(calls_wait_for_the_approvers) {
     options.approval_required = true;
     options.approval_timeout = 100ms;
