@@ -56,6 +56,8 @@ public:
 
     awaitable<void> open(Sandbox&) override { return open(state_); }
     awaitable<void> send(json::object message) override { return send(state_, std::move(message)); }
+    bool send_now(std::int64_t id, std::string_view method, json::object& params,
+                  const std::shared_ptr<Sender>& sender) override;
     awaitable<json::object> receive() override { return receive(state_); }
     void cancel(const json::value& request_id) override;
     awaitable<void> close() override { return close(state_); }
@@ -76,6 +78,7 @@ private:
         bool answered = false;
         bool finished = false;
         std::optional<Error> failure;
+        std::shared_ptr<Sender> sender;  // of send_now(): told of the failure
         Event done;
         asio::cancellation_signal stop;
     };
@@ -206,6 +209,7 @@ private:
 
     static awaitable<void> open(StatePtr state);
     static awaitable<void> send(StatePtr state, json::object message);
+    static void launch(const StatePtr& state, const CallPtr& call, json::object message);
     static awaitable<json::object> receive(StatePtr state);
     static awaitable<void> close(StatePtr state);
     static Duration people_took(const State& state) {
@@ -446,8 +450,25 @@ inline awaitable<void> HttpTransport::send(StatePtr state, json::object message)
     if (state->end) throw *state->end;
     if (!state->http) throw Error(errc::bad_argument, "the transport is not open");
     const CallPtr call = outline(state, message);
+    launch(state, call, std::move(message));
+    while (!call->finished) co_await call->done.wait();
+    if (call->failure) throw *call->failure;
+}
+
+inline bool HttpTransport::send_now(std::int64_t id, std::string_view method, json::object& params,
+                                    const std::shared_ptr<Sender>& sender) {
+    if (state_->closed || state_->end || !state_->http) return false;
+    auto message = detail::rpc_request(id, method, std::move(params));
+    const CallPtr call = outline(state_, message);
+    call->sender = sender;
+    launch(state_, call, std::move(message));
+    return true;
+}
+
+// Sets a call going on its own: cancelling who waits for it must not break a request off.
+inline void HttpTransport::launch(const StatePtr& state, const CallPtr& call,
+                                  json::object message) {
     const auto place = state->calls.insert(state->calls.end(), call);
-    // On its own: cancelling this coroutine must not break a request off.
     asio::co_spawn(
         state->executor, perform(state, call, std::move(message)),
         asio::bind_cancellation_slot(
@@ -466,9 +487,8 @@ inline awaitable<void> HttpTransport::send(StatePtr state, json::object message)
                     call->failure = Error(errc::mcp_connection, error.what());
                 }
                 finish(*call);
+                if (call->failure && call->sender) call->sender->failed(*call->failure);
             }));
-    while (!call->finished) co_await call->done.wait();
-    if (call->failure) throw *call->failure;
 }
 
 inline awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call, json::object message) {

@@ -206,8 +206,11 @@ private:
         asio::cancellation_slot slot_;
     };
 
+    struct State;
+
     // A request without its answer.
-    struct Pending {
+    struct Pending final : McpTransport::Sender {
+        void failed(const Error& error) override;
         bool done() const noexcept { return reply || failure; }
         void fail(const Error& error) {
             if (done()) return;
@@ -216,6 +219,7 @@ private:
         }
 
         Wait wait;
+        std::weak_ptr<State> client;
         std::int64_t id = 0;
         std::optional<json::object> reply;  // the whole message
         std::optional<Error> failure;
@@ -725,6 +729,7 @@ inline json::object McpClient::client_info(const StatePtr& state) {
 inline McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string_view method,
                                               json::object params, CallOptions limits) {
     auto pending = std::make_shared<Pending>();
+    pending->client = state;
     pending->id = ++state->last_id;
     pending->limits = std::move(limits);
     if (state->era == McpEra::modern) {
@@ -739,10 +744,15 @@ inline McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string
                 entries["io.modelcontextprotocol/logLevel"] = level;
     }
     state->pending.emplace(pending->id, pending);
-    if (!state->transport->send_now(pending->id, method, params))
+    if (!state->transport->send_now(pending->id, method, params, pending))
         spawn(state,
               deliver(state, detail::rpc_request(pending->id, method, std::move(params)), pending));
     return pending;
+}
+
+// The transport's word on it.
+inline void McpClient::Pending::failed(const Error& error) {
+    if (const auto state = client.lock()) fail({error.code(), state->named(error.detail())});
 }
 
 // Sends a message on its own, so that neither a limit nor a cancellation can cut it in two.

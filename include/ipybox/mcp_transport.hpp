@@ -2,7 +2,9 @@
 // Door 3: how do JSON-RPC messages reach an MCP server?
 #include <cstdint>
 #include <ipybox/async.hpp>
+#include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
+#include <memory>
 #include <string_view>
 
 namespace ipybox {
@@ -20,10 +22,17 @@ public:
     virtual awaitable<void> open(Sandbox& sandbox) = 0;
     // Throws errc::mcp_connection once the server is gone.
     virtual awaitable<void> send(json::object message) = 0;
-    // Sends a request behind all that was sent before, if that takes no waiting. False: nothing
-    // was sent, and send() is the way. It saves a coroutine; a transport need not have it.
-    virtual bool send_now(std::int64_t id, std::string_view method, const json::object& params) {
-        static_cast<void>(id), static_cast<void>(method), static_cast<void>(params);
+    // Who is told that a request sent by send_now() will have no answer, and why.
+    class Sender {
+    public:
+        virtual ~Sender() = default;
+        virtual void failed(const Error& error) = 0;
+    };
+    // Sends a request as send() does, without a coroutine of the caller's: it may empty `params`,
+    // and tells `sender` what it learns afterwards. False: nothing was sent, `params` are whole,
+    // and send() is the way. A transport need not have it.
+    virtual bool send_now(std::int64_t /*id*/, std::string_view /*method*/,
+                          json::object& /*params*/, const std::shared_ptr<Sender>& /*sender*/) {
         return false;
     }
     // The next message. Throws errc::mcp_connection when the server is gone, with exit code and

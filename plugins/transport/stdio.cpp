@@ -146,10 +146,10 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
         if (!next) {
             if (!connection->end) {
                 connection->end =
-                    Error(errc::mcp_protocol, connection->settings.command +
-                                                  " sent a message of more than " +
-                                                  std::to_string(connection->settings.max_message) +
-                                                  " bytes (max_message); the server was stopped");
+                    Error(errc::mcp_protocol,
+                          connection->settings.command + " sent a message of more than " +
+                              std::to_string(connection->settings.max_message) +
+                              " bytes (max_message); the server was stopped");
                 connection->process->kill_tree();
                 connection->changed.notify();
             }
@@ -365,7 +365,9 @@ public:
     awaitable<void> send(json::object message) override {
         return send_to(connection(), std::move(message));
     }
-    bool send_now(std::int64_t id, std::string_view method, const json::object& params) override {
+    // What happens to the server afterwards, receive() tells.
+    bool send_now(std::int64_t id, std::string_view method, json::object& params,
+                  const std::shared_ptr<Sender>&) override {
         return state_->connection && send_short(*state_->connection, id, method, params);
     }
     awaitable<json::object> receive() override { return receive_from(connection()); }
