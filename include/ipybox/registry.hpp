@@ -58,13 +58,16 @@ public:
     }
 
     // Adds a directory to search: <directory>/<kind>/<name>.so and <directory>/<name>.so. Files
-    // are loaded when their plugin is first asked for. Throws errc::bad_plugin if it is none.
+    // are loaded when their plugin is first asked for. One that is searched already stays as it
+    // is. Throws errc::bad_plugin if it is none.
     void add_directory(const std::filesystem::path& directory) {
         std::error_code error;
         if (!std::filesystem::is_directory(directory, error))
             throw Error(errc::bad_plugin, directory.string() +
                                               ": not a directory; correct IPYBOX_PLUGIN_PATH or "
                                               "the plugin directory");
+        for (const auto& known : directories_)
+            if (std::filesystem::equivalent(known, directory, error)) return;
         directories_.push_back(directory);
     }
 

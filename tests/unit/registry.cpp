@@ -157,6 +157,7 @@ BOOST_AUTO_TEST_CASE(directories_are_searched_by_kind_and_name) {
     std::filesystem::copy_file(sample("sample"), file);
     std::filesystem::copy_file(sample("other_boost"), directory.path() / "broken.so");
     registry.add_directory(directory.path());
+    registry.add_directory(directory.path() / "approval" / "..");  // which is the same
     BOOST_TEST(registry.make<ApprovalPolicy>("sample", host, {{"level", 1}}).get() != nullptr);
     std::vector<std::filesystem::path> broken;
     const auto all = registry.list([&](const auto& at, const auto&) { broken.push_back(at); });
