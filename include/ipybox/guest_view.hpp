@@ -67,8 +67,9 @@ public:
                                         O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
             if (!held.file) continue;
             if (made) {
-                // Whatever the umask is, another user of the workspace can recognise it.
-                ::fchmod(held.file.get(), directory ? 0555 : 0444);
+                // Whatever the umask is, another user of the workspace can recognise it. We may want
+                // to make what a directory stands for; the guest has it mounted read-only.
+                ::fchmod(held.file.get(), directory ? 0755 : 0444);
                 const timespec times[2] = {{stamp, 0}, {stamp, 0}};
                 ::futimens(held.file.get(), times);
             }
@@ -95,7 +96,7 @@ private:
     static constexpr long stamp = 424'242;
 
     static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
-        if (directory) return ::mkdirat(parent.get(), name.c_str(), 0555) == 0;
+        if (directory) return ::mkdirat(parent.get(), name.c_str(), 0755) == 0;
         const UniqueFd file(::openat(parent.get(), name.c_str(),
                                      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444));
         // git gives up on an empty one; this says what is so without it.
