@@ -1,4 +1,5 @@
 // The stdio transport with real servers, and with one that misbehaves on demand.
+#include <limits.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,10 +9,15 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
+#include <fstream>
+#include <iostream>
 #include <ipybox/mcp_client.hpp>
 #include <ipybox/registry.hpp>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "test_support.hpp"
@@ -115,6 +121,16 @@ std::size_t open_files() {
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
         ++count;
     return count;
+}
+
+// How often this process has called read() and write(); not where the kernel does not count.
+std::optional<std::pair<long, long>> reads_and_writes() {
+    std::ifstream file("/proc/self/io");
+    std::map<std::string, long> counts;
+    std::string name;
+    for (long count = 0; file >> name >> count;) counts[name] = count;
+    if (!counts.contains("syscr:") || !counts.contains("syscw:")) return std::nullopt;
+    return std::pair(counts["syscr:"], counts["syscw:"]);
 }
 
 }  // namespace
@@ -243,6 +259,31 @@ BOOST_AUTO_TEST_CASE(messages_of_ten_megabytes_both_ways) {
     BOOST_TEST(text(call("big", R"({"size":10000000})")).size() == 10'000'000u);
     const std::string large(10'000'000, 'y');
     BOOST_TEST((text(call("echo", "{\"text\":\"" + large + "\"}")) == large));
+}
+
+BOOST_AUTO_TEST_CASE(requests_about_as_long_as_a_pipe_takes_at_once_arrive_whole) {
+    connect(server());
+    for (std::size_t size = PIPE_BUF - 160; size < PIPE_BUF + 8; ++size) {
+        const std::string given(size, 'z');
+        BOOST_REQUIRE((text(call("echo", "{\"text\":\"" + given + "\"}")) == given));
+    }
+}
+
+// What keeps a round trip near that of bare pipes (docs/performance.md).
+BOOST_AUTO_TEST_CASE(a_call_is_one_write_and_at_most_two_reads) {
+    constexpr long calls = 100;
+    connect(server());
+    call("echo", R"({"text":"warm"})");
+    const auto before = reads_and_writes();
+    if (!before) {
+        std::cerr << "skipped: this kernel does not count reads and writes (/proc/self/io)\n";
+        return;
+    }
+    for (long i = 0; i < calls; ++i) call("echo", R"({"text":"x"})");
+    const auto after = reads_and_writes();
+    BOOST_TEST(after->second - before->second == calls);
+    // Reading the counts takes some, too.
+    BOOST_TEST(after->first - before->first <= 2 * calls + 20);
 }
 
 BOOST_AUTO_TEST_CASE(a_message_beyond_the_limit_is_one_clear_error) {
