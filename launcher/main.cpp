@@ -33,6 +33,8 @@ constexpr const char* usage =
     "  --landlock            where the kernel has Landlock: no writing but below --writable PATH,\n"
     "                        no abstract sockets or signals of processes outside\n"
     "  --writable PATH       a file or directory that may be written; repeatable\n"
+    "  --same DEVICE:INODE:PATH\n"
+    "                        fails unless this is what lies there; repeatable\n"
     "  --seccomp FD          a system call filter, read from a descriptor\n"
     "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
@@ -79,7 +81,7 @@ void set_limit(int resource, rlim_t value) {
     if (::getrlimit(which, &limit) != 0) fail("getrlimit", "");
     // A stricter limit that is already there stays. The end of processor time comes by a signal
     // that says so, unless that is ignored.
-    const rlim_t hard = resource == RLIMIT_CPU && value < RLIM_INFINITY - 5 ? value + 5 : value;
+    const rlim_t hard = resource == RLIMIT_CPU && value < RLIM_INFINITY - 1 ? value + 1 : value;
     if (hard < limit.rlim_max) limit.rlim_max = hard;
     limit.rlim_cur = value < limit.rlim_max ? value : limit.rlim_max;
     if (::setrlimit(which, &limit) != 0) fail("setrlimit", "");
@@ -152,6 +154,25 @@ private:
     std::uint64_t writes_ = 0;
 };
 
+// Whether what the host looked at is what was mounted. Afterwards nobody can change that.
+void require_same(char* text) {
+    std::uint64_t numbers[2];
+    for (auto& value : numbers) {
+        char* colon = std::strchr(text, ':');
+        if (colon == nullptr) misuse("--same needs DEVICE:INODE:PATH");
+        *colon = '\0';
+        value = number(text);
+        text = colon + 1;
+    }
+    const int file = ::open(text, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    struct stat found {};
+    if (file < 0 || ::fstat(file, &found) != 0) fail("cannot look at", text);
+    ::close(file);
+    errno = ESTALE;
+    if (found.st_dev != numbers[0] || found.st_ino != numbers[1])
+        fail("somebody has replaced", text);
+}
+
 void apply_filter(int file, bool log) {
     static sock_filter program[BPF_MAXINSNS];
     std::size_t size = 0;
@@ -200,6 +221,8 @@ int main(int argc, char** argv) {
             *equals = '\0';
             if (!forwarder.listen(static_cast<std::uint16_t>(number(argv[at], 65535)), equals + 1))
                 fail("cannot listen on 127.0.0.1, port", argv[at]);
+        } else if (std::strcmp(option, "--same") == 0) {
+            require_same(argv[at]);
         } else if (std::strcmp(option, "--writable") != 0) {
             bool known = false;
             for (const auto& limit : limits) known = known || std::strcmp(option, limit.option) == 0;

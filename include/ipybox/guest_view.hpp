@@ -148,6 +148,25 @@ inline fs::path absolute_path(const fs::path& path) {
     return normal.has_filename() || normal == "/" ? normal : normal.parent_path();
 }
 
+// A directory or file below `base`, found without following links: the guest may have put them
+// there, and whoever starts the sandbox would be led elsewhere. Nothing when it cannot be opened or
+// is not below. Throws errc::sandbox_refused.
+inline std::optional<struct stat> look_below(const fs::path& base, const fs::path& path) {
+    if (path == base || !within(path, base)) return std::nullopt;
+    const UniqueFd outer(::open(base.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    open_how how{};
+    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+    const UniqueFd inner(static_cast<int>(::syscall(
+        SYS_openat2, outer.get(), path.lexically_relative(base).c_str(), &how, sizeof how)));
+    struct stat found {};
+    const bool opened = inner && ::fstat(inner.get(), &found) == 0;
+    if (opened ? S_ISLNK(found.st_mode) : errno == ELOOP)
+        refuse(path.string() + " leads over a symbolic link in " + base.string() +
+               ", where a sandbox may have put it: name the place that it leads to");
+    return opened ? std::optional(found) : std::nullopt;
+}
+
 // Collects the mounts of one guest. The most specific path wins; at one path the stricter rule;
 // nothing below a protected path is writable.
 class View {
@@ -159,6 +178,7 @@ public:
     explicit View(const SandboxPolicy& policy, bool without_host_sockets = true) {
         for (const auto& path : policy.readable) add_root(path, Kind::readable);
         for (const auto& path : policy.writable) add_root(path, Kind::writable);
+        look_at_roots(policy.cwd);
         for (const auto& path : policy.write_protected) protect(absolute_path(path));
         hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
         if (without_host_sockets) hide_host_sockets();
@@ -192,6 +212,8 @@ public:
         }
         return wanted;
     }
+    // What is to be found where the guest, or one before it, could have put something else.
+    const std::map<fs::path, struct stat>& inner_roots() const { return inner_roots_; }
     Placeholders take_placeholders() { return std::move(placeholders_); }
 
 private:
@@ -208,6 +230,33 @@ private:
         add(path, rule);
         const auto [place, fresh] = roots_.try_emplace(path, rule);
         if (!fresh) place->second = std::max(place->second, rule);
+    }
+
+    void look_at_roots(const fs::path& cwd) {
+        std::vector<fs::path> bases;
+        for (const auto& [path, rule] : roots_)
+            if (rule == Kind::writable) bases.push_back(path);
+        if (!cwd.empty() && cwd != "/") bases.push_back(absolute_path(cwd));
+        for (const auto& base : bases)
+            for (const auto& [path, rule] : roots_)
+                if (const auto found = look_below(base, path)) inner_roots_[path] = *found;
+    }
+
+    // Mounts of their own, so that the guest cannot rename them: a later search looks for what they
+    // hold under the same names.
+    void pin_directories(const fs::path& path) {
+        const auto root = root_of(path);
+        if (!root || root->second != Kind::writable) return;
+        for (auto at = path.parent_path(); at != root->first && within(at, root->first);
+             at = at.parent_path()) {
+            std::error_code ignored;
+            const auto status = fs::symlink_status(at, ignored);
+            if (fs::is_symlink(status))
+                refuse(at.string() +
+                       " is a symbolic link, and what lies behind it cannot be hidden: "
+                       "name the place that it leads to");
+            if (fs::is_directory(status)) add(at, Kind::writable);
+        }
     }
 
     // The innermost root around a path.
@@ -271,8 +320,14 @@ private:
             if (normal.is_absolute()) {
                 hide_absolute(normal, parts);
             } else if (!has_wildcard(normal.string())) {
-                for (const auto& [root, rule] : roots_) hide_path(root / normal);
+                for (const auto& [root, rule] : roots_) {
+                    pin_directories(root / normal);
+                    hide_path(root / normal);
+                }
             } else {
+                fs::path start;
+                for (std::size_t i = 0; !has_wildcard(parts[i]); ++i) start /= parts[i];
+                for (const auto& [root, rule] : roots_) pin_directories(root / start / "*");
                 (free ? anywhere : anchored).push_back(parts);
             }
         }
@@ -292,10 +347,14 @@ private:
     }
 
     void hide_absolute(const fs::path& pattern, const std::vector<std::string>& parts) {
-        if (!has_wildcard(pattern.string())) return hide_path(pattern);
+        if (!has_wildcard(pattern.string())) {
+            pin_directories(pattern);
+            return hide_path(pattern);
+        }
         std::size_t fixed = 0;
         fs::path start;
         while (!has_wildcard(parts[fixed])) start /= parts[fixed++];
+        pin_directories(start / "*");
         for (const auto& [root, rule] : roots_) {
             const bool inside = within(start, root);
             if (!inside && !within(root, start)) continue;
@@ -404,6 +463,7 @@ private:
 
     std::map<fs::path, Kind> mounts_;
     std::map<fs::path, Kind> roots_;
+    std::map<fs::path, struct stat> inner_roots_;
     Placeholders placeholders_;
     std::size_t searched_ = 0;
 };

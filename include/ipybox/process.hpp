@@ -79,7 +79,7 @@ struct PreparedChild {
 
 // The one on processor time ends a process by a signal that says so, unless that is ignored.
 inline rlim_t hard_limit(int resource, rlim_t value) noexcept {
-    return resource == RLIMIT_CPU && value < RLIM_INFINITY - 5 ? value + 5 : value;
+    return resource == RLIMIT_CPU && value < RLIM_INFINITY - 1 ? value + 1 : value;
 }
 
 [[noreturn]] inline void run_child(const SpawnRequest& request, PreparedChild& prepared,

@@ -3,16 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdint>
-#include <optional>
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
+#include <charconv>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <ipybox/detail/domain_rule.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -89,13 +90,72 @@ private:
     std::string pointer_;
 };
 
-// What srt keeps from being written in the working directory and in directories below it, and
-// .git/commondir, which leads git to another directory's hooks and configuration.
-inline constexpr std::string_view mandatory_protected[] = {
-    ".gitconfig", ".gitmodules",      ".bashrc",        ".bash_profile", ".zshrc",
-    ".zprofile",  ".profile",         ".ripgreprc",     ".mcp.json",     ".vscode",
-    ".idea",      ".claude/commands", ".claude/agents", ".git/hooks",    ".git/config",
-    ".git/commondir"};
+// What srt keeps from being written in the working directory and in directories below it, and what
+// else leads git to hooks and configuration.
+inline constexpr std::string_view mandatory_protected[] = {".gitconfig",
+                                                           ".gitmodules",
+                                                           ".bashrc",
+                                                           ".bash_profile",
+                                                           ".zshrc",
+                                                           ".zprofile",
+                                                           ".profile",
+                                                           ".ripgreprc",
+                                                           ".mcp.json",
+                                                           ".vscode",
+                                                           ".idea",
+                                                           ".claude/commands",
+                                                           ".claude/agents",
+                                                           ".git/hooks",
+                                                           ".git/config",
+                                                           ".git/commondir",
+                                                           ".git/config.worktree"};
+
+inline bool is_git_config(std::string_view name) {
+    return name == "config" || name == "commondir" || name == "config.worktree";
+}
+
+// git follows a submodule into .git/modules, and a worktree into .git/worktrees.
+inline void protect_git_directories(std::vector<std::filesystem::path>& protected_paths,
+                                    const std::filesystem::path& directory, int depth,
+                                    bool git_config) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+         entry.increment(error)) {
+        std::error_code ignored;
+        if (!entry->is_directory(ignored) || entry->is_symlink(ignored)) continue;
+        const auto& path = entry->path();
+        if (!fs::exists(fs::symlink_status(path / "HEAD", ignored))) {
+            if (depth > 0) protect_git_directories(protected_paths, path, depth - 1, git_config);
+            continue;
+        }
+        protected_paths.push_back(path / "hooks");
+        if (!git_config)
+            for (const char* name : {"config", "commondir", "config.worktree"})
+                protected_paths.push_back(path / name);
+        if (depth > 0)
+            protect_git_directories(protected_paths, path / "modules", depth - 1, git_config);
+    }
+}
+
+// Where core.hooksPath of a repository lies; empty without.
+inline std::filesystem::path hooks_path(const std::filesystem::path& config) {
+    std::ifstream file(config);
+    std::filesystem::path found;
+    std::string line;
+    for (int count = 0; count < 10'000 && std::getline(file, line); ++count) {
+        const auto equals = line.find('=');
+        std::string name;
+        for (const char c : line.substr(0, equals))
+            if (c != ' ' && c != '\t')
+                name += static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+        if (equals == line.npos || !name.ends_with("hookspath")) continue;
+        const auto first = line.find_first_not_of(" \t\"", equals + 1);
+        const auto last = line.find_last_not_of(" \t\r\"");
+        if (first != line.npos && last >= first) found = line.substr(first, last - first + 1);
+    }
+    return found;
+}
 
 inline void protect_mandatory(std::vector<std::filesystem::path>& protected_paths,
                               const std::filesystem::path& directory, int depth, bool top,
@@ -103,11 +163,17 @@ inline void protect_mandatory(std::vector<std::filesystem::path>& protected_path
     namespace fs = std::filesystem;
     std::error_code error;
     for (const auto name : mandatory_protected) {
-        if (git_config && (name == ".git/config" || name == ".git/commondir")) continue;
+        if (git_config && name.starts_with(".git/") && is_git_config(name.substr(5))) continue;
         const auto path = directory / name;
         const auto first = directory / *fs::path(name).begin();
         if (top || fs::exists(fs::symlink_status(first, error))) protected_paths.push_back(path);
     }
+    const auto hooks = hooks_path(directory / ".git/config");
+    if (hooks.is_relative() && !hooks.empty() && hooks.native().front() != '~' &&
+        *hooks.lexically_normal().begin() != "..")
+        protected_paths.push_back((directory / hooks).lexically_normal());
+    for (const char* name : {".git/modules", ".git/worktrees"})
+        protect_git_directories(protected_paths, directory / name, 5, git_config);
     // With HEAD, objects and refs a directory that has no repository is one itself to git.
     if (top && !git_config && !fs::exists(directory / ".git/HEAD", error))
         protected_paths.push_back(directory / "HEAD");
@@ -258,8 +324,9 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
         base.hidden.push_back(absolute(text).string());
     if (git_config)
         std::erase_if(base.write_protected, [&](const fs::path& path) {
-            const bool config = path.filename() == "config" || path.filename() == "commondir";
-            return path == workspace / "HEAD" || (config && path.parent_path().filename() == ".git");
+            const auto inside = path.string().find("/.git/");
+            return path == workspace / "HEAD" ||
+                   (inside != std::string::npos && detail::is_git_config(path.filename().string()));
         });
     for (auto& path : paths("denyWrite", false)) base.write_protected.push_back(std::move(path));
     detail::protect_mandatory(base.write_protected, workspace, depth, true, git_config);

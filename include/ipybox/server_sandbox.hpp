@@ -6,6 +6,7 @@
 #include <boost/json/parse.hpp>
 #include <filesystem>
 #include <ipybox/config.hpp>
+#include <ipybox/guest_view.hpp>
 #include <ipybox/network_proxy.hpp>
 #include <ipybox/registry.hpp>
 #include <ipybox/sandbox_config.hpp>
@@ -91,6 +92,9 @@ public:
                                                         std::vector<Channel> channels,
                                                         Stdio stdio) override {
         confine(policy);
+        // The kernel can put links into the workspace.
+        for (const auto* list : {&policy.readable, &policy.writable})
+            for (const auto& path : *list) detail::look_below(workspace_, path.lexically_normal());
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
             channels.push_back(open_proxy(proxy_, host_.executor, host_.logger, policy, *sandbox_,
                                           proxy_path_));

@@ -2,12 +2,15 @@
 // made of nothing but what the policy names and the system's own programs; inside, the launcher
 // adds a system call filter, Landlock and limits, and carries the way to the network proxy.
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <seccomp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <ipybox/cgroup.hpp>
 #include <ipybox/detail/project_quota.hpp>
 #include <ipybox/guest_identity.hpp>
@@ -83,6 +86,9 @@ public:
             deny("ioctl", EPERM, {low_half(1, request)});
         deny_sockets();
         deny_setuid_bits();
+        // What programs that want no core dumps take for a system without them.
+        deny("setrlimit", EINVAL, {low_half(0, RLIMIT_CORE)});
+        deny("prlimit64", EINVAL, {low_half(1, RLIMIT_CORE), scmp_arg_cmp{2, SCMP_CMP_NE, 0, 0}});
     }
 
     // The program as the kernel reads it.
@@ -93,6 +99,16 @@ public:
         std::string text(static_cast<std::size_t>(::lseek(file.get(), 0, SEEK_END)), '\0');
         if (::pread(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
             refuse("the system call filter cannot be read back");
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
+        // libseccomp cannot compare numbers of calls: those that came after this was written do not
+        // exist. Jumps in what follows are relative.
+        constexpr unsigned first_unknown = 471;
+        const sock_filter before[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first_unknown, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS)};
+        text.insert(0, reinterpret_cast<const char*>(before), sizeof before);
+#endif
         return text;
     }
 
@@ -122,6 +138,14 @@ private:
         const scmp_arg_cmp not_route{2, SCMP_CMP_NE, 0, 0};
         deny("socket", EAFNOSUPPORT, {newer});
         deny("socket", EAFNOSUPPORT, {netlink, not_route});
+        // Not TCP, UDP or ICMP: SCTP, MPTCP, L2TP …, and DCCP.
+        for (const unsigned family : {2u, 10u}) {
+            deny("socket", EPROTONOSUPPORT,
+                 {low_half(0, family), scmp_arg_cmp{2, SCMP_CMP_GT, 58, 0}});
+            deny("socket", EPROTONOSUPPORT, {low_half(0, family), low_half(2, 33)});
+        }
+        // Only Unix sockets come in pairs, but others are made and their modules loaded first.
+        deny("socketpair", EAFNOSUPPORT, {scmp_arg_cmp{0, SCMP_CMP_NE, 1, 0}});
     }
     // A file with the setuid bit in the workspace would serve another user of the host.
     void deny_setuid_bits() {
@@ -336,7 +360,8 @@ private:
         SpawnRequest request;
         request.stdio = stdio;
         request.identity = detail::guest_identity(policy, user_);
-        request.rlimits = {{RLIMIT_CORE, 0}};
+        // Unlike 0, 1 also keeps the machine's own handler of core dumps from running.
+        request.rlimits = {{RLIMIT_CORE, 1}};
         request.wall_seconds = policy.limits.wall_seconds;
         request.ends_its_tree = true;
         // Only as far as bwrap: a directory it may not be able to enter comes later, inside.
@@ -399,7 +424,9 @@ private:
         std::vector<std::string> command = {program};
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
         options.file(program.c_str(), detail::launcher_image(), "0555");
-        if (!without("seccomp")) add("--seccomp", options.data(filter_));
+        // From bwrap, so that its init process has it as well; once more where refusals are logged.
+        if (!without("seccomp")) options.add("--seccomp", options.data(filter_));
+        if (!without("seccomp") && kernel_log_) add("--seccomp", options.data(filter_));
         if (kernel_log_) add("--log");
         if (!without("landlock")) {
             add("--landlock");
@@ -414,6 +441,11 @@ private:
             for (const auto& channel : channels)
                 if (is_proxy(channel))
                     add("--forward", std::string(proxy_port) + "=" + guest_address(channel));
+        for (const auto& [path, found] : view.inner_roots())
+            if (const auto rule = view.kind(path);
+                rule != View::Kind::hidden && rule != View::Kind::scratch)
+                add("--same", std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino) +
+                                  ":" + path.string());
         if (!without("limits")) detail::add_rlimits(command, policy.limits);
         add("--");
         return command;

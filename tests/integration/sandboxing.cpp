@@ -72,6 +72,17 @@ BOOST_AUTO_TEST_CASE(a_server_is_confined_by_settings_of_sandbox_runtime) {
     BOOST_TEST(contains(read_by_tool(elsewhere.path() / "secret"), "FAILED"));
 }
 
+BOOST_AUTO_TEST_CASE(links_that_the_kernel_made_lead_no_server_astray) {
+    const test::TemporaryDirectory elsewhere;
+    start("bubblewrap");
+    text("import os; os.symlink('" + elsewhere.path().string() + "', 'data')");
+    json::object sandbox;
+    sandbox["writable"] = {"data/below"};
+    std::filesystem::create_directory(elsewhere.path() / "below");
+    BOOST_CHECK_EXCEPTION(generate(file_server(sandbox)), Error,
+                          [](const Error& error) { return contains(error.what(), "symbolic link"); });
+}
+
 BOOST_AUTO_TEST_CASE(mistakes_in_a_servers_sandbox_are_named) {
     start("none");
     const auto refuses = [&](json::object sandbox, std::string_view words) {

@@ -710,8 +710,8 @@ BOOST_AUTO_TEST_CASE(the_limit_behind_a_death_is_told) {
     };
     BOOST_TEST(last("while :; do :; done") ==
                "cpu; exit code 152, SIGXCPU: it used up the processor time of the limit cpu");
-    // Who ignores the signal has five seconds more.
-    BOOST_TEST(sh("ulimit -t; ulimit -Ht") == "1\n6\n");
+    // Who ignores the signal has a second more.
+    BOOST_TEST(sh("ulimit -t; ulimit -Ht") == "1\n2\n");
     BOOST_TEST(
         contains(last("exec head -c 2000 /dev/zero > big"), "file-size; exit code 153, SIGXFSZ"));
     BOOST_TEST(contains(last("kill -SYS $$"), "seccomp; exit code 159, SIGSYS"));

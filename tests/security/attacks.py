@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -76,6 +77,16 @@ def git_is_safe(place: Place, outcome: Outcome) -> str:
     for command in (["status"], ["diff"], ["log", "-1"], ["add", "."], ["commit", "--allow-empty", "-m", "second"]):
         place.git(*command)
     return "git on the host ran a planted command" if (place.outside / "pwned").exists() else ""
+
+
+def _submodule(place: Place) -> None:
+    place.repository("outside/part")
+    place.repository()
+    place.git("-c", "protocol.file.allow=always", "submodule", "add", "--name", "lib/part", str(place.outside / "part"), "part")
+    place.git("config", "core.hooksPath", ".husky")
+    place.file("workspace/.husky/pre-commit", "", 0o755)
+    place.git("commit", "-q", "-m", "submodule")
+    shutil.rmtree(place.outside / "part")
 
 
 def memory_below(limit: int):
@@ -463,6 +474,27 @@ for family in (3, 4, 5, 15, 17, 20, 21, 26, 29, 30, 31, 36, 38, 39, 40, 41, 42, 
     attempt(lambda: socket.socket(family, socket.SOCK_STREAM))
     attempt(lambda: socket.socket(family, socket.SOCK_SEQPACKET))
 """, by="EAFNOSUPPORT")
+attack("load_protocols_by_a_pair_of_sockets", "seccomp", """
+pair = (ctypes.c_int * 2)()
+for family in (2, 10, 16, 30, 38, 40):  # only Unix sockets come in pairs, but the others are made first
+    print("refused:" if libc.socketpair(family, 1, 0, pair) < 0 else "ESCAPED:", errno.errorcode[ctypes.get_errno()])
+""", by="EAFNOSUPPORT")
+attack("choose_an_unusual_protocol", "seccomp", """
+for family in (socket.AF_INET, socket.AF_INET6):
+    for kind, protocol in ((1, 132), (5, 132), (2, 136), (1, 262), (6, 33), (2, 115)):  # SCTP, UDP-Lite, MPTCP, DCCP, L2TP
+        attempt(lambda: socket.socket(family, kind, protocol))
+""", by="EPROTONOSUPPORT", escapes_without="seccomp")
+attack("make_calls_that_came_later", "seccomp", """
+for number in (471, 472, 500, 511, 1000, (1 << 32) | 471):
+    libc.syscall(ctypes.c_long(number), 0, 0, 0)
+    print("refused:", errno.errorcode[ctypes.get_errno()])
+""", by="ENOSYS")
+attack("have_the_machine_handle_a_crash", "limits", """
+# A limit of 0 does not keep the host's handler of core dumps from being started, a limit of 1 does.
+elsewhere("import resource as r\\nattempt(lambda: r.setrlimit(r.RLIMIT_CORE, (0, 0)))\\n"
+          "attempt(lambda: r.prlimit(0, r.RLIMIT_CORE, (0, 1)))\\n"
+          "print('refused: ValueError' if r.getrlimit(r.RLIMIT_CORE) == (1, 1) else 'ESCAPED')\\nos.abort()")
+""", by="ValueError.*|EINVAL", says="^ended by SIGABRT", escapes_without="seccomp")
 attack("ask_the_kernel_about_sockets", "seccomp", """
 for protocol in (4, 5, 6, 9, 11, 12, 15, 16, 20):  # sock_diag, netfilter, audit, uevent, generic ...
     attempt(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol))
@@ -573,6 +605,13 @@ for name in ("config", "commondir", "hooks/post-index-change"):
 attempt(lambda: os.rename("project/.git", "project/moved"))
 """, by="EROFS|EACCES|EBUSY|EPERM", setup=lambda place: place.repository("workspace/project"), alone=True,
        escapes_without="protect")
+attack("plant_configuration_where_git_follows", "protect", """
+for path in (".git/config.worktree", ".git/modules/lib/part/config", ".git/modules/lib/part/config.worktree",
+             ".git/modules/lib/part/commondir", ".git/modules/lib/part/hooks/post-index-change", ".husky/pre-commit"):
+    attempt(lambda: write(path, '[core]\\n\\tfsmonitor = "touch $HOME/pwned; false"\\n'))
+for path in (".git/modules", ".git/modules/lib", ".git/modules/lib/part", ".husky"):
+    attempt(lambda: os.rename(path, "moved"))
+""", by="EROFS|EACCES|EBUSY|EPERM|EXDEV", setup=_submodule, harm=git_is_safe, alone=True, escapes_without="protect")
 attack("make_the_workspace_a_bare_repository", "protect", """
 # git takes a directory with HEAD, refs and objects for a repository, and reads `config` there.
 os.makedirs("refs"), os.makedirs("objects")
@@ -801,7 +840,7 @@ for directory in ("/tmp", "/dev/shm", "/home/user"):
     attempt(lambda: flood(directory))
 """, by="ENOSPC|EDQUOT", profile="inodes", needs=("limit", "scratch-inodes"))
 attack("use_the_processor_without_end", "limits", """
-elsewhere("deadline = time.process_time() + 6\\nwhile time.process_time() < deadline: pass\\nprint('ESCAPED: it ran on')")
+elsewhere("while time.process_time() < 3.5: pass\\nprint('ESCAPED: it ran on')")
 """, says="^ended by SIG(XCPU|KILL)", profile="cpu", needs=("limit",), escapes_without="limits")
 attack("outlive_the_time_allowed", "limits", """
 signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -119,6 +119,29 @@ for _field in ("escapes_without", "holds_without"):
         _add_weakened(_layers, _name or _profile, _attacks, _field == "escapes_without")
 
 
+class NextStart(unittest.TestCase):
+    """What the code leaves for the sandbox of the next start."""
+
+    def test_a_link_in_the_place_of_a_writable_path_is_not_followed(self) -> None:
+        with Place() as place:
+            settings = ["--sandbox-config", place.settings({"filesystem": {"allowWrite": [".", "output"]}})]
+            target = place.directory("target")
+            outcome = place.run("import os\nos.symlink('../target', 'output')\nprint('planted')", settings)
+            self.assertEqual(outcome.output, "planted\n", outcome.errors)
+            outcome = place.run("open('output/planted', 'w')", settings)
+            self.assertEqual(outcome.status, 2, outcome)
+            self.assertRegex(outcome.errors, "output leads over a symbolic link in .*/workspace, where a sandbox may have put it")
+            self.assertEqual(list(target.iterdir()), [])
+
+    def test_what_was_denied_stays_where_it_is(self) -> None:
+        with Place() as place:
+            place.file("workspace/some/deep/secret", place.token)
+            settings = ["--sandbox-config", place.settings({"filesystem": {"allowWrite": ["."], "denyRead": ["some/deep/secret"]}})]
+            outcome = place.run("import os\nfor name in ('some', 'some/deep'):\n    try: os.rename(name, 'moved'); print('moved')\n"
+                                "    except OSError as e: print(e.strerror)", settings)
+            self.assertRegex(outcome.output, "^((Device or resource busy|Invalid cross-device link)\n){2}$", outcome.errors)
+
+
 class Proxy(unittest.TestCase):
     def test_it_is_the_list_that_refuses(self) -> None:
         """With the names on the list, the same attack gets as far as looking them up."""

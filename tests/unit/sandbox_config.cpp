@@ -84,11 +84,26 @@ BOOST_AUTO_TEST_CASE(names_srt_protects_are_protected_also_below) {
     test::write_file(workspace.path() / "a/.bashrc", "");
     fs::create_directory_symlink(workspace.path() / "a", workspace.path() / "link");
     auto policy = apply("{}");
-    for (const auto* name :
-         {".gitconfig", ".gitmodules", ".bashrc", ".bash_profile", ".zshrc", ".zprofile",
-          ".profile", ".ripgreprc", ".mcp.json", ".vscode", ".idea", ".claude/commands",
-          ".claude/agents", ".git/hooks", ".git/config", ".git/commondir", "HEAD",
-          "a/b/.git/hooks", "a/.bashrc"})
+    for (const auto* name : {".gitconfig",
+                             ".gitmodules",
+                             ".bashrc",
+                             ".bash_profile",
+                             ".zshrc",
+                             ".zprofile",
+                             ".profile",
+                             ".ripgreprc",
+                             ".mcp.json",
+                             ".vscode",
+                             ".idea",
+                             ".claude/commands",
+                             ".claude/agents",
+                             ".git/hooks",
+                             ".git/config",
+                             ".git/commondir",
+                             ".git/config.worktree",
+                             "HEAD",
+                             "a/b/.git/hooks",
+                             "a/.bashrc"})
         BOOST_TEST(is_protected(policy, name), name);
     for (const auto* name :
          {"a/.profile", "a/b/c/d/.git/hooks", "a/node_modules/.git/hooks", "link/.bashrc"})
@@ -102,6 +117,35 @@ BOOST_AUTO_TEST_CASE(names_srt_protects_are_protected_also_below) {
     fs::create_directory(workspace.path() / ".git");
     test::write_file(workspace.path() / ".git/HEAD", "ref: refs/heads/main\n");
     BOOST_TEST(!is_protected(apply("{}"), "HEAD"));
+}
+
+BOOST_AUTO_TEST_CASE(other_places_where_git_finds_commands_are_protected) {
+    const auto git = workspace.path() / ".git";
+    fs::create_directories(git / "modules/libs/one/modules/two");
+    fs::create_directories(git / "worktrees/other");
+    fs::create_directories(git / "objects/no");
+    for (const auto* directory :
+         {"modules/libs/one", "modules/libs/one/modules/two", "worktrees/other"})
+        test::write_file(git / directory / "HEAD", "");
+    test::write_file(git / "config",
+                     "[user]\n\tname = hookspath\n[core]\n\tHooksPath = \"./.husky/_\"\n");
+    const auto policy = apply("{}");
+    for (const std::string directory :
+         {".git/modules/libs/one", ".git/modules/libs/one/modules/two", ".git/worktrees/other"})
+        for (const auto* name : {"/config", "/config.worktree", "/commondir", "/hooks"})
+            BOOST_TEST(is_protected(policy, (directory + name).c_str()), directory << name);
+    BOOST_TEST(is_protected(policy, ".husky/_"));
+    BOOST_TEST(!is_protected(policy, ".git/modules/libs/hooks"));
+    const auto open = apply(R"({"filesystem": {"allowGitConfig": true}})");
+    BOOST_TEST(!is_protected(open, ".git/modules/libs/one/config"));
+    BOOST_TEST(is_protected(open, ".git/modules/libs/one/hooks"));
+    for (const auto* elsewhere : {"/etc/hooks", "../hooks", "~/hooks"}) {
+        test::write_file(git / "config", "[core]\nhooksPath = " + std::string(elsewhere) + "\n");
+        for (const auto& path : apply("{}").write_protected)
+            BOOST_TEST(
+                (path.filename() != "hooks" || path.string().find("/.git/") != std::string::npos),
+                path);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(domains_make_an_allow_list) {
