@@ -91,14 +91,15 @@ public:
         }
     }
 
-private:
-    static double at(const std::vector<double>& sorted, double part) {
-        return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1) + 0.5)];
-    }
     double median(const std::string& who) {
         auto& values = samples_.at(who);
         std::sort(values.begin(), values.end());
         return at(values, 0.5);
+    }
+
+private:
+    static double at(const std::vector<double>& sorted, double part) {
+        return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1) + 0.5)];
     }
 
     std::string title_, floor_;
@@ -490,6 +491,10 @@ void kernels(const Options& options) {
             return spent;
         });
         table.print(ours);
+        if (srt) {
+            const double added = table.median("ipybox, srt") - table.median(ours);
+            std::printf("srt adds %.0f ms, %.2f x `srt true`\n", added, added / table.median("`srt true`"));
+        }
     }
     for (const auto& [who, contender] : all) contender->start();
     if (wanted("execute")) {
