@@ -1,6 +1,7 @@
 // ipybox run: one code action from the command line.
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -145,6 +146,7 @@ private:
         // A terminal gets text only: escape sequences of the kernel could fake a question.
         stream << (::isatty(fd) == 1 ? filter(chunk.text) : chunk.text) << std::flush;
         if (!chunk.text.empty()) line_open_ = chunk.text.back() != '\n';
+        printed_at_ = Clock::now();
     }
 
     void fresh_line() {
@@ -183,7 +185,7 @@ private:
     awaitable<void> ask_all(ToolCall call, Decision& decision) {
         try {
             std::vector<Approver> approvers;
-            approvers.push_back([this](ToolCall one) { return console_->ask(std::move(one)); });
+            approvers.push_back([this](ToolCall one) { return ask_at_console(std::move(one)); });
             if (channel_) approvers.push_back([this](ToolCall one) { return channel_->ask(std::move(one)); });
             decision = co_await first_answer(std::move(approvers), std::move(call));
         } catch (const Error& error) {
@@ -191,6 +193,17 @@ private:
         } catch (const std::exception& error) {
             decision = Decision(Verdict::deny, error.what());
         }
+    }
+
+    // What was printed before a call comes another way than the call, and belongs before the question.
+    awaitable<Decision> ask_at_console(ToolCall call) {
+        constexpr auto quiet = std::chrono::milliseconds(50);
+        const auto latest = Clock::now() + std::chrono::seconds(1);
+        for (auto at = Clock::now() + quiet; Clock::now() < std::min(at, latest); at = std::max(at, printed_at_ + quiet)) {
+            const auto until = std::min(at, latest);
+            co_await sleep_until(until);
+        }
+        co_return co_await console_->ask(std::move(call));
     }
 
     int conclude(const CodeExecutionResult& result) {
@@ -217,6 +230,7 @@ private:
     detail::TerminalFilter output_filter_;
     detail::TerminalFilter error_filter_;
     bool line_open_ = false;
+    Clock::time_point printed_at_{};
 };
 
 int run_code(const RunFlags& flags) {

@@ -313,28 +313,36 @@ void add_serve(CLI::App& app, Action& action) {
         ->add_option("--kernel-init-timeout", flags->kernel_init_timeout,
                      "Seconds for a kernel to start: 10, with --http 60")
         ->check(CLI::Range(0.1, 1e6));
-    command
-        ->add_option("--http", flags->http,
-                     "Serve over HTTP instead: each client session has a kernel of its own; the "
-                     "bearer token is $IPYBOX_HTTP_TOKEN or printed")
-        ->type_name("HOST:PORT");
+    auto* http = command->add_option(
+        "--http", flags->http,
+        "Serve over HTTP instead: each client session has a kernel of its own; the bearer token is "
+        "$IPYBOX_HTTP_TOKEN or printed");
+    http->type_name("HOST:PORT");
     command
         ->add_option("--http-name", flags->http_names,
                      "Name or address by which clients may address the server; needed when others "
                      "than this machine can; repeatable")
         ->type_name("HOST")
-        ->allow_extra_args(false);
+        ->allow_extra_args(false)
+        ->needs(http);
     command
         ->add_option("--http-origin", flags->http_origins,
                      "Web page whose scripts may use the server, as https://HOST; repeatable")
         ->type_name("ORIGIN")
-        ->allow_extra_args(false);
-    command->add_flag("--legacy-sse", flags->legacy_sse,
-                      "Serve clients that know only HTTP+SSE as well, at /sse; with --http");
-    command->add_flag("--shared-workspace", flags->shared_workspace,
-                      "Sessions work in the workspace, not in directories of their own in it");
-    command->add_flag("--allow-register", flags->allow_register,
-                      "Clients over HTTP may register MCP servers, which run with your rights");
+        ->allow_extra_args(false)
+        ->needs(http);
+    command
+        ->add_flag("--legacy-sse", flags->legacy_sse,
+                   "Serve clients that know only HTTP+SSE as well, at /sse")
+        ->needs(http);
+    command
+        ->add_flag("--shared-workspace", flags->shared_workspace,
+                   "Sessions work in the workspace, not in directories of their own in it")
+        ->needs(http);
+    command
+        ->add_flag("--allow-register", flags->allow_register,
+                   "Clients over HTTP may register MCP servers, which run with your rights")
+        ->needs(http);
     command->add_option("--max-sessions", flags->max_sessions, "Kernels at most over HTTP")
         ->check(CLI::Range(1, 100000))
         ->capture_default_str();

@@ -22,10 +22,11 @@ public:
     virtual awaitable<void> open(Sandbox& sandbox) = 0;
     // Throws errc::mcp_connection once the server is gone.
     virtual awaitable<void> send(json::object message) = 0;
-    // Who is told that a request sent by send_now() will have no answer, and why.
+    // Who sends by send_now().
     class Sender {
     public:
         virtual ~Sender() = default;
+        // The request will have no answer, and this is why. Called on the transport's executor.
         virtual void failed(const Error& error) = 0;
     };
     // Sends a request as send() does, without a coroutine of the caller's: it may empty `params`,

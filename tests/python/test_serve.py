@@ -632,7 +632,7 @@ class HttpTest(ServeTest):
             self.assertEqual(await asyncio.gather(*map(one, range(count))), [str(number) for number in range(count)])
 
     def test_mistakes(self):
-        for flags, word in ((["--http", "localhost"], "HOST:PORT"), (["--http", "0.0.0.0:0"], "--http-name")):
+        for flags, word in ((["--http", "localhost"], "HOST:PORT"), (["--http", "0.0.0.0:0"], "--http-name"), (["--legacy-sse"], "--http")):
             run = subprocess.run([PROGRAM, "serve", *flags], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True,
                                  text=True, env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON}, timeout=60)
             self.assertEqual((run.returncode, len(run.stderr.strip().splitlines())), (2, 1), run.stderr)

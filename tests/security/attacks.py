@@ -493,7 +493,7 @@ attack("have_the_machine_handle_a_crash", "limits", """
 # A limit of 0 does not keep the host's handler of core dumps from being started, a limit of 1 does.
 elsewhere("import resource as r\\nattempt(lambda: r.setrlimit(r.RLIMIT_CORE, (0, 0)))\\n"
           "attempt(lambda: r.prlimit(0, r.RLIMIT_CORE, (0, 1)))\\n"
-          "print('refused: ValueError' if r.getrlimit(r.RLIMIT_CORE) == (1, 1) else 'ESCAPED')\\nos.abort()")
+          "print('refused: ValueError' if r.getrlimit(r.RLIMIT_CORE) == (1, 1) else 'ESCAPED', flush=True)\\nos.abort()")
 """, by="ValueError.*|EINVAL", says="^ended by SIGABRT", escapes_without="seccomp")
 attack("ask_the_kernel_about_sockets", "seccomp", """
 for protocol in (4, 5, 6, 9, 11, 12, 15, 16, 20):  # sock_diag, netfilter, audit, uevent, generic ...

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <functional>
@@ -29,6 +30,15 @@ inline KilledHosts kill_hosts(asio::io_context& context, int count, int together
     using Fork = asio::execution_context;
     KilledHosts result;
     std::set<pid_t> hosts;
+    // What other tests started and still need.
+    const auto others = detail::children_of(::getpid());
+    const auto children = [&others] {
+        auto all = detail::children_of(::getpid());
+        std::erase_if(all, [&](pid_t child) {
+            return std::find(others.begin(), others.end(), child) != others.end();
+        });
+        return all;
+    };
     // Orphans become our children, whatever they call themselves.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     const auto collect = [&](int options) {
@@ -68,17 +78,15 @@ inline KilledHosts kill_hosts(asio::io_context& context, int count, int together
     }
     while (!hosts.empty()) collect(0);
     for (int round = 0; round < 1000; ++round) {
-        pid_t ended = 0;
-        do ended = collect(WNOHANG);
-        while (ended > 0);
-        if (ended < 0) break;
+        while (collect(WNOHANG) > 0) {
+        }
+        if (children().empty()) break;
         ::usleep(10'000);
     }
-    for (const pid_t child : detail::children_of(::getpid())) {
+    for (const pid_t child : children()) {
         result.outlive.push_back(detail::read_proc("/proc/" + std::to_string(child) + "/cmdline"));
         ::kill(child, SIGKILL);
-    }
-    while (!result.outlive.empty() && collect(0) > 0) {
+        ::waitpid(child, nullptr, 0);
     }
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
     return result;
