@@ -30,6 +30,9 @@ class Peer:
         self.client = KernelClient(host="127.0.0.1", port=port)
         await self.client.connect(retries=200, retry_interval=0.05)
         answer = await self.execute(code)
+        # It loses what its first execution prints now and then: the first result is the one that comes.
+        while answer["sha256"] == hashlib.sha256(b"").hexdigest():
+            answer = await self.execute(code)
         answer["ns"] = time.perf_counter_ns() - before
         return answer
 
