@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/plugin.hpp>
@@ -21,6 +20,11 @@
 #include <vector>
 
 namespace ipybox {
+
+namespace detail {
+// Where `meson install` puts the plugins; a program without ipybox's compiled part does not have it.
+[[gnu::weak]] extern const char* const plugin_directory;
+}  // namespace detail
 
 // Plugins stay loaded for ever: Asio keeps pointers into them while an io_context lives. Not
 // thread-safe; one registry may serve several executors of one thread.
@@ -48,7 +52,7 @@ public:
         }
         std::error_code ignored;
         const auto beside = program().parent_path() / "plugins";
-        const std::filesystem::path installed = detail::plugin_directory;
+        const std::filesystem::path installed = &detail::plugin_directory ? detail::plugin_directory : "";
         if (std::filesystem::is_directory(beside, ignored)) {
             registry.add_directory(beside);
         } else if (std::filesystem::is_directory(installed, ignored)) {
