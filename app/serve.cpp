@@ -170,10 +170,7 @@ std::vector<std::string> bearer_tokens(std::string& said) {
         ::unsetenv(token_variable);
     }
     if (tokens.empty()) {
-        unsigned char random[32];
-        if (RAND_bytes(random, sizeof random) != 1)
-            throw Error(errc::io_error, "the system gives no random numbers");
-        tokens.push_back(detail::hex(random, sizeof random));
+        tokens.push_back(detail::random_hex(32));
         said += "; bearer token " + tokens.back();
     }
     return tokens;

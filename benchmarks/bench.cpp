@@ -240,7 +240,7 @@ class Floor final : public Contender {
 public:
     // With the extension the kernel is the same as ours, so that only the client differs.
     Floor(Machine& machine, bool extension)
-        : machine_(machine), extension_(extension), key_(WireSession::random_hex()), session_(key_) {}
+        : machine_(machine), extension_(extension), key_(ipybox::detail::random_hex(16)), session_(key_) {}
     ~Floor() override { stop(); }
 
     double start() override {

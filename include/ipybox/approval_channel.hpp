@@ -2,7 +2,6 @@
 // Approval by other programs: JSON-RPC over a WebSocket, on a listener of this machine that takes
 // a token. ApprovalChannel asks, ApprovalClient answers; each is usable alone.
 #include <openssl/crypto.h>
-#include <openssl/rand.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -22,6 +21,7 @@
 #include <functional>
 #include <ipybox/approval.hpp>
 #include <ipybox/detail/base64.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/private_listener.hpp>
@@ -240,18 +240,6 @@ private:
     };
     using StatePtr = std::shared_ptr<State>;
 
-    static std::string random_hex(std::size_t size) {
-        std::string bytes(size, '\0'), text;
-        if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(size)) != 1)
-            throw Error(errc::io_error, "no random numbers for the approval channel");
-        static constexpr char digits[] = "0123456789abcdef";
-        for (const char byte : bytes) {
-            text += digits[static_cast<unsigned char>(byte) >> 4];
-            text += digits[byte & 15];
-        }
-        return text;
-    }
-
     struct Settled {  // tells the approvers, however the question ends
         StatePtr state;
         std::string id;
@@ -269,7 +257,7 @@ private:
     static awaitable<Decision> asked(StatePtr state, ToolCall call) {
         if (state->approvers.empty()) co_return Decision();
         const auto pending = std::make_shared<Pending>(state->executor);
-        const std::string id = random_hex(16);
+        const std::string id = detail::random_hex(16);
         auto& message = pending->message;
         json::object params;
         params["server_name"] = std::move(call.server);

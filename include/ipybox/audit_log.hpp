@@ -1,7 +1,6 @@
 #pragma once
 // What was called, who allowed it and what came of it: JSON lines in a file that only grows.
 #include <fcntl.h>
-#include <openssl/rand.h>
 #include <openssl/sha.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <filesystem>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/log.hpp>
 #include <memory>
@@ -38,19 +38,10 @@ struct AuditOptions {
 };
 
 namespace detail {
-inline std::string hex(const unsigned char* bytes, std::size_t size) {
-    static constexpr char digits[] = "0123456789abcdef";
-    std::string text;
-    for (std::size_t i = 0; i < size; ++i) {
-        text += digits[bytes[i] >> 4];
-        text += digits[bytes[i] & 15];
-    }
-    return text;
-}
 inline std::string sha256_hex(std::string_view data) {
     unsigned char digest[SHA256_DIGEST_LENGTH];
     ::SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(), digest);
-    return hex(digest, sizeof digest);
+    return hex(digest);
 }
 
 // Whether a name such as "apiKey", "X-Auth-Token" or "db_password" announces a secret.
@@ -206,9 +197,7 @@ public:
     AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets, unsigned long execution)
         : log_(std::move(log)), secrets_(secrets), execution_(execution) {
         if (!log_) return;
-        unsigned char random[8];
-        if (RAND_bytes(random, sizeof random) != 1) throw Error(errc::io_error, "no random numbers for the audit log");
-        id_ = detail::hex(random, sizeof random);
+        id_ = detail::random_hex(8);
         call_ = call;
     }
     AuditedCall(const AuditedCall&) = delete;

@@ -1,7 +1,6 @@
 #pragma once
 // Runs code actions: kernel, tools and approval behind one class.
 #include <fnmatch.h>
-#include <openssl/rand.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include <ipybox/audit_log.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/kernel_package.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -1191,10 +1191,7 @@ private:
                         std::filesystem::create_directories(wanted);
                         directory = detail::open_directory(wanted);
                     }
-                    unsigned char random[4];
-                    if (RAND_bytes(random, sizeof random) != 1) throw Error(errc::io_error, "no random numbers");
-                    char name[16];
-                    std::snprintf(name, sizeof name, "%02x%02x%02x%02x%s", random[0], random[1], random[2], random[3], extension);
+                    const std::string name = detail::random_hex(4) + extension;
                     detail::write_new_file(directory.get(), name, bytes);
                     result.images.push_back((wanted.is_relative() ? session.workspace / wanted : wanted) / name);
                 } catch (const std::exception& error) {

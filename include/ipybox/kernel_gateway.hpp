@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdint>
 #include <ipybox/code_executor.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/jupyter_wire.hpp>
 #include <ipybox/process.hpp>
 #include <map>
@@ -32,7 +33,7 @@ public:
     // Starts nothing yet. Throws errc::io_error without random numbers for a token.
     KernelGateway(asio::any_io_executor executor, KernelGatewayOptions options)
         : executor_(std::move(executor)), options_(std::move(options)) {
-        if (options_.token.empty()) options_.token = detail::WireSession::random_hex();
+        if (options_.token.empty()) options_.token = detail::random_hex(16);
     }
 
     // Starts the process; it listens a second or two later, for which KernelClient::connect() waits.

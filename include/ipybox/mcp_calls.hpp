@@ -539,7 +539,7 @@ inline void McpEngine::park(const McpCallPtr& call) {
     json::object wanted, result;
     for (const auto& question : call->asked)
         if (!call->given.contains(question.key())) wanted.emplace(question.key(), question.value());
-    call->request_state = random_hex();
+    call->request_state = random_hex(32);
     engine.parked[call->request_state] = call;
     result.emplace("resultType", "input_required");
     result.emplace("inputRequests", std::move(wanted));
@@ -695,7 +695,7 @@ inline awaitable<json::object> McpContext::elicit(std::string message, json::obj
 inline awaitable<json::object> McpContext::elicit_url(std::string message, std::string url,
                                                       std::string key) const {
     json::object params{{"mode", "url"}, {"message", message}, {"url", url}};
-    if (!call_->modern) params.emplace("elicitationId", detail::McpEngine::random_hex());
+    if (!call_->modern) params.emplace("elicitationId", detail::random_hex(32));
     return detail::McpEngine::ask_one(call_, "elicitation/create", std::move(params),
                                       std::move(key));
 }

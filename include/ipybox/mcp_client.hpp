@@ -407,7 +407,8 @@ private:
     static awaitable<void> follow(StatePtr state, SubscriptionPtr subscription);
     static std::string log_level(const State& state);
     static awaitable<void> set_log_level(StatePtr state, std::string level);
-    static awaitable<void> tell_log_level(StatePtr state, std::string level);
+    static awaitable<void> tell_legacy(StatePtr state, const char* method, const char* name,
+                                       std::string value);
     static awaitable<void> begin_logging(StatePtr state);
 
     static awaitable<void> read(StatePtr state);
@@ -1225,17 +1226,22 @@ inline std::string McpClient::schema_problem(const StatePtr& state, std::string_
     }
 }
 
+// What a legacy server is asked to remember, and answers with nothing.
+inline awaitable<void> McpClient::tell_legacy(StatePtr state, const char* method, const char* name,
+                                              std::string value) {
+    json::object params;
+    params.emplace(name, std::move(value));
+    CallOptions limits;
+    limits.total_timeout = state->options.connect_timeout;
+    std::string what = method;
+    co_await exchange(state, method, std::move(params), std::move(limits), std::move(what));
+}
+
 // ---- subscriptions ----
 
 inline awaitable<void> McpClient::subscribe(StatePtr state, std::string uri) {
     if (state->era != McpEra::modern) {
-        json::object params;
-        params.emplace("uri", uri);
-        CallOptions limits;
-        limits.total_timeout = state->options.connect_timeout;
-        std::string method = "resources/subscribe", what = method;
-        co_await exchange(state, std::move(method), std::move(params), std::move(limits),
-                          std::move(what));
+        co_await tell_legacy(state, "resources/subscribe", "uri", std::move(uri));
         co_return;
     }
     if (state->failure) throw *state->failure;
@@ -1269,13 +1275,7 @@ inline awaitable<void> McpClient::subscribe(StatePtr state, std::string uri) {
 
 inline awaitable<void> McpClient::unsubscribe(StatePtr state, std::string uri) {
     if (state->era != McpEra::modern) {
-        json::object params;
-        params.emplace("uri", uri);
-        CallOptions limits;
-        limits.total_timeout = state->options.connect_timeout;
-        std::string method = "resources/unsubscribe", what = method;
-        co_await exchange(state, std::move(method), std::move(params), std::move(limits),
-                          std::move(what));
+        co_await tell_legacy(state, "resources/unsubscribe", "uri", std::move(uri));
         co_return;
     }
     const auto found = state->subscriptions.find(uri);
@@ -1348,17 +1348,7 @@ inline awaitable<void> McpClient::set_log_level(StatePtr state, std::string leve
         throw state->error(errc::bad_argument, "there is no log level \"" + level + "\"");
     state->options.log_level = level;
     if (state->era != McpEra::modern && state->capabilities.contains("logging"))
-        co_await tell_log_level(state, std::move(level));
-}
-
-inline awaitable<void> McpClient::tell_log_level(StatePtr state, std::string level) {
-    json::object params;
-    params.emplace("level", level);
-    CallOptions limits;
-    limits.total_timeout = state->options.connect_timeout;
-    std::string method = "logging/setLevel", what = method;
-    co_await exchange(state, std::move(method), std::move(params), std::move(limits),
-                      std::move(what));
+        co_await tell_legacy(state, "logging/setLevel", "level", std::move(level));
 }
 
 // A legacy server decides by itself what it logs until it is told.
@@ -1366,7 +1356,7 @@ inline awaitable<void> McpClient::begin_logging(StatePtr state) {
     std::string level = log_level(*state);
     if (level.empty()) co_return;
     try {
-        co_await tell_log_level(state, std::move(level));
+        co_await tell_legacy(state, "logging/setLevel", "level", std::move(level));
     } catch (const Error& error) {
         if (!state->closed) state->log(LogLevel::debug, error.detail());
     }

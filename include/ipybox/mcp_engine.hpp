@@ -1,7 +1,6 @@
 #pragma once
 // What an McpServer is inside: sessions, and the messages of both eras of the protocol, whichever
 // way they come.
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <boost/asio/cancellation_signal.hpp>
@@ -11,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/mcp_wire.hpp>
@@ -140,7 +140,6 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     static constexpr std::size_t max_repeated = 5;
 
     // ---- sessions ----
-    static std::string random_hex();
     SessionPtr open_session(std::string id, std::string principal, bool modern);
     void begin(const SessionPtr& session);
     void end(SessionPtr session);
@@ -283,19 +282,6 @@ inline void McpEngine::updated(std::string_view uri) {
 }
 
 // ---- sessions ----
-
-inline std::string McpEngine::random_hex() {
-    unsigned char bytes[32];
-    if (RAND_bytes(bytes, sizeof bytes) != 1)
-        throw Error(errc::io_error, "the system gives no random numbers");
-    static constexpr char digits[] = "0123456789abcdef";
-    std::string text;
-    for (const unsigned char byte : bytes) {
-        text += digits[byte >> 4];
-        text += digits[byte & 15];
-    }
-    return text;
-}
 
 inline SessionPtr McpEngine::open_session(std::string id, std::string principal, bool modern) {
     auto session = std::make_shared<McpSessionState>();

@@ -19,8 +19,11 @@
 #include <boost/json/parse.hpp>
 #include <filesystem>
 #include <ipybox/detail/event_backlog.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/sse.hpp>
 #include <ipybox/mcp_server.hpp>
+#include <ipybox/private_listener.hpp>
+#include <span>
 
 namespace ipybox {
 
@@ -449,13 +452,7 @@ inline std::optional<std::string> HttpListener::principal_of(std::string_view au
     for (const auto& token : tokens)
         known |= CRYPTO_memcmp(token.data(), given.data(), given.size()) == 0;
     if (!known) return std::nullopt;
-    static constexpr char digits[] = "0123456789abcdef";
-    std::string name;
-    for (std::size_t i = 0; i < 16; ++i) {
-        name += digits[given[i] >> 4];
-        name += digits[given[i] & 15];
-    }
-    return name;
+    return hex(std::span(given).first(16));
 }
 
 // Sets `reply` when the request is refused, or answered, without looking at its body.
@@ -841,7 +838,7 @@ inline awaitable<bool> HttpListener::serve_sse(std::shared_ptr<HttpListener> sel
         co_return co_await send(self, connection, std::move(reply));
     }
     const auto engine = self->engine;
-    const auto session = engine->open_session(McpEngine::random_hex(), std::move(principal), false);
+    const auto session = engine->open_session(random_hex(32), std::move(principal), false);
     struct End {
         std::shared_ptr<McpEngine> engine;
         SessionPtr session;
@@ -1009,7 +1006,7 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
                 }
             } else if (is_request && rpc.method == "initialize") {
                 if (self->room_for_session()) {
-                    session = engine.open_session(McpEngine::random_hex(), principal, false);
+                    session = engine.open_session(random_hex(32), principal, false);
                     const auto home = std::make_shared<HttpSession>();
                     home->max_replay = self->options.max_replay;
                     session->transport = home;
@@ -1262,11 +1259,7 @@ inline unsigned short McpHttpServer::listen(const std::string& host, unsigned sh
                     "listening at " + host +
                         " needs allowed_hosts: the names by which clients address this server");
     asio::ip::tcp::acceptor acceptor(state_->engine->executor);
-    const asio::ip::tcp::endpoint endpoint(address, port);
-    acceptor.open(endpoint.protocol(), error);
-    if (!error) acceptor.set_option(asio::ip::tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor.bind(endpoint, error);
-    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    error = detail::listen_at(acceptor, asio::ip::tcp::endpoint(address, port));
     if (error)
         throw Error(errc::io_error, "cannot listen at " + host + ":" + std::to_string(port) + ": " +
                                         error.message());

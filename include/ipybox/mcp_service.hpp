@@ -394,7 +394,7 @@ private:
         static std::string digest(const std::string& text) {
             unsigned char hash[SHA256_DIGEST_LENGTH];
             ::SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash);
-            return detail::hex(hash, 8);
+            return detail::hex(std::span(hash).first(8));
         }
 
         void end_of(const std::string& client) {

@@ -5,13 +5,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <openssl/rand.h>
-
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <filesystem>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
 #include <memory>
@@ -43,6 +42,19 @@ inline void listen_privately(asio::local::stream_protocol::acceptor& acceptor,
         throw Error(errc::io_error, who + " cannot listen at " + path.string() + ": " + error.message());
 }
 
+// Makes an acceptor that is not open listen; when it cannot, it is closed again.
+inline boost::system::error_code listen_at(asio::ip::tcp::acceptor& acceptor,
+                                           const asio::ip::tcp::endpoint& endpoint) {
+    boost::system::error_code error, ignored;
+    acceptor.open(endpoint.protocol(), error);
+    if (error) return error;
+    acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error) acceptor.close(ignored);
+    return error;
+}
+
 // Listens at a port of this machine's loopback; 0 takes a free one. host: one of its addresses, or
 // "localhost". Returns HOST:PORT. Throws errc::bad_argument for other hosts, and errc::io_error;
 // both name the service as `who`.
@@ -52,32 +64,16 @@ inline std::string listen_on_loopback(asio::ip::tcp::acceptor& acceptor, const s
     const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
     if (error || !address.is_loopback())
         throw Error(errc::bad_argument, who + " listens on this machine only: localhost, 127.0.0.1 or ::1, not " + printable(host));
-    const asio::ip::tcp::endpoint endpoint(address, port);
-    acceptor.open(endpoint.protocol(), error);
-    const bool opened = !error;
-    if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-    if (!error) acceptor.bind(endpoint, error);
-    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-    if (error) {
-        boost::system::error_code ignored;
-        if (opened) acceptor.close(ignored);
+    error = listen_at(acceptor, asio::ip::tcp::endpoint(address, port));
+    if (error)
         throw Error(errc::io_error, who + " cannot listen at " + host + ":" + std::to_string(port) + ": " + error.message());
-    }
     return (address.is_v6() ? "[::1]" : address.to_string()) + ":" + std::to_string(acceptor.local_endpoint().port());
 }
 
 // What callers of a service present: `given`, or 32 random bytes in hexadecimal when that is empty.
 // Throws errc::bad_argument for less than 16 characters, naming the service as `who`.
 inline std::string checked_token(std::string given, const std::string& who) {
-    if (given.empty()) {
-        unsigned char bytes[32];
-        if (RAND_bytes(bytes, sizeof bytes) != 1) throw Error(errc::io_error, "no random numbers for the token of " + who);
-        static constexpr char digits[] = "0123456789abcdef";
-        for (const unsigned char byte : bytes) {
-            given += digits[byte >> 4];
-            given += digits[byte & 15];
-        }
-    }
+    if (given.empty()) given = random_hex(32);
     if (given.size() < 16) throw Error(errc::bad_argument, "the token of " + who + " needs at least 16 characters");
     return given;
 }

@@ -138,11 +138,7 @@ public:
         const asio::ip::tcp::endpoint endpoint(asio::ip::make_address(where.address, error), where.port);
         if (error) throw Error(errc::bad_config, "tool_channel/listen: \"" + where.address + "\" is no IP address");
         auto& acceptor = state.tls_acceptor;
-        acceptor.open(endpoint.protocol(), error);
-        if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-        if (!error) acceptor.bind(endpoint, error);
-        constexpr int queue = asio::socket_base::max_listen_connections;
-        if (!error) acceptor.listen(queue, error);
+        error = detail::listen_at(acceptor, endpoint);
         if (error)
             throw Error(errc::io_error, "tool_channel/listen: cannot listen at " + where.address + " port " +
                                             std::to_string(where.port) + ": " + error.message());

@@ -24,6 +24,7 @@
 #include <fstream>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/base64.hpp>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/jupyter_websocket.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -266,7 +267,7 @@ struct Link : std::enable_shared_from_this<Link> {
     Logger logger;
     ServerPtr server;
     std::string kernel;  // its id; empty until it is created
-    std::string session = detail::WireSession::random_hex();
+    std::string session = detail::random_hex(16);
     std::uint64_t requests = 0;
     ConnectionPtr connection;
     Event changed;
@@ -1272,7 +1273,7 @@ public:
             for (const auto& entry : replaced.get_object())
                 settings_.headers.emplace_back(entry.key(), entry.value().get_string());
         }
-        const auto token = remote_ ? text("token") : detail::WireSession::random_hex();
+        const auto token = remote_ ? text("token") : detail::random_hex(16);
         const auto user = text("user");
         if (!user.empty() && !token.empty() && remote_)
             throw Error(errc::bad_config, "kernel_options: give a token, or user and password, not both");

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/jupyter_wire.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/jupyter_execution.hpp>
@@ -70,7 +71,7 @@ struct Link : std::enable_shared_from_this<Link> {
         : executor(std::move(on)),
           logger(std::move(with.logger)),
           guest(owner),
-          key(WireSession::random_hex()),
+          key(ipybox::detail::random_hex(16)),
           session(key, limits),
           directory(owner, owner),
           context(1),
@@ -169,14 +170,19 @@ struct Link : std::enable_shared_from_this<Link> {
         wait_for_exit();
     }
 
+    // Whether the process has ended, be it an instant ago.
+    bool look_for_exit() noexcept {
+        if (exited || !pidfd) return exited;
+        pollfd event{pidfd->native_handle(), POLLIN, 0};
+        return exited = ::poll(&event, 1, 0) == 1;
+    }
+
     void wait_for_exit() {
         pidfd->async_wait(Descriptor::wait_read,
                           [self = shared_from_this()](boost::system::error_code error) {
                               if (error || !self->pidfd) return;
                               // Asio may report an event of the descriptor that had this place before.
-                              pollfd event{self->pidfd->native_handle(), POLLIN, 0};
-                              if (::poll(&event, 1, 0) != 1) return self->wait_for_exit();
-                              self->exited = true;
+                              if (!self->look_for_exit()) return self->wait_for_exit();
                               self->changed.notify();
                           });
     }
@@ -372,7 +378,7 @@ public:
         link.require_usable();
         if (link.execution.busy())
             throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
-        if (link.exited) co_await report_end(link_);
+        if (link.look_for_exit()) co_await report_end(link_);
         if (ipybox::detail::repair_utf8(request.code) != request.code)
             throw Error(errc::bad_argument, "the code is not valid UTF-8; encode it so");
         json::object content;
@@ -439,7 +445,7 @@ public:
     }
 
     bool alive() const noexcept override {
-        return !link_->closed && !link_->exited && !link_->failure;
+        return !link_->closed && !link_->failure && !link_->look_for_exit();
     }
 
 private:

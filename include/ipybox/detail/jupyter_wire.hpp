@@ -5,7 +5,6 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
-#include <openssl/rand.h>
 
 #include <array>
 #include <boost/json/object.hpp>
@@ -18,6 +17,7 @@
 #include <cstdio>
 #include <ctime>
 #include <initializer_list>
+#include <ipybox/detail/hex.hpp>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -149,7 +149,7 @@ public:
 
     // `key` is the connection file's; throws std::runtime_error when OpenSSL cannot serve.
     explicit WireSession(std::string_view key, WireLimits limits = WireLimits())
-        : limits_(limits), session_(random_hex()) {
+        : limits_(limits), session_(random_hex(16)) {
         mac_.reset(EVP_MAC_fetch(nullptr, "HMAC", nullptr));
         if (mac_) context_.reset(EVP_MAC_CTX_new(mac_.get()));
         char digest[] = "SHA256";
@@ -158,14 +158,6 @@ public:
         const auto* bytes = reinterpret_cast<const unsigned char*>(key.data());
         if (!context_ || EVP_MAC_init(context_.get(), bytes, key.size(), parameters) != 1)
             throw std::runtime_error("OpenSSL offers no HMAC-SHA256");
-    }
-
-    // 32 hexadecimal digits from the system's random source: a key, or a session's name.
-    static std::string random_hex() {
-        std::array<unsigned char, 16> bytes;
-        if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
-            throw std::runtime_error("OpenSSL has no random numbers");
-        return hex(bytes);
     }
 
     const WireLimits& limits() const noexcept { return limits_; }
@@ -246,17 +238,6 @@ public:
     }
 
 private:
-    static std::string hex(std::span<const unsigned char> bytes) {
-        constexpr std::string_view digits = "0123456789abcdef";
-        std::string text;
-        text.reserve(2 * bytes.size());
-        for (const unsigned char byte : bytes) {
-            text += digits[byte >> 4];
-            text += digits[byte & 15];
-        }
-        return text;
-    }
-
     struct Free {
         void operator()(EVP_MAC* mac) const noexcept { EVP_MAC_free(mac); }
         void operator()(EVP_MAC_CTX* context) const noexcept { EVP_MAC_CTX_free(context); }
