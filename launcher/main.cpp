@@ -30,9 +30,10 @@ constexpr const char* usage =
     "Becomes COMMAND with fewer rights.\n"
     "  --rlimit-as N, --rlimit-nproc N, --rlimit-nofile N, --rlimit-fsize N, --rlimit-cpu N\n"
     "                        resource limits, in the units of setrlimit(2)\n"
-    "  --landlock            where the kernel has Landlock: no writing but below --writable PATH,\n"
+    "  --landlock            where the kernel has Landlock: no writing but as the next two say,\n"
     "                        no abstract sockets or signals of processes outside\n"
     "  --writable PATH       a file or directory that may be written; repeatable\n"
+    "  --sockets PATH        a directory in which nothing but sockets may be made; repeatable\n"
     "  --same DEVICE:INODE:PATH\n"
     "                        fails unless this is what lies there; repeatable\n"
     "  --seccomp FD          a system call filter, read from a descriptor\n"
@@ -120,6 +121,13 @@ public:
         auto rights = writes_;
         if (!S_ISDIR(status.st_mode)) rights &= LANDLOCK_ACCESS_FS_WRITE_FILE | truncate;
         add(file, rights);
+    }
+    // Where sockets are made, and removed to be made again.
+    void allow_sockets(const char* path) {
+        if (rules_ < 0) return;
+        const int file = ::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (file < 0) fail("cannot open", path);
+        add(file, LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_REMOVE_FILE);
     }
     // Existing files only, such as /dev/null.
     void allow_writing_files(const char* path) {
@@ -223,7 +231,7 @@ int main(int argc, char** argv) {
                 fail("cannot listen on 127.0.0.1, port", argv[at]);
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
-        } else if (std::strcmp(option, "--writable") != 0) {
+        } else if (std::strcmp(option, "--writable") != 0 && std::strcmp(option, "--sockets") != 0) {
             bool known = false;
             for (const auto& limit : limits) known = known || std::strcmp(option, limit.option) == 0;
             if (!known) misuse("there is an unknown option");
@@ -236,8 +244,13 @@ int main(int argc, char** argv) {
     if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs", "");
     if (landlock) {
         WriteOnlyBelow domain;
-        for (int i = 1; i < at; ++i)
-            if (std::strcmp(argv[i], "--writable") == 0) domain.allow(argv[++i]);
+        for (int i = 1; i < at; ++i) {
+            if (std::strcmp(argv[i], "--writable") == 0) {
+                domain.allow(argv[++i]);
+            } else if (std::strcmp(argv[i], "--sockets") == 0) {
+                domain.allow_sockets(argv[++i]);
+            }
+        }
         for (const char* path : {"/dev", "/proc"}) domain.allow_writing_files(path);
         domain.enforce(log);
     }

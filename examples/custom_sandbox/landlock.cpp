@@ -56,7 +56,7 @@ public:
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
         for (const auto& path : policy.writable) add("--writable", path);
         for (const auto& channel : channels) {
-            if (!channel.writable) continue;
+            if (channel.access == Channel::Access::read) continue;
             add("--writable", channel.host_path);
             policy.env.try_emplace("TMPDIR", channel.host_path);  // /tmp is not writable
         }

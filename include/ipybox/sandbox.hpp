@@ -58,9 +58,12 @@ struct Channel {
         socket,     // the host listens on the Unix socket host_path, the guest connects
         listener,   // the guest listens, the host connects to the Unix socket host_path
     };
+    // What the guest may do in a directory. A sandbox that cannot tell sockets from files lets it
+    // write those as well.
+    enum class Access { read, sockets, write };
     std::string name;                 // [a-z_]+; the guest finds it under this name
     std::filesystem::path host_path;
-    bool writable = false;            // for a directory
+    Access access = Access::read;
     Kind kind = Kind::directory;
 };
 
@@ -76,7 +79,7 @@ struct Capabilities {
     bool limits_per_process = false;  // memory_per_process, processes, open files, file size, cpu
     bool memory_total = false;
     bool wall_time = false;
-    bool scratch_size = false;
+    bool scratch_size = false;        // the places that Limits::scratch_size names are the guest's own
     bool scratch_inodes = false;
     bool workspace_size = false;      // where the file system of the writable paths has quotas
     std::string problem;              // why not, and the remedy; empty when all is well

@@ -1413,12 +1413,15 @@ private:
         Channel channel;
         channel.name = "kernel";
         channel.host_path = link->directory->path();
-        channel.writable = true;
+        const auto able = co_await sandbox.probe();
+        // What fills the sandbox's own scratch space fills no disk of the host's.
+        const bool scratch = able.scratch_size;
+        channel.access = scratch ? Channel::Access::sockets : Channel::Access::write;
         const std::filesystem::path guest = sandbox.guest_address(channel);
+        const std::filesystem::path files = scratch ? "/dev/shm" : guest;
         auto channels = std::move(spec.channels);
         channels.push_back(std::move(channel));
         std::string address = guest / "gateway";
-        const auto able = co_await sandbox.probe();
         if (!able.unix_sockets) {
             link->relayed.emplace(::geteuid(), ::geteuid());
             Channel listener;
@@ -1429,11 +1432,11 @@ private:
             channels.push_back(std::move(listener));
         }
         auto& env = spec.policy.env;
-        env.try_emplace("IPYTHONDIR", guest / "ipython");
-        env.try_emplace("JUPYTER_RUNTIME_DIR", guest / "runtime");
-        env.try_emplace("JUPYTER_CONFIG_DIR", guest / "config");
-        env.try_emplace("JUPYTER_DATA_DIR", guest / "data");
-        if (!env.contains("HOME")) env.try_emplace("MPLCONFIGDIR", guest / "matplotlib");
+        env.try_emplace("IPYTHONDIR", files / "ipython");
+        env.try_emplace("JUPYTER_RUNTIME_DIR", files / "jupyter-runtime");
+        env.try_emplace("JUPYTER_CONFIG_DIR", files / "jupyter-config");
+        env.try_emplace("JUPYTER_DATA_DIR", files / "jupyter-data");
+        if (!env.contains("HOME")) env.try_emplace("MPLCONFIGDIR", files / "matplotlib");
         env.try_emplace("TERM", "dumb");
         env.try_emplace("NO_COLOR", "1");
         env["IPYBOX_GATEWAY_TOKEN"] = find_header(settings_.headers, "Authorization").substr(6);

@@ -484,7 +484,7 @@ public:
             watch_directory(link);
         else
             link->relayed.emplace(::geteuid(), ::geteuid());
-        co_await launch(sandbox, std::move(spec), link);
+        co_await launch(sandbox, able, std::move(spec), link);
         co_await connect(link, deadline);
         co_await first_answer(link, deadline);
         link->probes.clear();
@@ -499,11 +499,14 @@ private:
         link->created.emplace(link->executor, watch.release());
     }
 
-    static awaitable<void> launch(Sandbox& sandbox, KernelSpec spec, LinkPtr link) {
+    static awaitable<void> launch(Sandbox& sandbox, Capabilities able, KernelSpec spec,
+                                  LinkPtr link) {
         Channel channel;
         channel.name = "kernel";
         channel.host_path = link->directory.path();
-        channel.writable = true;
+        // What fills the sandbox's own scratch space fills no disk of the host's.
+        const bool scratch = able.scratch_size;
+        channel.access = scratch ? Channel::Access::sockets : Channel::Access::write;
         const std::filesystem::path guest = sandbox.guest_address(channel);
         if (guest.string().size() > longest_directory)
             throw Error(errc::bad_config, "the sandbox shows the kernel's sockets at a path over " +
@@ -524,9 +527,10 @@ private:
         link->directory.write_file("connection.json", json::serialize(file), link->guest);
 
         auto& env = spec.policy.env;
-        env.try_emplace("IPYTHONDIR", guest / "ipython");
-        env.try_emplace("JUPYTER_RUNTIME_DIR", guest);
-        if (!env.contains("HOME")) env.try_emplace("MPLCONFIGDIR", guest / "matplotlib");
+        const std::filesystem::path files = scratch ? "/dev/shm" : guest;
+        env.try_emplace("IPYTHONDIR", files / "ipython");
+        env.try_emplace("JUPYTER_RUNTIME_DIR", files);
+        if (!env.contains("HOME")) env.try_emplace("MPLCONFIGDIR", files / "matplotlib");
         env.try_emplace("TERM", "dumb");
         env.try_emplace("NO_COLOR", "1");
         // No parent to watch over, and no advice for people at a terminal.

@@ -378,7 +378,7 @@ private:
                 channel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
                 throw Error(errc::bad_argument, "\"" + channel.name + "\" cannot name a channel");
             wanted.push_back(
-                {absolute_path(channel.host_path), channel.writable ? R_OK | W_OK : F_OK});
+                {absolute_path(channel.host_path), is_read_only(channel) ? F_OK : R_OK | W_OK});
         }
         check_reach(request.identity, wanted);
 
@@ -399,7 +399,7 @@ private:
         add_system(options, policy, view.whole_disk());
         add_view(options, policy, view);
         for (const auto& channel : channels)
-            options.add(channel.writable ? "--bind" : "--ro-bind", absolute_path(channel.host_path),
+            options.add(is_read_only(channel) ? "--ro-bind" : "--bind", absolute_path(channel.host_path),
                         guest_address(channel));
         auto command = launcher(options, policy, view, channels);
         options.add("--remount-ro", "/dev");
@@ -412,6 +412,9 @@ private:
                                           std::move(group), std::move(quota));
     }
 
+    static bool is_read_only(const Channel& channel) {
+        return channel.access == Channel::Access::read;
+    }
     static bool is_proxy(const Channel& channel) {
         return channel.name == "network" && channel.kind == Channel::Kind::socket;
     }
@@ -435,7 +438,9 @@ private:
                     add("--writable", path);
             add("--writable", "/dev/shm");
             for (const auto& channel : channels)
-                if (channel.writable) add("--writable", guest_address(channel));
+                if (!is_read_only(channel))
+                    add(channel.access == Channel::Access::sockets ? "--sockets" : "--writable",
+                        guest_address(channel));
         }
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
             for (const auto& channel : channels)

@@ -463,7 +463,7 @@ private:
             if (channel.kind == Channel::Kind::listener)
                 throw Error(errc::bad_argument,
                             "channel " + channel.name + ": use a directory and a Unix socket");
-            (channel.writable ? seen.writable : seen.readable).push_back(channel.host_path);
+            (channel.access == Channel::Access::read ? seen.readable : seen.writable).push_back(channel.host_path);
         }
         if (command.pipes && !relayed.empty())
             throw Error(errc::bad_argument,

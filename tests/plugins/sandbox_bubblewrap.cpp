@@ -465,7 +465,7 @@ BOOST_AUTO_TEST_CASE(channels_are_found_by_name) {
     const auto socket = directory.path() / "tools.sock";
     asio::local::stream_protocol::acceptor listener(context, socket.string());
     give(socket);
-    channels = {{"kernel", box, true}, {"tools", socket, false}, {"package", box, false}};
+    channels = {{"kernel", box, Channel::Access::write}, {"tools", socket}, {"package", box}};
     BOOST_TEST(sandbox->guest_address(channels[0]) == "/run/ipybox/kernel");
     BOOST_TEST(contains(sh("echo in > /run/ipybox/kernel/file; cat /run/ipybox/package/file; "
                            "echo x > /run/ipybox/package/y"),
@@ -473,7 +473,7 @@ BOOST_AUTO_TEST_CASE(channels_are_found_by_name) {
     BOOST_TEST(test::read_file(box / "file") == "in\n");
     BOOST_TEST(python("import socket\nsocket.socket(socket.AF_UNIX).connect('/run/ipybox/tools')\n"
                       "print('connected')") == "connected\n");
-    channels = {{"Bad/Name", box, true}};
+    channels = {{"Bad/Name", box}};
     BOOST_CHECK_EXCEPTION(shell("true"), Error,
                           [](const Error& error) { return error.code() == errc::bad_argument; });
 }

@@ -322,10 +322,10 @@ BOOST_AUTO_TEST_CASE(srt_lets_through_allowed_hosts_only) {
 
 BOOST_AUTO_TEST_CASE(channels_are_ports_inside) {
     const auto place = directory.path();
-    channels = {{"tools", place / "tools", false, Channel::Kind::socket},
-                {"shell", place / "shell", false, Channel::Kind::listener},
-                {"data", make("data"), true, Channel::Kind::directory},
-                {"code", make("code"), false, Channel::Kind::directory}};
+    channels = {{"tools", place / "tools", Channel::Access::read, Channel::Kind::socket},
+                {"shell", place / "shell", Channel::Access::read, Channel::Kind::listener},
+                {"data", make("data"), Channel::Access::write, Channel::Kind::directory},
+                {"code", make("code"), Channel::Access::read, Channel::Kind::directory}};
     const auto tools = sandbox->guest_address(channels[0]),
                shell = sandbox->guest_address(channels[1]);
     BOOST_TEST(tools.starts_with("127.0.0.1:"));
@@ -544,7 +544,7 @@ BOOST_AUTO_TEST_CASE(with_unix_sockets_allowed_channels_are_paths) {
     use(package(), config);
     BOOST_TEST(run(context, sandbox->probe()).unix_sockets);
     const auto tools = directory.path() / "tools";
-    channels = {{"tools", tools, false, Channel::Kind::socket}};
+    channels = {{"tools", tools, Channel::Access::read, Channel::Kind::socket}};
     BOOST_TEST(sandbox->guest_address(channels[0]) == tools.string());
     LocalSocket::acceptor acceptor(context, LocalSocket::endpoint(tools.string()));
     if (::geteuid() == 0) BOOST_TEST(::chown(tools.c_str(), 65534, 65534) == 0);

@@ -299,7 +299,8 @@ denied("compare_kernel_objects", "seccomp", "call('kcmp', os.getpid(), os.getpid
        escapes_without="seccomp")
 attack("see_the_host_s_queues_and_shared_memory", "namespaces", """
 attempt(lambda: [] [libc.msgget(host["ipc_key"], 0)])  # -1: there is none
-print(open("/proc/sysvipc/msg").read().count("\\n"), os.listdir("/dev/shm"))
+others = [name for name in os.listdir("/dev/shm") if name != "ipython"]  # that is the kernel's own
+print(open("/proc/sysvipc/msg").read().count("\\n"), others)
 """, by="IndexError.*", says=r"^1 \[\]")
 denied("open_the_host_s_terminal", "namespaces", "os.open('/dev/tty', os.O_RDWR)", "ENXIO|EACCES|EPERM|ENOENT")
 attack("type_into_a_terminal", "seccomp", """
@@ -977,7 +978,10 @@ directory = "/run/ipybox/kernel"
 for name in os.listdir(directory):
     if name.startswith("s-"):
         os.unlink(f"{directory}/{name}")
-        os.symlink(host["socket"], f"{directory}/{name}")
+        try:
+            os.symlink(host["socket"], f"{directory}/{name}")
+        except PermissionError:
+            pass  # Landlock, unless it is taken away
 import zmq
 for number in list(range(3, 200)):
     try:
@@ -987,7 +991,16 @@ for number in list(range(3, 200)):
         pass
 time.sleep(2)
 os._exit(1)
-""", says="kernel", alone=True, status=(1,))
+""", says="kernel", alone=True, status=(1,), holds_without="landlock")
+attack("fill_the_host_s_disk_by_the_directory_of_the_sockets", "landlock", """
+directory = "/run/ipybox/kernel"
+attempt(lambda: write(f"{directory}/flood"))
+attempt(lambda: os.mkdir(f"{directory}/more"))
+attempt(lambda: os.link("/proc/self/exe", f"{directory}/linked"))
+attempt(lambda: os.rename(f"{directory}/connection.json", f"{directory}/renamed"))
+attempt(lambda: write(f"{directory}/connection.json"))
+attempt(lambda: os.mkfifo(f"{directory}/fifo"))
+""", by="EACCES|EXDEV|EPERM|EROFS", escapes_without="landlock", needs=("landlock",))
 attack("hide_a_link_among_the_images", "host", """
 # The host writes images: not where a link leads, and not into a pipe that nobody reads.
 os.symlink(host["outside"], "pictures")

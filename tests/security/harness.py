@@ -52,9 +52,11 @@ def ability(name: str) -> str:
     if name in ("srt", "bubblewrap_weakened"):
         listed = json.loads(_text("plugins", "--json") or "[]")
         return "" if any(p["name"] == name for p in listed) else f"this build has no plugin {name}"
-    if name == "landlock-scopes":
+    if name in ("landlock", "landlock-scopes"):
         version = ctypes.CDLL(None, use_errno=True).syscall(444, None, ctypes.c_size_t(0), 1)
-        return "" if version >= 6 else f"Landlock here has version {version}, without scopes"
+        if version < 0:
+            return "this machine's kernel has no Landlock"
+        return "" if version >= 6 or name == "landlock" else f"Landlock here has version {version}, without scopes"
     if name in ("proxy", "memory-total", "scratch-inodes"):
         with Place() as place:
             options = {"proxy": lambda: ["--sandbox-config", place.settings({"network": {"allowedDomains": ["example.com"]}})],
