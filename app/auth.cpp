@@ -69,6 +69,7 @@ awaitable<std::string> typed_line() {
         const auto [error] =
             co_await input.async_wait(asio::posix::descriptor_base::wait_read, as_result);
         if (error) break;
+        if (!is_readable(input.native_handle())) continue;
         char chunk[4096];
         const auto size = ::read(input.native_handle(), chunk, sizeof chunk);
         if (size <= 0) break;

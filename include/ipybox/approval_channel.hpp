@@ -526,8 +526,10 @@ private:
         auto& stream = connection->stream;
         stream.set_option(detail::websocket_timeouts());
         stream.read_message_max(4u << 20);
-        stream.set_option(detail::websocket::stream_base::decorator([state](detail::websocket::request_type& request) {
-            request.set(boost::beast::http::field::authorization, "Bearer " + state->options.token);
+        // The stream keeps this for as long as it lives, so it must not hold the state, which holds the stream.
+        const std::string bearer = "Bearer " + state->options.token;
+        stream.set_option(detail::websocket::stream_base::decorator([bearer](detail::websocket::request_type& request) {
+            request.set(boost::beast::http::field::authorization, bearer);
         }));
         detail::websocket::response_type response;
         auto [declined] = co_await stream.async_handshake(response, state->where(), "/approval", as_result);

@@ -1,6 +1,8 @@
 #pragma once
 // The coroutine type of every asynchronous function, and the two things coroutines wait for.
 // Everything here belongs to one thread: the one that runs the executor's io_context.
+#include <poll.h>
+
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -33,6 +35,13 @@ inline Clock::time_point deadline_after(Duration limit) {
 
 // Completes with (error_code, …) instead of throwing.
 inline constexpr auto as_result = asio::as_tuple(asio::use_awaitable);
+
+// Whether a descriptor has something to read, or has ended. To be asked after a wait for that: Asio
+// may report an event of the descriptor that had its place before.
+inline bool is_readable(int descriptor) noexcept {
+    pollfd event{descriptor, POLLIN, 0};
+    return ::poll(&event, 1, 0) == 1;
+}
 
 // Returns at `time`, or earlier when the coroutine is cancelled.
 inline awaitable<void> sleep_until(Clock::time_point time) {

@@ -699,7 +699,10 @@ private:
     // Completes when the peer hangs up, or sends what nobody waits for.
     template <class Lowest>
     static awaitable<void> watch(Lowest& socket) {
-        co_await socket.async_wait(asio::socket_base::wait_read, as_result);
+        for (;;) {
+            const auto [error] = co_await socket.async_wait(asio::socket_base::wait_read, as_result);
+            if (error || is_readable(socket.native_handle())) co_return;
+        }
     }
 
     static std::string render(const Reply& reply, bool keep_alive) {

@@ -1,7 +1,6 @@
 // IPython kernels as processes of this machine, spoken to over Unix sockets by ZeroMQ. Where the
 // guest cannot make any, it listens on loopback ports, to which the sandbox's own sockets lead.
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -173,15 +172,13 @@ struct Link : std::enable_shared_from_this<Link> {
     // Whether the process has ended, be it an instant ago.
     bool look_for_exit() noexcept {
         if (exited || !pidfd) return exited;
-        pollfd event{pidfd->native_handle(), POLLIN, 0};
-        return exited = ::poll(&event, 1, 0) == 1;
+        return exited = is_readable(pidfd->native_handle());
     }
 
     void wait_for_exit() {
         pidfd->async_wait(Descriptor::wait_read,
                           [self = shared_from_this()](boost::system::error_code error) {
                               if (error || !self->pidfd) return;
-                              // Asio may report an event of the descriptor that had this place before.
                               if (!self->look_for_exit()) return self->wait_for_exit();
                               self->changed.notify();
                           });
