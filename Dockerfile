@@ -8,7 +8,7 @@ FROM debian:12 AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends \
         g++ meson ninja-build pkg-config python3 \
         libboost1.81-dev libboost-filesystem1.81-dev libboost-url1.81-dev \
-        libfmt-dev libspdlog-dev libzmq3-dev cppzmq-dev libssl-dev libcli11-dev libseccomp-dev \
+        libfmt-dev libspdlog-dev libssl-dev libcli11-dev libseccomp-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /src
 # In one file: the container's program needs no search for plugins.
@@ -19,7 +19,7 @@ RUN meson setup /build /src --prefix=/usr --libdir=lib --buildtype=release \
 FROM debian:12-slim
 RUN apt-get update && apt-get install --yes --no-install-recommends \
         bubblewrap ca-certificates git nodejs npm python3 python3-venv \
-        libboost-filesystem1.81.0 libboost-url1.81.0 libfmt9 libspdlog1.10 libzmq5 libssl3 libseccomp2 \
+        libboost-filesystem1.81.0 libboost-url1.81.0 libfmt9 libspdlog1.10 libssl3 libseccomp2 \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/ipybox \
     && /opt/ipybox/bin/pip install --no-cache-dir --disable-pip-version-check \

@@ -49,7 +49,7 @@ json::array tools_from_server(const ApigenFlags& flags) {
     const auto sandbox = registry.make<Sandbox>("none", host, json::object{});
     const auto policy = registry.make<ApprovalPolicy>("deny", host, json::object{});
     ToolServer server(registry, host, *sandbox, *policy);
-    if (std::filesystem::exists(".env")) server.set_variables(parse_env(read_text_file(".env"), ".env"));
+    server.set_variables(read_env_file(".", host.logger));
     server.register_server(flags.name, params);
     const auto list_tools = [&]() -> awaitable<json::array> {
         auto tools = co_await server.list_tools(flags.name);
@@ -115,7 +115,7 @@ void add_apigen(CLI::App& app, Action& action) {
     auto* command = app.add_subcommand("apigen", "Write the typed Python API of an MCP server's tools");
     command->add_option("NAME", flags->name, "Name of the server and of the Python package")->required();
     auto* source = command->add_option_group("source", "Where the tools come from");
-    source->add_option("--server-params", flags->server_params, "JSON: {\"command\": …, \"args\": […]} or {\"url\": …}")->type_name("JSON");
+    source->add_option("--server-params", flags->server_params, "JSON: {\"command\": …, \"args\": […]} or {\"url\": …}; ${WORKSPACE} is the current directory")->type_name("JSON");
     source->add_option("--config", flags->config, "File with an mcpServers block that has NAME")->type_name("FILE");
     source->add_option("--tools-json", flags->tools_json, "A tools/list result; no server is started")->type_name("FILE");
     source->require_option(1);

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/approval_rules.hpp>
-#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/question.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -78,6 +78,9 @@ int show(const AuditFlags& flags) {
         if (event != "call") {
             std::cout << detail::printable(event) << ' ' << shown("code_sha256").substr(0, 16) << shown("outcome") << milliseconds;
             if (whole.contains("code")) std::cout << ' ' << shown("code");
+            if (whole.contains("path")) std::cout << ' ' << shown("path") << ", run " << shown("runs");
+            if (const auto* paths = whole.if_contains("paths"))
+                std::cout << ' ' << detail::printable(json::serialize(*paths));
             std::cout << '\n';
             return;
         }

@@ -11,8 +11,11 @@
 #include <iostream>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/host_program.hpp>
 #include <ipybox/oauth.hpp>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "commands.hpp"
 #include "run_to_end.hpp"
@@ -37,6 +40,16 @@ void open_browser(const std::string& url) {
         return value != nullptr && *value != '\0';
     };
     if (!set("DISPLAY") && !set("WAYLAND_DISPLAY")) return;
+    // It looks a browser up itself: neither comes from where code could have put one.
+    const std::string path = host_search_path(set("PATH") ? std::getenv("PATH") : "/usr/local/bin:/usr/bin:/bin");
+    const auto opener = find_program("xdg-open", path);
+    if (!opener) return;
+    std::vector<std::string> variables{"PATH=" + path};
+    for (char** variable = environ; *variable != nullptr; ++variable)
+        if (const std::string text = *variable; !text.starts_with("PATH=")) variables.push_back(text);
+    std::vector<char*> environment;
+    for (auto& variable : variables) environment.push_back(variable.data());
+    environment.push_back(nullptr);
     posix_spawn_file_actions_t files;
     ::posix_spawn_file_actions_init(&files);
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
@@ -44,10 +57,10 @@ void open_browser(const std::string& url) {
     posix_spawnattr_t attributes;
     ::posix_spawnattr_init(&attributes);
     ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
-    std::string program = "xdg-open", argument = url;
+    std::string program = opener->string(), argument = url;
     std::array<char*, 3> argv{program.data(), argument.data(), nullptr};
     pid_t pid = 0;
-    ::posix_spawnp(&pid, "xdg-open", &files, &attributes, argv.data(), environ);
+    ::posix_spawn(&pid, program.c_str(), &files, &attributes, argv.data(), environment.data());
     ::posix_spawnattr_destroy(&attributes);
     ::posix_spawn_file_actions_destroy(&files);
 }
@@ -92,9 +105,7 @@ public:
     Login(asio::io_context& context, const AuthFlags& flags)
         : executor_(context.get_executor()), flags_(flags) {
         const auto params = server_params(flags.name, flags.config, flags.server_params);
-        Variables variables;
-        if (std::filesystem::exists(".env")) variables = parse_env(read_text_file(".env"), ".env");
-        const VariableSource source(std::move(variables));
+        const VariableSource source(read_env_file(".", make_logger("warning")));
         params_ = substitute_variables(params, source, "MCP server " + flags.name, secrets_).as_object();
         if (!params_.contains("url"))
             throw Error(errc::bad_argument, flags.name + " is started as a command: it gets what it needs by "

@@ -32,13 +32,17 @@ struct ExecutorFlags {
     std::vector<std::string> hosts;
     std::vector<std::string> package_hosts;
     std::vector<std::string> private_networks;
+    std::vector<std::string> allow_write;
+    std::string protect = "usual";
     std::string policy;
     std::string approve;
     std::string audit;
     std::vector<std::string> audit_with;
     bool approve_shell = false;
     bool require_shell_escape = false;
+    bool allow_home = false;
     std::string channel;
+    std::vector<std::string> channel_origins;
     std::string log_level = "warning";
 };
 
@@ -65,6 +69,9 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_option("--approval-channel", flags.channel,
                        "Address on this machine where approvers connect by WebSocket; the token is $IPYBOX_APPROVAL_TOKEN or printed")
         ->type_name("HOST:PORT");
+    command.add_option("--approval-origin", flags.channel_origins,
+                       "Web page that may connect there, as http://localhost:PORT or https://HOST; repeatable")
+        ->type_name("ORIGIN")->allow_extra_args(false);
 }
 
 // All but those of approval and --workspace, --sandbox, --sandbox-config and --log-level.
@@ -78,7 +85,7 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
                        "The kernel plugin's own configuration, such as {\"url\": …, \"token\": …} of gateway")
         ->type_name("JSON");
     command.add_option("--python", flags.python, "Interpreter with ipykernel and pydantic")->type_name("PATH");
-    command.add_option("--config", flags.config, "File with an mcpServers block; its servers become mcptools.NAME")->type_name("FILE");
+    command.add_option("--config", flags.config, "File with an mcpServers block; its servers become mcptools.NAME; ${WORKSPACE} in it is the workspace")->type_name("FILE");
     command.add_option("--images-dir", flags.images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
     command.add_option("--env", flags.env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
         ->allow_extra_args(false);
@@ -91,6 +98,14 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_option("--package-host", flags.package_hosts,
                        "Hosts that pip may connect to instead of pypi.org and files.pythonhosted.org; repeatable")
         ->type_name("HOST")->allow_extra_args(false);
+    command.add_flag("--allow-home", flags.allow_home,
+                     "The workspace may be a home directory, or hold one; what its owner's programs start from is write-protected");
+    command.add_option("--allow-write", flags.allow_write,
+                       "Path in the workspace, such as .envrc, that the code may write although programs of the host run it; repeatable")
+        ->type_name("PATH")->allow_extra_args(false);
+    command.add_option("--protect", flags.protect,
+                       "usual: what programs of the host run unasked is write-protected; strict: so is what they run or obey when a person says so")
+        ->check(CLI::IsMember({"usual", "strict"}))->capture_default_str();
     command.add_option("--limit", flags.limits,
                        "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, open-files=1000, file-size=1G, "
                        "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")
@@ -139,6 +154,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     options.python = flags.python;
     options.workspace = flags.workspace;
     options.images_dir = flags.images_dir;
+    options.allow_home = flags.allow_home;
     options.logger = make_logger(flags.log_level);
     for (const auto& pair : flags.env) {
         const auto equals = pair.find('=');
@@ -151,6 +167,8 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
         if (equals == limit.npos) throw Error(errc::bad_argument, "--limit: expected NAME=VALUE, got \"" + limit + "\"");
         set_limit(options.limits, limit.substr(0, equals), limit.substr(equals + 1));
     }
+    options.allow_write.assign(flags.allow_write.begin(), flags.allow_write.end());
+    options.protect_strict = flags.protect == "strict";
     options.allowed_hosts = flags.hosts;
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
@@ -169,7 +187,6 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
             settings.inside_workspace |= option == "in-workspace";
         }
         options.audit = std::make_shared<AuditLog>(flags.audit, settings, options.logger);
-        if (settings.inside_workspace) protect(options.write_protected, flags.audit);
     }
     return options;
 }
@@ -183,6 +200,7 @@ inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor execu
     settings.approval_required = true;
     settings.approval_timeout = {};  // the executor's counts
     settings.logger = logger;
+    settings.allowed_origins = flags.channel_origins;
     const char* token = std::getenv("IPYBOX_APPROVAL_TOKEN");
     if (token) settings.token = token;
     auto channel = std::make_unique<ApprovalChannel>(std::move(executor), std::move(settings));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "terminal_output.hpp"
 
 namespace ipybox::app {
 
@@ -33,8 +34,11 @@ Logger make_logger(const std::string& level) {
                    : level == "warning" ? LogLevel::warning
                    : level == "error"   ? LogLevel::error
                                         : LogLevel::off;
-    logger.write = [](LogLevel at, std::string_view line) {
-        sink->log(levels[static_cast<int>(at)], detail::printable(line));
+    auto& output = TerminalOutput::instance();
+    output.on_left_out([](std::size_t lines) { sink->warn("{} more lines while a question was open", lines); });
+    logger.write = [&output](LogLevel at, std::string_view line) {
+        const auto write = [level = levels[static_cast<int>(at)], text = detail::printable(line)] { sink->log(level, text); };
+        output.log(line.size(), write);
     };
     return logger;
 }

@@ -4,7 +4,7 @@
 #include <ipybox/approval_config.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/approval_rules.hpp>
-#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/question.hpp>
 #include <memory>
 
 #include "commands.hpp"

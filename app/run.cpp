@@ -15,6 +15,7 @@
 
 #include "executor_flags.hpp"
 #include "run_to_end.hpp"
+#include "terminal_output.hpp"
 
 namespace ipybox::app {
 namespace {
@@ -59,14 +60,20 @@ public:
     Session(asio::io_context& context, const RunFlags& flags)
         : context_(context), flags_(flags), registry_(PluginRegistry::standard()) {
         auto options = executor_options(flags);
-        if (std::filesystem::exists(".env")) options.variables = parse_env(read_text_file(".env"), ".env");
+        options.variables = read_env_file(".", options.logger);
         options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
         servers_ = configured_servers(flags);
         ConsoleOptions at_console;
         at_console.before_question = [this] { fresh_line(); };
+        output_.on_release([this] { released_.notify(); });
         console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
         channel_ = open_channel(context_.get_executor(), flags, options.logger);
         executor_ = std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
+    }
+
+    ~Session() {
+        output_.on_release(nullptr);
+        output_.release();
     }
 
     awaitable<int> run(std::string code) {
@@ -79,6 +86,8 @@ public:
         });
         int exit_code = 1;
         for (;;) {
+            // What a question holds up waits in the kernel.
+            while (output_.full()) co_await released_.wait();
             auto event = co_await execution.next();
             if (!event) break;
             if (auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
@@ -144,23 +153,23 @@ private:
         auto& filter = chunk.is_stderr ? error_filter_ : output_filter_;
         auto& stream = chunk.is_stderr ? std::cerr : std::cout;
         // A terminal gets text only: escape sequences of the kernel could fake a question.
-        stream << (::isatty(fd) == 1 ? filter(chunk.text) : chunk.text) << std::flush;
+        output_.print(stream, ::isatty(fd) == 1 ? filter(chunk.text) : chunk.text);
         if (!chunk.text.empty()) line_open_ = chunk.text.back() != '\n';
         printed_at_ = Clock::now();
     }
 
     void fresh_line() {
-        if (line_open_ && ::isatty(STDOUT_FILENO) == 1) std::cout << std::endl;
+        if (line_open_ && ::isatty(STDOUT_FILENO) == 1) output_.print(std::cout, "\n");
         line_open_ = false;
     }
 
     void answer(const ApprovalRequest& request) {
         fresh_line();
         if (flags_.approve == "allow") {
-            std::cerr << "[allowed] " << request.to_string() << std::endl;
+            output_.print(std::cerr, "[allowed] " + request.to_string() + '\n');
             request.accept();
         } else if (flags_.approve == "deny") {
-            std::cerr << "[denied] " << request.to_string() << std::endl;
+            output_.print(std::cerr, "[denied] " + request.to_string() + '\n');
             request.reject("--approve deny");
         } else {
             asio::co_spawn(context_, consult(request), asio::detached);
@@ -177,7 +186,7 @@ private:
         if (decision.by == "nobody") {
             const std::string nobody = channel_ ? "no approver connected and no terminal to ask at" : "no terminal to ask at";
             fresh_line();
-            std::cerr << "[denied, " << nobody << "] " << request.to_string() << std::endl;
+            output_.print(std::cerr, "[denied, " + nobody + "] " + request.to_string() + '\n');
             decision.reason = "there is " + nobody + "; --approve allow would allow every call";
         }
         request.answer(decision);
@@ -208,14 +217,14 @@ private:
 
     int conclude(const CodeExecutionResult& result) {
         fresh_line();
-        for (const auto& image : result.images) std::cout << "[image] " << detail::printable(image.string()) << std::endl;
+        for (const auto& image : result.images) output_.print(std::cout, "[image] " + detail::printable(image.string()) + '\n');
         if (result.ok()) return 0;
         std::string error = result.error;
         if (::isatty(STDERR_FILENO) == 1) {
             detail::TerminalFilter filter;
             error = filter(error);
         }
-        std::cerr << error << std::endl;
+        output_.print(std::cerr, error + '\n');
         return 1;
     }
 
@@ -226,6 +235,8 @@ private:
     std::unique_ptr<CodeExecutor> executor_;
     std::unique_ptr<Console> console_;
     std::unique_ptr<ApprovalChannel> channel_;
+    TerminalOutput& output_ = TerminalOutput::instance();
+    Event released_{context_.get_executor()};
     Progress progress_;
     detail::TerminalFilter output_filter_;
     detail::TerminalFilter error_filter_;

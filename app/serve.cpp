@@ -109,7 +109,7 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
 }
 
 McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
-    // As the original: relative paths in server parameters start at the workspace, and so does its
+    // As the original: a relative "cwd" of a server starts at the workspace, and so does its
     // --sandbox-config, unless it is found from here.
     fs::create_directories(flags.workspace);
     const auto workspace = fs::canonical(flags.workspace);
@@ -128,8 +128,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     McpServiceOptions options;
     options.executor = executor_options(flags);
     auto& executor = options.executor;
-    if (fs::exists(workspace / ".env"))
-        executor.variables = parse_env(read_text_file(workspace / ".env"), ".env");
+    executor.variables = read_env_file(workspace, logger);
     add_kernel_env(executor);
     executor.approval_timeout = seconds(flags.approval_timeout);
     // With many kernels on one machine each takes its time.
@@ -324,7 +323,8 @@ void add_serve(CLI::App& app, Action& action) {
         ->needs(http);
     command
         ->add_option("--http-origin", flags->http_origins,
-                     "Web page whose scripts may use the server, as https://HOST; repeatable")
+                     "Web page whose scripts may use the server, as https://HOST or, of this machine, "
+                     "http://localhost:PORT; repeatable")
         ->type_name("ORIGIN")
         ->allow_extra_args(false)
         ->needs(http);

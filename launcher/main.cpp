@@ -36,7 +36,8 @@ constexpr const char* usage =
     "  --sockets PATH        a directory in which nothing but sockets may be made; repeatable\n"
     "  --same DEVICE:INODE:PATH\n"
     "                        fails unless this is what lies there; repeatable\n"
-    "  --seccomp FD          a system call filter, read from a descriptor\n"
+    "  --seccomp FD          a system call filter, read from a descriptor; repeatable\n"
+    "  --seccomp-file PATH   the same from a file; repeatable\n"
     "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
     "usage: ipybox-launcher relay\n"
@@ -182,7 +183,7 @@ void require_same(char* text) {
 }
 
 void apply_filter(int file, bool log) {
-    static sock_filter program[BPF_MAXINSNS];
+    sock_filter program[BPF_MAXINSNS];
     std::size_t size = 0;
     for (ssize_t count = 0;; size += static_cast<std::size_t>(count)) {
         // By position: the descriptor may be shared with whoever wrote it.
@@ -208,7 +209,6 @@ int main(int argc, char** argv) {
 
     Forwarder forwarder;
     bool landlock = false, log = false;
-    int filter = -1;
     int at = 1;
     for (; at < argc && std::strcmp(argv[at], "--") != 0; ++at) {
         if (std::strcmp(argv[at], "--landlock") == 0) {
@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
         const char* option = argv[at];
         if (++at == argc) misuse("an option lacks its value");
         if (std::strcmp(option, "--seccomp") == 0) {
-            filter = static_cast<int>(number(argv[at], INT32_MAX));
+            number(argv[at], INT32_MAX);
         } else if (std::strcmp(option, "--forward") == 0) {
             char* equals = std::strchr(argv[at], '=');
             if (equals == nullptr) misuse("--forward needs PORT=PATH");
@@ -231,7 +231,8 @@ int main(int argc, char** argv) {
                 fail("cannot listen on 127.0.0.1, port", argv[at]);
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
-        } else if (std::strcmp(option, "--writable") != 0 && std::strcmp(option, "--sockets") != 0) {
+        } else if (std::strcmp(option, "--writable") != 0 && std::strcmp(option, "--sockets") != 0 &&
+                   std::strcmp(option, "--seccomp-file") != 0) {
             bool known = false;
             for (const auto& limit : limits) known = known || std::strcmp(option, limit.option) == 0;
             if (!known) misuse("there is an unknown option");
@@ -254,7 +255,12 @@ int main(int argc, char** argv) {
         for (const char* path : {"/dev", "/proc"}) domain.allow_writing_files(path);
         domain.enforce(log);
     }
-    if (filter >= 0) apply_filter(filter, log);
+    for (int i = 1; i < at; ++i) {
+        if (std::strcmp(argv[i], "--seccomp") == 0)
+            apply_filter(static_cast<int>(number(argv[++i])), log);
+        else if (std::strcmp(argv[i], "--seccomp-file") == 0)
+            apply_filter(::open(argv[++i], O_RDONLY | O_CLOEXEC), log);
+    }
     // Before the limits: they are the command's, but whatever else confines it confines this too.
     if (!forwarder.start()) fail("cannot start the network forwarder", "");
     for (int i = 1; i < at; ++i)

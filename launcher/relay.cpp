@@ -99,6 +99,7 @@ struct Connection {
     std::uint32_t owed;    // passed on, not yet credited
     bool finished;         // we have sent close
     bool ended;            // the host has
+    bool gone;             // and takes nothing any more
     Buffer waiting;        // for the guest
 };
 
@@ -128,6 +129,7 @@ private:
     void take(Connection& connection);
     void pass_on(Connection& connection);
     void give_up(Connection& connection);
+    void make_room(unsigned channel);
     void finish(Connection& connection);
     void settle(Connection& connection);
     void collect();
@@ -345,7 +347,8 @@ void Relay::handle(MuxHeader header, const unsigned char* payload) {
     }
     if (connection == nullptr) {
         // Our close may have crossed with it.
-        if (header.kind != MuxFrame::credit) fail("the host names an unknown connection");
+        if (header.kind != MuxFrame::credit && header.kind != MuxFrame::gone)
+            fail("the host names an unknown connection");
         return;
     }
     switch (header.kind) {
@@ -357,6 +360,11 @@ void Relay::handle(MuxHeader header, const unsigned char* payload) {
             break;
         case MuxFrame::close:
             connection->ended = true;
+            pass_on(*connection);
+            break;
+        case MuxFrame::gone:
+            if (!connection->ended) fail("the host leaves a connection that it has not closed");
+            connection->gone = true;
             pass_on(*connection);
             break;
         case MuxFrame::credit:
@@ -496,8 +504,18 @@ void Relay::pass_on(Connection& connection) {
         send({MuxFrame::credit, connection.channel, connection.number, connection.owed});
         connection.owed = 0;
     }
-    if (connection.ended && waiting.size() == 0 && connection.state == Connection::State::open)
-        shutdown(connection.socket, SHUT_WR);
+    if (waiting.size() > 0 || connection.state != Connection::State::open) return;
+    if (connection.gone) return give_up(connection);
+    if (connection.ended) shutdown(connection.socket, SHUT_WR);
+}
+
+// Where there is no place left: who does not read what the host left behind does without.
+void Relay::make_room(unsigned number) {
+    for (unsigned i = 0; i < used_; ++i) {
+        auto& connection = connections_[i];
+        if (connection.channel == number && connection.state == Connection::State::open && connection.gone)
+            return give_up(connection);
+    }
 }
 
 // Forgets a connection that both sides have closed.
@@ -574,6 +592,7 @@ int Relay::run() {
         polled[2] = {signals, POLLIN, 0};
         for (unsigned i = 0; i < mux_max_channels; ++i) {
             const auto& channel = channels_[i];
+            if (channel.open == mux_max_connections) make_room(i);
             const bool wanted = i < channel_count_ && channel.guest_connects && !over_ &&
                                 channel.open < mux_max_connections;
             polled[3 + i] = {wanted ? channel.listener : -1, POLLIN, 0};

@@ -9,7 +9,7 @@ ROOT = Path("include/ipybox")
 
 # A header may include those of its own and of lower layers; one that is not named is a service.
 LAYERS = [
-    {"error", "log", "async"},
+    {"error", "log", "async", "memory_budget"},
     {"sandbox", "kernel_backend", "mcp_transport", "approval_policy"},
     {"plugin"},
     set(),  # the services
@@ -24,7 +24,7 @@ HOLDERS = {
     "boost/dll/alias.hpp": {"plugin", "registry"},
     "boost/dll": {"registry"},
     "boost/process": {"process"},
-    "boost/beast": {"approval_channel", "http_client", "mcp_http_server", "network_proxy", "oauth", "tool_server"},
+    "boost/beast": {"approval_channel", "http_client", "http_listener"},
 }
 
 
@@ -50,8 +50,8 @@ def header_faults(path: Path, included: str):
     if detail:
         if included.startswith("boost/asio") or other == "async":
             yield "detail/ knows no Asio"
-        if other and other not in ("error", "log"):
-            yield "detail/ includes only error.hpp, log.hpp and itself"
+        if other and other not in ("error", "log", "memory_budget"):
+            yield "detail/ includes only error.hpp, log.hpp, memory_budget.hpp and itself"
     elif other and layer(other) > layer(name):
         yield f"{other}.hpp is above it"
 

@@ -147,6 +147,7 @@ private:
     awaitable<bool> confirm(std::string question) {
         std::cerr << question << std::flush;
         ::tcflush(input_.native_handle(), TCIFLUSH);  // typed before the question: no answer to it
+        if (::isatty(input_.native_handle()) == 1) typed_.clear();
         const auto buffer = asio::dynamic_buffer(typed_, 4096);
         auto [error, size] = co_await asio::async_read_until(input_, buffer, '\n', as_result);
         const bool yes = !error && typed_.starts_with("y\n");

@@ -42,15 +42,10 @@ public:
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,
                                                         Stdio stdio) override {
+        // What probe() does not claim was refused before this is called.
         const Capabilities able = co_await probe();
-        if (!able.available) refuse("run: " + able.problem);
-        if (policy.network.mode != NetworkPolicy::Mode::full) refuse("restrict the network");
-        if (!policy.hidden.empty()) refuse("hide files");
-        if (!policy.write_protected.empty()) refuse("write-protect files in the workspace");
+        if (!able.available) throw Error(errc::sandbox_refused, "sandbox \"landlock\" cannot run: " + able.problem);
         const auto& limits = policy.limits;
-        if (limits.memory_total || limits.processes || limits.scratch_size ||
-            limits.scratch_inodes || limits.workspace_size)
-            refuse("set limits on all processes together or on files");
 
         std::vector<std::string> command = {launcher_, "--landlock"};
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
@@ -78,9 +73,6 @@ public:
     }
 
 private:
-    [[noreturn]] static void refuse(const std::string& what) {
-        throw Error(errc::sandbox_refused, "sandbox \"landlock\" cannot " + what);
-    }
     asio::any_io_executor executor_;
     std::string launcher_;
 };

@@ -94,6 +94,14 @@ inline awaitable<void> decide_into(Decision& decision, ApprovalPolicy& policy, T
     try {
         decision = co_await policy.decide(std::move(call));
         co_return;
+    } catch (const Error& e) {
+        // Such as a call that cannot be put before a person: its sentence is for the code.
+        if (e.code() == errc::denied) {
+            decision = Decision(Verdict::deny, e.detail());
+            decision.by = "no question";
+            co_return;
+        }
+        problem = e.what();
     } catch (const std::exception& e) {
         problem = e.what();
     } catch (...) {

@@ -9,11 +9,6 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
 #include <boost/beast/websocket.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
@@ -22,15 +17,17 @@
 #include <ipybox/approval.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/question.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/http_listener.hpp>
 #include <ipybox/log.hpp>
-#include <ipybox/private_listener.hpp>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace ipybox {
 
@@ -41,6 +38,9 @@ struct ApprovalChannelOptions {
     Duration approval_timeout{};  // zero: unlimited, as in the original
     std::string token;            // empty: 32 random bytes in hexadecimal
     std::size_t max_approvers = 16;
+    // Web pages that may connect, by origin: "http://localhost:3000"; "*": any. The token is needed
+    // besides; browsers keep it for whoever asks next.
+    std::vector<std::string> allowed_origins;
     Logger logger;
 };
 
@@ -53,7 +53,7 @@ class JsonSocket : public std::enable_shared_from_this<JsonSocket> {
 public:
     static constexpr std::size_t max_queued = 64u << 20;  // bytes
 
-    explicit JsonSocket(tcp::socket socket) : stream(std::move(socket)), changed_(stream.get_executor()) {}
+    explicit JsonSocket(HttpSocket socket) : stream(std::move(socket)), changed_(stream.get_executor()) {}
 
     // Sends, and hands every message to `use`, until the connection ends or close() is called.
     awaitable<void> run(std::function<void(const json::object&)> use) {
@@ -78,7 +78,7 @@ public:
     }
     bool closed() const noexcept { return closed_; }
 
-    websocket::stream<tcp::socket> stream;
+    websocket::stream<HttpSocket> stream;
 
 private:
     static awaitable<void> read(std::shared_ptr<JsonSocket> self, std::function<void(const json::object&)> use) {
@@ -146,8 +146,9 @@ public:
     // address of this machine's loopback, or "localhost". Throws errc::bad_argument for others, and
     // errc::io_error.
     std::string listen(const std::string& host = "localhost", unsigned short port = 8900) {
-        const auto where = detail::listen_on_loopback(state_->acceptor, host, port, "the approval channel");
-        asio::co_spawn(state_->executor, accept(state_), asio::detached);
+        detail::tcp::acceptor acceptor(state_->executor);
+        const auto where = detail::listen_on_loopback(acceptor, host, port, "the approval channel");
+        state_->listener->start(state_, std::move(acceptor));
         return "ws://" + where + "/approval";
     }
     // What approvers present: "Authorization: Bearer TOKEN", or the password of basic authorization,
@@ -187,15 +188,31 @@ private:
         Event changed;
     };
 
-    struct State {
-        State(asio::any_io_executor e, ApprovalChannelOptions o) : executor(std::move(e)), options(std::move(o)), acceptor(executor) {
+    struct State final : detail::HttpService, std::enable_shared_from_this<State> {
+        State(asio::any_io_executor e, ApprovalChannelOptions o) : executor(std::move(e)), options(std::move(o)) {
             options.token = detail::checked_token(std::move(options.token), "the approval channel");
+            detail::HttpLimits limits;
+            limits.max_head = 8 * 1024;
+            limits.max_connections = options.max_approvers + 16;  // check() refuses the others
+            listener = std::make_shared<detail::HttpListener>(executor, "approval channel", limits, options.logger);
         }
+        detail::HttpReply check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) override {
+            detail::HttpReply reply;
+            reply.status = judge(*this, peer, head);
+            if (reply.status == 0) return reply;
+            if (reply.status == 401) reply.headers = "WWW-Authenticate: Bearer\r\n";
+            options.logger(LogLevel::warning, "approval channel: a connection was refused with status " + std::to_string(reply.status) +
+                                                  (reply.status == 403 ? ": a web page whose origin is not in allowed_origins" : ""));
+            peer.keep_alive = false;
+            return reply;
+        }
+        awaitable<bool> answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) override {
+            return join(this->shared_from_this(), std::move(peer), std::move(request));
+        }
+        detail::HttpReply refusal(unsigned, const std::string&) override { return {}; }
         void close() {
             closed = true;
-            boost::system::error_code ignored;
-            acceptor.close(ignored);
-            for (auto* socket : newcomers) socket->close(ignored);
+            listener->close();
             disconnect();
         }
         void disconnect() {
@@ -215,7 +232,7 @@ private:
             if (approvers.empty()) deny_all();
         }
         // Only `true` is a yes. An answer to what is settled already does nothing.
-        void answer(const json::object& message) {
+        void take(const json::object& message) {
             const auto* id = message.if_contains("id");
             if (!id || !id->is_string()) return;
             const auto found = pending.find(std::string_view(id->get_string()));
@@ -232,8 +249,7 @@ private:
 
         asio::any_io_executor executor;
         ApprovalChannelOptions options;
-        detail::tcp::acceptor acceptor;
-        std::list<detail::tcp::socket*> newcomers;  // have not shown the token yet
+        std::shared_ptr<detail::HttpListener> listener;
         std::list<Connection> approvers;
         std::map<std::string, std::shared_ptr<Pending>, std::less<>> pending;
         bool closed = false;
@@ -282,82 +298,38 @@ private:
         co_return late;
     }
 
-    static awaitable<void> accept(StatePtr state) {
-        while (!state->closed) {
-            auto [error, socket] = co_await state->acceptor.async_accept(as_result);
-            if (state->closed) break;
-            // Strangers must not keep approvers out: without the token they get ten seconds.
-            if (error || state->newcomers.size() >= 64) {
-                const auto soon = Clock::now() + std::chrono::milliseconds(50);
-                co_await sleep_until(soon);
-                continue;
-            }
-            asio::co_spawn(state->executor, serve(state, std::move(socket)), asio::detached);
-        }
-    }
-
-    using Request = boost::beast::http::request<boost::beast::http::empty_body>;
-
-    static awaitable<void> serve(StatePtr state, detail::tcp::socket socket) {
-        Connection connection;
-        try {
-            Request request;
-            bool read = false;
-            {
-                const auto place = state->newcomers.insert(state->newcomers.end(), &socket);
-                struct Leave {
-                    StatePtr state;
-                    std::list<detail::tcp::socket*>::iterator place;
-                    ~Leave() { state->newcomers.erase(place); }
-                } const leave{state, place};
-                auto reading = read_request(socket, request, read);
-                const auto limit = Clock::now() + std::chrono::seconds(10);
-                auto timer = sleep_until(limit);
-                co_await ends_first(std::move(reading), std::move(timer));
-                if (!read || state->closed) co_return;
-                const unsigned status = refusal(*state, request);
-                if (status != 0) {
-                    state->options.logger(LogLevel::warning, "approval channel: a connection was refused with status " + std::to_string(status));
-                    boost::beast::http::response<boost::beast::http::string_body> response;
-                    response.result(status);
-                    response.keep_alive(false);
-                    if (status == 401) response.set(boost::beast::http::field::www_authenticate, "Bearer");
-                    response.prepare_payload();
-                    co_await boost::beast::http::async_write(socket, response, as_result);
-                    co_return;
-                }
-            }
-            connection = std::make_shared<detail::JsonSocket>(std::move(socket));
-            auto& stream = connection->stream;
-            stream.set_option(detail::websocket_timeouts());
-            stream.read_message_max(64 * 1024);
-            auto [error] = co_await stream.async_accept(request, as_result);
-            if (error || state->closed || state->approvers.size() >= state->options.max_approvers) co_return;
-            state->approvers.push_back(connection);
-            state->options.logger(LogLevel::info, "approval channel: an approver is connected");
-            for (const auto& [id, one] : state->pending)
-                if (!one->decision) connection->send(one->message);
-            std::function<void(const json::object&)> use = [raw = state.get()](const json::object& message) { raw->answer(message); };
-            co_await connection->run(std::move(use));
-        } catch (const std::exception& error) {
-            state->options.logger(LogLevel::warning, std::string("approval channel: ") + error.what());
-        }
-        if (connection) state->leave(connection);
-    }
-
-    static awaitable<void> read_request(detail::tcp::socket& socket, Request& request, bool& read) {
-        boost::beast::flat_buffer buffer(16 * 1024);
-        boost::beast::http::request_parser<boost::beast::http::empty_body> parser;
-        parser.header_limit(8 * 1024);
-        auto [error, size] = co_await boost::beast::http::async_read(socket, buffer, parser, as_result);
-        if (error) co_return;
-        request = parser.release();
-        read = true;
+    // An approver, for as long as it stays.
+    static awaitable<bool> join(StatePtr state, detail::HttpPeerPtr peer, detail::HttpServerRequest request) {
+        if (!peer->buffer.empty()) co_return false;  // it does not wait for the answer
+        const auto connection = std::make_shared<detail::JsonSocket>(std::move(peer->socket));
+        struct Leave {
+            StatePtr state;
+            Connection connection;
+            ~Leave() { state->leave(connection); }
+        } const leave{state, connection};
+        auto& stream = connection->stream;
+        stream.set_option(detail::websocket_timeouts());
+        stream.read_message_max(64 * 1024);
+        auto [error] = co_await stream.async_accept(request, as_result);
+        if (error || state->closed || state->approvers.size() >= state->options.max_approvers) co_return false;
+        state->approvers.push_back(connection);
+        state->options.logger(LogLevel::info, "approval channel: an approver is connected");
+        for (const auto& [id, one] : state->pending)
+            if (!one->decision) connection->send(one->message);
+        std::function<void(const json::object&)> use = [raw = state.get()](const json::object& message) { raw->take(message); };
+        co_await connection->run(std::move(use));
+        co_return false;
     }
 
     // The HTTP status with which to refuse, or 0.
-    static unsigned refusal(const State& state, const Request& request) {
+    static unsigned judge(const State& state, const detail::HttpPeer& peer, const detail::HttpServerRequest& request) {
         if (request.target() != "/approval") return 404;
+        const auto& allowed = state.options.allowed_origins;
+        const std::string_view origin = request[boost::beast::http::field::origin];
+        const auto named = [&](const std::string& one) { return one == "*" || one == origin; };
+        if (request.count(boost::beast::http::field::origin) > 0 && !detail::is_own_origin(origin, peer.port) &&
+            std::none_of(allowed.begin(), allowed.end(), named))
+            return 403;
         std::string_view given = request[boost::beast::http::field::authorization];
         std::optional<std::string> basic;
         if (given.starts_with("Bearer ")) {
@@ -371,7 +343,8 @@ private:
         }
         const auto& token = state.options.token;
         if (given.size() != token.size() || CRYPTO_memcmp(given.data(), token.data(), token.size()) != 0) return 401;
-        return detail::websocket::is_upgrade(request) ? 0 : 400;
+        if (!detail::websocket::is_upgrade(request)) return 400;
+        return state.approvers.size() >= state.options.max_approvers ? 503 : 0;
     }
 
     StatePtr state_;
@@ -406,7 +379,8 @@ public:
         // Returns when this or another approver answered, the call was withdrawn, or the connection
         // ended.
         awaitable<void> settled() const { return settled(state_); }
-        // server.tool(k='v', …) on one line, safe to show on a terminal.
+        // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded, and
+        // what cannot be shown whole says so: tool_args() has all of it.
         std::string to_string() const { return detail::call_text(server_name(), tool_name(), tool_args()); }
 
     private:

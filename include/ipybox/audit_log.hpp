@@ -1,7 +1,6 @@
 #pragma once
 // What was called, who allowed it and what came of it: JSON lines in a file that only grows.
 #include <fcntl.h>
-#include <openssl/sha.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,57 +37,54 @@ struct AuditOptions {
 };
 
 namespace detail {
-inline std::string sha256_hex(std::string_view data) {
-    unsigned char digest[SHA256_DIGEST_LENGTH];
-    ::SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(), digest);
-    return hex(digest);
+// Where a record of a call is cut. Names and scalars are never left out: of a text that is too long
+// stand its beginning, length and hash; of numbers that are too many the first, their number and hash.
+struct RecordLimits {
+    std::size_t text = 16 * 1024;      // bytes
+    std::size_t numbers = 100'000;     // in a row, of one array
+};
+
+inline std::string recorded(std::string text, std::size_t longest) {
+    if (text.size() <= longest) return text;
+    const std::string note = "… [" + std::to_string(text.size()) + " bytes, sha256 " + sha256_hex(text) + "]";
+    while (longest > 0 && (static_cast<unsigned char>(text[longest]) & 0xC0) == 0x80) --longest;  // no character is cut
+    text.resize(longest);
+    return text + note;
 }
 
-// Whether a name such as "apiKey", "X-Auth-Token" or "db_password" announces a secret.
-inline bool names_a_secret(std::string_view name) {
-    static constexpr std::string_view words[] = {
-        "password", "passwd", "passphrase", "pwd", "pin", "otp", "secret", "secrets", "token", "key", "apikey",
-        "accesskey", "privatekey", "secretkey", "authkey", "authorization", "auth", "bearer", "credential",
-        "credentials", "cookie", "cookies", "signature"};
-    std::string word;
-    for (std::size_t i = 0; i <= name.size(); ++i) {
-        const char c = i < name.size() ? name[i] : ' ';
-        const auto byte = static_cast<unsigned char>(c);
-        const bool begins = std::isupper(byte) && i > 0 && !std::isupper(static_cast<unsigned char>(name[i - 1]));
-        if (begins || !std::isalnum(byte)) {
-            if (std::find(std::begin(words), std::end(words), word) != std::end(words)) return true;
-            word.clear();
-        }
-        if (std::isalnum(byte)) word += static_cast<char>(std::tolower(byte));
-    }
-    return false;
-}
-
-// A copy without what is secret by its name or is a known value; long texts are cut.
-inline json::value masked(const json::value& value, const Secrets& secrets, int depth = 0) {
-    constexpr std::size_t longest = 16 * 1024;
-    if (depth > 128) return json::value("[nested too deeply]");
-    if (const auto* text = value.if_string()) {
-        std::string shown = secrets.hide(std::string(*text));
-        if (shown.size() > longest) {
-            const auto size = shown.size();
-            shown.resize(longest);
-            while (!shown.empty() && (static_cast<unsigned char>(shown.back()) & 0x80)) shown.pop_back();
-            shown += "… [" + std::to_string(size) + " bytes]";
-        }
-        return json::value(shown);
-    }
+// A copy without what is secret by its name or is a known value, within limits.
+inline json::value masked(const json::value& value, const Secrets& secrets, const RecordLimits& limits = {}, int depth = 0) {
+    if (const auto* text = value.if_string()) return json::value(recorded(secrets.hide(std::string(*text)), limits.text));
+    if (depth > 128) return json::value(recorded(secrets.hide(json::serialize(value)), limits.text));
     if (const auto* list = value.if_array()) {
         json::array result;
-        for (const auto& item : *list) result.push_back(masked(item, secrets, depth + 1));
+        std::size_t numbers = 0;  // since the last text, array or object
+        json::array left_out;
+        const auto close = [&] {
+            if (!left_out.empty())
+                result.push_back(json::value("… [" + std::to_string(left_out.size()) + " more numbers, sha256 " +
+                                             sha256_hex(json::serialize(left_out)) + "]"));
+            left_out.clear();
+            numbers = 0;
+        };
+        for (const auto& item : *list) {
+            if (item.is_string() || item.is_structured()) {
+                close();
+                result.push_back(masked(item, secrets, limits, depth + 1));
+            } else {
+                (++numbers > limits.numbers ? left_out : result).push_back(item);
+            }
+        }
+        close();
         return result;
     }
     if (const auto* object = value.if_object()) {
         json::object result;
         for (const auto& entry : *object) {
-            const std::string name = secrets.hide(std::string(entry.key()));
+            std::string name = recorded(secrets.hide(std::string(entry.key())), limits.text);
+            while (result.contains(name)) name += '\'';  // two that hide the same secret
             const bool hide = names_a_secret(entry.key()) && !entry.value().is_null() && !entry.value().is_bool();
-            result[name] = hide ? json::value("[hidden]") : masked(entry.value(), secrets, depth + 1);
+            result[name] = hide ? json::value("[hidden]") : masked(entry.value(), secrets, limits, depth + 1);
         }
         return result;
     }
@@ -121,6 +117,8 @@ public:
     }
 
     const AuditOptions& options() const noexcept { return options_; }
+    // Where it lies, as an absolute path. Confined code can neither read nor replace it.
+    const std::filesystem::path& path() const noexcept { return path_; }
 
     // Appends a record; "time" is added. Throws errc::io_error when it cannot be written and
     // options.stop_on_failure is set; it is written before the next one then.
@@ -259,13 +257,9 @@ private:
     json::value shown_arguments() {
         const json::value arguments = std::move(call_.arguments);
         json::value shown = detail::masked(arguments, secrets_);
-        constexpr std::size_t largest = 256 * 1024;
-        if (const auto text = json::serialize(shown); text.size() > largest) {
-            json::object summary;
-            summary["omitted_bytes"] = text.size();
-            summary["sha256"] = detail::sha256_hex(text);
-            shown = std::move(summary);
-        }
+        // Beyond this only what cannot be left out stands in a record.
+        constexpr std::size_t large = 256 * 1024;
+        if (json::serialize(shown).size() > large) shown = detail::masked(arguments, secrets_, {256, 100});
         return shown;
     }
 

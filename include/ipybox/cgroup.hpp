@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <ipybox/error.hpp>
+#include <ipybox/host_program.hpp>
 #include <ipybox/process.hpp>
 #include <ipybox/sandbox.hpp>
 #include <memory>
@@ -183,7 +185,10 @@ private:
         }
         // The systemd of a user leaves no mark in older versions.
         if (::geteuid() == 0 || unit.find('\'') != std::string::npos) return false;
-        const auto command = "timeout 5 systemctl --user show --property=Delegate --value -- '" +
+        const char* given = std::getenv("PATH");
+        const std::string path = host_search_path(given != nullptr ? given : "");
+        if (path.find('\'') != std::string::npos) return false;
+        const auto command = "export PATH='" + path + "'; timeout 5 systemctl --user show --property=Delegate --value -- '" +
                              unit + "' 2>/dev/null";
         const std::unique_ptr<FILE, int (*)(FILE*)> answer(::popen(command.c_str(), "re"),
                                                            ::pclose);

@@ -1,6 +1,5 @@
 #pragma once
 // Runs code actions: kernel, tools and approval behind one class.
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,13 +16,18 @@
 #include <ipybox/audit_log.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/file_watch.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/kernel_package.hpp>
+#include <ipybox/detail/mux_frames.hpp>
 #include <ipybox/detail/private_directory.hpp>
-#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/protected_files.hpp>
+#include <ipybox/detail/question.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/guest_view.hpp>
 #include <ipybox/kernel_backend.hpp>
+#include <ipybox/kernel_policy.hpp>
 #include <ipybox/python_environment.hpp>
 #include <ipybox/sandbox_config.hpp>
 #include <ipybox/server_sandbox.hpp>
@@ -79,7 +83,12 @@ struct CodeExecutorOptions {
     bool timeout_excludes_approval = false;
     bool background_calls = false;                           // tool calls between executions
     std::vector<std::filesystem::path> write_protected;  // files of the host that the kernel must not change
-    std::uint64_t max_output = std::uint64_t{1} << 30;       // bytes of one execution's output
+    bool allow_home = false;                                 // as workspace: a home directory, or what holds one
+    // Files that programs of the host run by themselves (docs/sandboxing.md) are write-protected in
+    // the workspace, but for these paths, relative to it, and what lies in them.
+    std::vector<std::filesystem::path> allow_write;
+    bool protect_strict = false;                             // those that run on a person's act are too
+    std::uint64_t max_output = std::uint64_t{1} << 30;       // bytes of one execution's output: text, and displays in memory
     // For the kernel. Where the sandbox can: 1024 processes, 4096 open files, 1 GiB and 262144
     // files of scratch space unless set here.
     Limits limits;
@@ -104,7 +113,9 @@ struct CodeExecutionResult {
     std::vector<std::filesystem::path> images;      // files in images_dir, in order
     std::vector<json::object> displays;             // full MIME bundles, in order
     std::string error;                              // Python's traceback, or what happened and what to do
-    std::vector<Violation> violations;              // what the sandbox was seen to stop meanwhile, 100 at most
+    // What the sandbox was seen to stop meanwhile, and files that came or changed which the host
+    // runs or obeys (layer "files"); 100 at most.
+    std::vector<Violation> violations;
 
     // Whether the code ran to its end.
     bool ok() const noexcept { return status == Status::ok; }
@@ -144,7 +155,8 @@ public:
     // Returns when the call was answered by anybody, or withdrawn. On the executor's thread.
     awaitable<void> settled() const { return settled(state_); }
 
-    // server.tool(k='v', …) on one line, safe to show on a terminal.
+    // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded, and what
+    // cannot be shown whole says so: do not put that before a person. Question makes more lines.
     std::string to_string() const {
         return detail::call_text(state_->call.server, state_->call.tool, state_->call.arguments);
     }
@@ -177,11 +189,13 @@ private:
 using ExecutionEvent = std::variant<ApprovalRequest, CodeExecutionChunk, CodeExecutionResult>;
 
 namespace detail {
-inline std::string strip(std::string_view text) {
-    const auto from = text.find_first_not_of(" \t\r\n\f\v");
-    if (from == text.npos) return {};
-    return std::string(text.substr(from, text.find_last_not_of(" \t\r\n\f\v") - from + 1));
+// Without a copy: the text may be large.
+inline std::string strip(std::string&& text) {
+    text.erase(text.find_last_not_of(" \t\r\n\f\v") + 1);
+    text.erase(0, text.find_first_not_of(" \t\r\n\f\v"));
+    return std::move(text);
 }
+inline std::string strip(std::string_view text) { return strip(std::string(text)); }
 
 // The private directory of one executor: the sockets of host services and the ipybox_kernel package.
 // Hostile code cannot write to it (unless there is no sandbox), the guest user can enter it.
@@ -460,6 +474,7 @@ private:
             workspace = std::filesystem::canonical(workspace, error);
             if (error || !std::filesystem::is_directory(workspace))
                 throw Error(errc::bad_argument, "workspace " + options.workspace.string() + ": not a directory; create it first");
+            check_allow_write();
             if (options.require_shell_escape && !options.approve_shell_cmds)
                 throw Error(errc::bad_argument, "require_shell_escape needs approve_shell_cmds");
             host.ask = [self](ToolCall call) { return ask(self, std::move(call)); };
@@ -468,7 +483,17 @@ private:
             doors->backend = registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
             doors->policy = options.make_policy ? options.make_policy(host) : make_policy(registry, host, options.approval, options.approval_name);
             if (!doors->policy) throw Error(errc::bad_argument, "make_policy returned no policy");
+            keep_program();
             make_tool_server();
+        }
+
+        // What runs on the host at the next start, where it lies in the workspace.
+        void keep_program() {
+            for (const auto& path : registry.in_use()) {
+                std::error_code error;
+                const auto real = std::filesystem::canonical(path, error);
+                if (!error && is_below(real, workspace)) options.write_protected.push_back(real);
+            }
         }
 
         void make_tool_server() {
@@ -479,11 +504,22 @@ private:
             settings.owner = doors;
             settings.session = options.session;
             settings.audit = options.audit;
-            settings.on_connect = options.on_mcp_connect;
+            settings.on_connect = [self = weak_from_this(), use = options.on_mcp_connect](const std::string& server,
+                                                                                         McpClientOptions& client) {
+                if (const auto session = self.lock()) session->look_at_files();  // before the host starts it
+                if (use) use(server, client);
+            };
             settings.shell_commands = options.approve_shell_cmds;
+            settings.workspace = workspace;
+            settings.kernel_user = [self = weak_from_this()]() -> std::optional<uid_t> {
+                const auto session = self.lock();
+                if (!session || !session->doors->backend->shares_files()) return std::nullopt;
+                return session->doors->sandbox->guest_user(session->base_policy());
+            };
+            settings.record_places = [self = weak_from_this()] { return record_places(self); };
             settings.make_sandbox = [this](json::object wanted) -> std::unique_ptr<Sandbox> {
                 const auto socket = "network-" + std::to_string(++server_sandboxes);
-                return std::make_unique<ServerSandbox>(registry, host, std::move(wanted), workspace,
+                return std::make_unique<ServerSandbox>(registry, host, std::move(wanted), policy_sources(),
                                                        run_place().path() / socket);
             };
             settings.on_tools_changed = [self = weak_from_this()](const std::string& name) {
@@ -505,10 +541,8 @@ private:
                 const auto place = root_dir.is_relative() ? root_dir : root_dir.filename();
                 library_changed = write_package(run_place().path() / "lib" / place, name, package) || library_changed;
             }
-            if (!root_dir.is_relative()) return write_package(root_dir, name, package);
-            const auto root = detail::open_directory(workspace);
-            const auto directory = detail::make_directory_beneath(root.get(), root_dir);
             // By handle: the kernel could put a link in the path's place.
+            const auto directory = policy_of_code().open_for_writing(root_dir, name);
             return write_package(directory.get(), name, package);
         }
 
@@ -535,6 +569,8 @@ private:
         awaitable<void> start() {
             auto self = shared_from_this();
             if (kernel && kernel->alive()) co_return;
+            look_at_files();
+            file_watch.reset();
             if (!listening) {
                 if (const auto where = doors->backend->tool_listener()) {
                     const auto reached = tools->listen(*where);
@@ -566,13 +602,39 @@ private:
             kernel.reset();
             seen.clear();
             kernel_limits = spec.policy.limits;
+            watch_files(spec.policy);
             kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
+            if (unconfined() && doors->backend->shares_files() && !std::exchange(told_unprotected, true))
+                host.logger(LogLevel::warning, "sandbox \"none\" protects nothing: the code may change every file that you may, "
+                                               "and so what runs on this machine later");
+            if (const auto problem = writable_places().problem(); !problem.empty() && !std::exchange(told_unrecorded, true))
+                host.logger(LogLevel::warning, "which places code could write is remembered for this run only: " + problem);
         }
 
+        // See ServerPlace: a server may start before the first kernel does.
+        static awaitable<bool> record_places(std::weak_ptr<Session> weak) {
+            const auto self = weak.lock();
+            if (!self || !self->doors->backend->shares_files()) co_return true;
+            if (self->unconfined()) co_return false;
+            const Capabilities able = co_await self->doors->sandbox->probe();
+            if (!able.available || (self->kernel && self->kernel->alive())) co_return true;
+            try {
+                co_await self->find_environment();
+            } catch (const Error&) {
+                // The start of the kernel tells; until then nothing of an interpreter is protected.
+            }
+            const auto policy = able.filesystem ? self->policy_of_code().policy() : self->base_policy();
+            writable_places().record(policy, able.pinned_protection);
+            co_return true;
+        }
+
+        // Code that nothing confines could have changed whatever its user can: nothing is worth judging.
+        bool unconfined() const { return options.sandbox == "none"; }
+
         void report(const Violation& violation) {
-            if (options.on_violation) options.on_violation(violation);
-            if (!run) return;
-            auto& list = run->violations;
+            if (options.on_violation && !abandoned) options.on_violation(violation);
+            if (!run && violation.layer != files_layer) return;
+            auto& list = run ? run->violations : waiting_violations;  // for the next execution
             const auto known = std::find_if(list.begin(), list.end(), [&](const Violation& other) {
                 return other.layer == violation.layer && other.what == violation.what;
             });
@@ -593,6 +655,121 @@ private:
             }
         }
 
+        // The paths of allow_write, absolute. Throws errc::bad_argument.
+        void check_allow_write() {
+            const auto refuse = [](const std::filesystem::path& given, const std::string& why) {
+                throw Error(errc::bad_argument, "allow_write " + given.string() + ": " + why);
+            };
+            for (const auto& given : options.allow_write) {
+                auto path = (workspace / given).lexically_normal();
+                if (!path.has_filename()) path = path.parent_path();
+                if (!is_below(path, workspace))
+                    refuse(given, "lies outside of the workspace, where nothing is protected; leave it out");
+                const auto relative = path.lexically_relative(workspace);
+                if (relative == ".") refuse(given, "is the whole workspace; name the protected file or directory in it");
+                const auto text = "/" + relative.string();
+                for (const auto& file : detail::host_run_files)
+                    if (text.find("/" + std::string(file.path) + "/") != std::string::npos)
+                        refuse(given, "lies in " + std::string(file.path) + ", which is protected as a whole; name that");
+                opened.push_back(std::move(path));
+            }
+        }
+
+        detail::ProtectionRules protection() const {
+            detail::ProtectionRules rules;
+            rules.strict = options.protect_strict;
+            rules.opened = opened;
+            return rules;
+        }
+
+        // Says and records what is not protected, once the kernel is about to start.
+        void tell_protection(const detail::ProtectedFiles& found) {
+            json::array names;
+            for (const auto& path : found.opened) {
+                const auto name = path.lexically_relative(workspace).string();
+                host.logger(LogLevel::warning, "allow_write: the code may write " + detail::printable(name) +
+                                                   ", which is protected otherwise");
+                names.emplace_back(name);
+            }
+            for (const auto& path : opened)
+                if (std::none_of(found.opened.begin(), found.opened.end(),
+                                 [&](const auto& one) { return is_below(one, path); }))
+                    host.logger(LogLevel::warning,
+                                "allow_write " + detail::printable(path.lexically_relative(workspace).string()) +
+                                    " opens nothing: nothing there is protected");
+            if (!names.empty()) {
+                json::object record;
+                record["event"] = "files_opened";
+                record["paths"] = std::move(names);
+                record_files(std::move(record));
+            }
+            for (const auto& text : found.left_out) tell_files("not protected: " + text, true);
+            if (!found.deeper.empty())
+                host.logger(LogLevel::info, "files that programs of the host run: " + detail::printable(found.deeper));
+        }
+
+        void record_files(json::object record) {
+            if (!options.audit) return;
+            record["session"] = options.session;
+            record["execution"] = tools->execution();
+            try {
+                options.audit->write(std::move(record));
+            } catch (const Error& error) {  // the log keeps it, and refuses the next execution
+                host.logger(LogLevel::warning, error.detail());
+            }
+        }
+
+        void tell_files(const std::string& what, bool first) {
+            Violation violation;
+            violation.layer = files_layer;
+            violation.what = detail::printable(what);
+            if (first) host.logger(LogLevel::warning, "sandbox: files: " + violation.what);
+            report(violation);
+        }
+
+        // Told in the log the first time, each time in the result and in the audit log.
+        void tell_changes(const std::vector<detail::FileChange>& changes) {
+            constexpr std::size_t most = 50;  // code can make any number
+            for (std::size_t i = 0; i < std::min(most, changes.size()); ++i) {
+                const auto& change = changes[i];
+                const bool first = told_files.size() < 10'000 && told_files.insert(change.path).second;
+                const std::string how = change.is_new ? " is new: " : " was changed: ";
+                tell_files(change.path + how + std::string(detail::reason(*change.file)), first);
+                json::object record;
+                record["event"] = "file_changed";
+                record["path"] = change.path;
+                record["outcome"] = change.is_new ? "new" : "changed";
+                record["runs"] = change.file->when == detail::HostRun::unasked ? "unasked" : "on a person's act";
+                record_files(std::move(record));
+            }
+            if (changes.size() > most)
+                tell_files(std::to_string(changes.size() - most) + " more files that the host runs or obeys are new or changed",
+                           true);
+        }
+
+        // From now on, what code does to files that the host runs or obeys is told.
+        void watch_files(const SandboxPolicy& policy) {
+            const bool written = std::any_of(policy.writable.begin(), policy.writable.end(), [this](const auto& place) {
+                return is_below(place, workspace) || is_below(workspace, place);
+            });
+            if (!protecting || !written) return;
+            try {
+                // A quota of the workspace changes the time of every file's last change.
+                file_watch = std::make_unique<detail::FileWatch>(workspace, protection().depth, policy.write_protected,
+                                                            !policy.limits.workspace_size);
+            } catch (const Error& error) {
+                tell_files("changes will not be told: " + error.detail(), true);
+            }
+        }
+
+        // Looks for changes everywhere, not only where poll() does: not while an answer waits.
+        void look_at_files() {
+            if (!file_watch) return;
+            tell_changes(file_watch->scan());
+            for (const auto& text : file_watch->left_out())
+                if (told_files.size() < 10'000 && told_files.insert(text).second) tell_files("not looked at: " + text, true);
+        }
+
         detail::RunDirectory& run_place() {
             if (!run_directory) run_directory = std::make_unique<detail::RunDirectory>(doors->sandbox->guest_user(base_policy()));
             return *run_directory;
@@ -600,7 +777,7 @@ private:
 
         awaitable<void> find_environment() {
             if (environment) co_return;
-            const auto python = find_python(options.python);
+            const auto python = find_python(options.python, unconfined() ? Trust::named : Trust::judged);
             PythonEnvironment found = co_await inspect_python(host.executor, python, std::chrono::seconds(30));
             if (const auto problem = package_problem(found); !problem.empty())
                 throw Error(errc::missing_dependency, problem);
@@ -621,48 +798,42 @@ private:
             return base;
         }
 
-        // What code in the workspace can neither read nor change, whatever else it may.
-        void guard_files(SandboxPolicy& policy) const {
-            policy.hidden = {(workspace / ".env").string(), (workspace / "**/.env").string()};
-            // .venv: find_python() would run, on the host, one that the kernel planted.
-            auto& kept = policy.write_protected;
-            for (const char* name : {".env", ".venv", ".claude", "sandbox-config.json"}) kept.push_back(workspace / name);
-            detail::protect_mandatory(kept, workspace, 3, true, false);
-            kept.insert(kept.end(), options.write_protected.begin(), options.write_protected.end());
-            // Tokens of MCP servers, where the view is wide enough to show them.
-            if (const auto own = detail::data_directory(); !own.empty()) policy.hidden.push_back(own.string());
-        }
-
-        SandboxPolicy apply_sandbox_config(SandboxPolicy policy) const {
-            if (!options.sandbox_config) return policy;
-            const char* home = ::getenv("HOME");
-            return apply_srt_settings(*options.sandbox_config, std::move(policy), workspace,
-                                      home ? std::filesystem::path(home) : std::filesystem::path("/"));
-        }
-
-        // The rules a person made "always", if the code may write where they are kept.
-        static void guard_rules(SandboxPolicy& policy) {
-            const auto own = detail::config_directory();
-            const auto holds = [&own](const auto& place) { return is_below(own, place); };
-            if (std::any_of(policy.writable.begin(), policy.writable.end(), holds))
-                policy.write_protected.push_back(own);
-        }
-
-        bool is_guarded(const std::filesystem::path& relative, bool to_write) const {
-            SandboxPolicy policy = base_policy();
-            guard_files(policy);
-            policy = apply_sandbox_config(std::move(policy));
-            guard_rules(policy);
-            for (auto path = workspace / relative; path != workspace && path.has_relative_path(); path = path.parent_path()) {
-                for (const auto& pattern : policy.hidden)  // "*" includes "/" here: rather too much than too little
-                    if (::fnmatch(pattern.c_str(), path.c_str(), 0) == 0) return true;
-                const auto& kept = policy.write_protected;
-                if (to_write && std::find(kept.begin(), kept.end(), path) != kept.end()) return true;
+        // Before the interpreter was asked, all that is known is where it lies.
+        PolicySources policy_sources() const {
+            PolicySources sources;
+            sources.workspace = workspace;
+            if (options.working_dir) sources.working_dir = std::filesystem::absolute(*options.working_dir);
+            sources.settings = options.sandbox_config;
+            sources.write_protected = options.write_protected;
+            sources.protection = protection();
+            if (options.audit) sources.audit_log = options.audit->path();
+            if (environment) {
+                sources.interpreter = environment->readable;
+            } else {
+                try {
+                    const auto prefix = find_python(options.python).parent_path().parent_path();
+                    if (is_below(prefix, workspace)) sources.interpreter = {prefix};
+                } catch (const Error&) {
+                    // No kernel will start either.
+                }
             }
-            return false;
+            return sources;
         }
 
-        std::filesystem::path checked_path(const std::string& text, bool to_write) const {
+        // That of the kernel, or of the one that would start now. Made anew at each start only: the walk
+        // through the workspace takes its time, and what the code made since is its own.
+        const KernelPolicy& policy_of_code() {
+            if (!code_policy || (environment && !knows_interpreter)) code_policy.emplace(policy_sources());
+            knows_interpreter = environment.has_value();
+            return *code_policy;
+        }
+
+        bool is_guarded(const std::filesystem::path& relative, bool to_write) {
+            const auto& policy = policy_of_code();
+            return to_write ? !policy.may_write(relative) : !policy.may_read(relative);
+        }
+
+        std::filesystem::path checked_path(const std::string& text, bool to_write) {
             auto path = detail::workspace_path(text);
             if (is_guarded(path, to_write))
                 throw Error(errc::denied, path.string() + ": is protected; it holds settings or secrets");
@@ -676,6 +847,8 @@ private:
 
         awaitable<void> upload(std::string text, std::string bytes, bool overwrite) {
             const auto self = shared_from_this();
+            // A file among the interpreter's own would run when it starts.
+            if (doors->backend->shares_files()) co_await find_environment();
             auto path = checked_path(text, true);
             if (bytes.size() > max_file)
                 throw Error(errc::bad_argument, path.string() + ": " + std::to_string(bytes.size()) + " bytes are more than the " +
@@ -706,25 +879,22 @@ private:
             spec.policy = base_policy();
             spec.policy.readable = environment->readable;
             spec.policy.limits = options.limits;
-            auto& env = spec.policy.env;
-            if (able.filesystem) {
-                env["HOME"] = "/home/user";  // scratch of the sandbox
-                guard_files(spec.policy);
-                auto& kept = spec.policy.write_protected;
-                // An interpreter in the workspace runs on the host at the next start.
-                for (const auto& path : environment->readable)
-                    if (is_below(path, workspace)) kept.push_back(path);
-            }
-            auto& limits = spec.policy.limits;
-            if (able.process_isolation && able.limits_per_process) {
-                if (!limits.processes) limits.processes = 1024;
-                if (!limits.open_files) limits.open_files = 4096;
-            }
-            if (able.scratch_size && !limits.scratch_size) limits.scratch_size = std::uint64_t{1} << 30;
-            if (able.scratch_inodes && !limits.scratch_inodes) limits.scratch_inodes = 1 << 18;
+            set_default_limits(spec.policy.limits, able);
             spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
-            spec.policy = apply_sandbox_config(std::move(spec.policy));
-            if (able.filesystem) guard_rules(spec.policy);
+            if (able.filesystem) spec.policy.env["HOME"] = "/home/user";  // scratch of the sandbox
+            if (able.filesystem || options.sandbox_config) {
+                const auto sources = policy_sources();
+                if (!options.allow_home) refuse_home(sources);
+                code_policy.emplace(sources, std::move(spec.policy));
+                knows_interpreter = true;
+                spec.policy = code_policy->policy();
+                protecting = able.filesystem;
+                if (protecting) tell_protection(code_policy->protected_files());
+            }
+            if (!able.filesystem && options.protect_strict)
+                throw Error(errc::sandbox_refused, "sandbox " + options.sandbox +
+                                                       " protects no files: use bubblewrap or srt, or leave out protect_strict");
+            auto& env = spec.policy.env;
             auto& network = spec.policy.network;
             if (!options.allowed_hosts.empty()) {
                 if (!able.network_allow_list)
@@ -756,7 +926,9 @@ private:
                 env.try_emplace("GIT_CONFIG_KEY_0", "core.excludesFile");
                 env.try_emplace("GIT_CONFIG_VALUE_0", library_path + "/gitignore");
             }
-            env["IPYBOX_TOOL_SOCKET"] = doors->sandbox->guest_address(socket);
+            const std::string address = doors->sandbox->guest_address(socket);
+            if (!address.starts_with('/')) tools->fit(detail::mux_max_connections);  // a relay carries it
+            env["IPYBOX_TOOL_SOCKET"] = address;
             env["IPYBOX_TOOL_TOKEN"] = tools->token();
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
             if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
@@ -770,6 +942,7 @@ private:
             return spec;
         }
 
+        // Where nothing else is asked for; scratch: bytes of scratch space.
         // For a kernel on another machine: nothing of this one is there, and nothing here confines it.
         KernelSpec distant_spec(const Capabilities& able) const {
             const auto refuse = [](const std::string& what) {
@@ -780,6 +953,7 @@ private:
                 refuse("sandbox \"" + options.sandbox + "\" (\"none\" says so)");
             if (options.sandbox_config) refuse("sandbox_config");
             if (!options.allowed_hosts.empty()) refuse("allowed_hosts");
+            if (options.protect_strict) refuse("protect_strict");
             const auto& limits = options.limits;
             if (limits.memory_per_process || limits.memory_total || limits.processes || limits.open_files ||
                 limits.file_size || limits.cpu_seconds || limits.wall_seconds || limits.scratch_size ||
@@ -821,9 +995,12 @@ private:
         // Inside, git would stumble over hidden files, and take in what holds the place of absent ones.
         std::string git_ignored(const SandboxPolicy& policy) const {
             std::string patterns = "/.ipybox\n";
+            const std::filesystem::path start = literal_glob(workspace);
             for (std::filesystem::path path : policy.hidden) {
                 while (path.filename() == "**") path = path.parent_path();
-                if (is_below(path, workspace)) patterns += path.filename().string() + "\n";
+                if (!is_below(path, start)) continue;
+                const auto pattern = path.lexically_relative(start).string();
+                patterns += (pattern.starts_with("**/") ? pattern.substr(3) : '/' + pattern) + '\n';
             }
             const auto present = [](const std::filesystem::path& path) {
                 struct stat found {};
@@ -854,10 +1031,7 @@ private:
         // Packages installed for this workspace.
         std::filesystem::path site_directory() const { return workspace / ".ipybox" / "site-packages"; }
 
-        void make_site_directory() const {
-            const auto root = detail::open_directory(workspace);
-            detail::make_directory_beneath(root.get(), site_directory().lexically_relative(workspace));
-        }
+        void make_site_directory() { policy_of_code().open_for_writing(site_directory()); }
 
         awaitable<std::string> install_package(std::string package, Duration timeout) {
             const auto self = shared_from_this();
@@ -871,9 +1045,12 @@ private:
                                                     "\"requests>=2\", a URL or a git+https:// address");
             co_await find_environment();
             const Capabilities able = co_await capabilities();
+            look_at_files();
             make_site_directory();
             SandboxPolicy policy;
-            policy.cwd = site_directory();
+            // Code wrote the packages' directory: nothing is found there because pip starts in it.
+            policy.cwd = "/";
+            if (::geteuid() == 0) policy.user = doors->sandbox->guest_user(base_policy());
             policy.writable = {site_directory()};
             policy.readable = environment->readable;
             policy.env = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"LANG", "C.UTF-8"}, {"HOME", "/home/user"}};
@@ -881,7 +1058,10 @@ private:
             trust_system_certificates(policy.env);
             for (const auto& [name, value] : options.kernel_env)
                 if (name.starts_with("PIP_")) policy.env[name] = value;
-            if (able.scratch_size) policy.limits.scratch_size = std::uint64_t{4} << 30;
+            policy.limits = options.limits;
+            // The kernel's holds for the directory as well, while there is one.
+            policy.limits.workspace_size.reset();
+            set_default_limits(policy.limits, able, std::uint64_t{4} << 30);
             policy.network.mode = NetworkPolicy::Mode::full;
             std::vector<Channel> channels;
             std::unique_ptr<NetworkProxy> own_proxy;
@@ -893,7 +1073,7 @@ private:
             } else if (able.network_none) {
                 throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + " cannot reach a package index");
             }
-            std::vector<std::string> argv = {environment->executable.string(), "-m", "pip", "install", "--no-input",
+            std::vector<std::string> argv = {environment->executable.string(), "-I", "-m", "pip", "install", "--no-input",
                                              "--disable-pip-version-check", "--no-cache-dir", "--progress-bar=off",
                                              "--upgrade", "--target", site_directory().string(), "--", package};
             const auto process = co_await doors->sandbox->launch(std::move(policy), std::move(argv), std::move(channels),
@@ -920,6 +1100,8 @@ private:
             while (run) co_await idle.wait();
             tools->end_execution();
             if (auto old = std::move(kernel)) co_await old->shutdown();
+            look_at_files();
+            file_watch.reset();
             co_await tools->reset();
         }
 
@@ -931,6 +1113,8 @@ private:
                 run->request_stop(Status::cancelled);
             } else {
                 kernel.reset();
+                look_at_files();
+                file_watch.reset();
             }
             tools->end_execution();
         }
@@ -978,6 +1162,7 @@ private:
             fresh->timeout = timeout;
             fresh->chunks = chunks;
             fresh->auto_approve = auto_approve;
+            fresh->violations = std::exchange(waiting_violations, {});
             run = fresh;
             tools->begin_execution();
             asio::co_spawn(host.executor, pump(self, fresh, std::move(code)), asio::detached);
@@ -1019,8 +1204,9 @@ private:
                     result.error += "; the code did not react to the interrupt, so the kernel was killed and its state "
                                     "is lost: reset() starts a new one";
             }
-            if (std::string text = detail::strip(output.text); !text.empty()) result.text = std::move(text);
+            if (auto text = detail::strip(std::move(output.text)); !text.empty()) result.text = std::move(text);
             self->report_new(kernel);
+            if (self->file_watch) self->tell_changes(self->file_watch->poll());
             result.violations = std::move(current->violations);
             if (self->options.audit) self->record_end(*current, result);
             self->tools->end_execution();
@@ -1029,7 +1215,10 @@ private:
             self->run = nullptr;
             self->renew_apis();
             self->idle.notify();
-            if (self->abandoned) self->kernel.reset();
+            if (!self->abandoned) co_return;
+            self->kernel.reset();
+            self->look_at_files();
+            self->file_watch.reset();
         }
 
         void record_end(const Run& current, const CodeExecutionResult& result) {
@@ -1157,10 +1346,7 @@ private:
             }
 
             void add_display(Display display) {
-                std::size_t bytes = 0;
-                for (const auto& entry : display.data)
-                    if (const auto* value = entry.value().if_string()) bytes += value->size();
-                if (!fits(bytes)) return;
+                if (!fits(detail::memory_size(display.data))) return;
                 bool is_image = false;
                 static constexpr std::pair<const char*, const char*> kinds[] = {
                     {"image/png", ".png"}, {"image/jpeg", ".jpg"}, {"image/gif", ".gif"},
@@ -1182,18 +1368,11 @@ private:
 
             void save_image(const std::string& bytes, const char* extension) {
                 try {
-                    const auto& wanted = session.options.images_dir;
-                    UniqueFd directory;
-                    if (wanted.is_relative()) {
-                        const auto root = detail::open_directory(session.workspace);
-                        directory = detail::make_directory_beneath(root.get(), wanted);
-                    } else {
-                        std::filesystem::create_directories(wanted);
-                        directory = detail::open_directory(wanted);
-                    }
+                    const auto wanted = session.workspace / session.options.images_dir;
                     const std::string name = detail::random_hex(4) + extension;
+                    const auto directory = session.policy_of_code().open_for_writing(wanted, name);
                     detail::write_new_file(directory.get(), name, bytes);
-                    result.images.push_back((wanted.is_relative() ? session.workspace / wanted : wanted) / name);
+                    result.images.push_back(wanted / name);
                 } catch (const std::exception& error) {
                     add_text(std::string("[ipybox] an image could not be saved: ") + error.what() + "\n", true);
                 }
@@ -1206,6 +1385,12 @@ private:
         Host& host;
         Event idle;  // an execution ended
         std::filesystem::path workspace;
+        std::vector<std::filesystem::path> opened;  // options.allow_write, absolute
+        bool protecting = false;                    // the sandbox keeps files from being written
+        std::unique_ptr<detail::FileWatch> file_watch;
+        std::set<std::string> told_files;
+        std::vector<Violation> waiting_violations;
+        static constexpr const char* files_layer = "files";
         std::unique_ptr<detail::RunDirectory> run_directory;
         bool listening = false;
         std::string tool_url;  // of a tool server that listens over TLS
@@ -1213,6 +1398,8 @@ private:
         unsigned server_sandboxes = 0;
         std::unique_ptr<NetworkProxy> proxy;  // the kernel's way out, when it has one
         std::optional<PythonEnvironment> environment;
+        std::optional<KernelPolicy> code_policy;
+        bool knows_interpreter = false;  // code_policy does
         std::unique_ptr<ToolServer> tools;
         std::map<std::string, std::filesystem::path> generated;  // root_dir of each server's API
         std::set<std::string> outdated;                          // of these, those to be written anew
@@ -1221,6 +1408,8 @@ private:
         Limits kernel_limits;                                    // what it was given
         std::map<std::string, std::uint64_t> seen;               // its violations: how many of each layer
         std::shared_ptr<Run> run;
+        bool told_unprotected = false;
+        bool told_unrecorded = false;
         bool abandoned = false;
     };
 

@@ -1,17 +1,27 @@
 #pragma once
 // What a person configures: MCP servers, variables and secrets.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/json/stream_parser.hpp>
+#include <cctype>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/log.hpp>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ipybox {
@@ -97,42 +107,125 @@ inline Variables parse_env(std::string_view text, const std::string& what) {
     return variables;
 }
 
-// Texts that must not be seen: replaced wherever a message could carry them out.
+// What the .env file of a directory says, if there is one. Code may have worked there: only a regular
+// file of at most 1 MiB is read, and no link followed; of anything else the log says why it was not.
+// Throws errc::bad_config naming the line.
+inline Variables read_env_file(const std::filesystem::path& directory, const Logger& logger) {
+    constexpr std::size_t limit = 1u << 20;
+    const auto path = (directory / ".env").lexically_normal();
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (!file && errno == ENOENT) return {};
+    std::string why;
+    if (const auto text = detail::read_regular(file, limit, why)) return parse_env(*text, ".env");
+    logger(LogLevel::warning, path.string() + " is not read: " + why);
+    return {};
+}
+
+namespace detail {
+// Whether a name such as "apiKey", "X-Auth-Token" or "db_password" announces a secret.
+inline bool names_a_secret(std::string_view name) {
+    static constexpr std::string_view words[] = {
+        "password", "passwd", "passphrase", "pwd", "pin", "otp", "secret", "secrets", "token", "key", "apikey",
+        "accesskey", "privatekey", "secretkey", "authkey", "authorization", "auth", "bearer", "credential",
+        "credentials", "cookie", "cookies", "signature"};
+    std::string word;
+    for (std::size_t i = 0; i <= name.size(); ++i) {
+        const char c = i < name.size() ? name[i] : ' ';
+        const auto byte = static_cast<unsigned char>(c);
+        const bool begins = std::isupper(byte) && i > 0 && !std::isupper(static_cast<unsigned char>(name[i - 1]));
+        if (begins || !std::isalnum(byte)) {
+            if (std::find(std::begin(words), std::end(words), word) != std::end(words)) return true;
+            word.clear();
+        }
+        if (std::isalnum(byte)) word += static_cast<char>(std::tolower(byte));
+    }
+    return false;
+}
+
+// Whether a value is a path that exists, or a URL that carries neither a login nor a query: code
+// works with those, and they let nobody in.
+inline bool is_plain_place(std::string_view value) {
+    std::error_code error;
+    if (value.starts_with('/')) return std::filesystem::exists(std::filesystem::path(value), error);
+    const auto scheme = value.find("://");
+    return scheme != value.npos && value.find_first_of("@?") == value.npos &&
+           std::all_of(value.begin(), value.begin() + static_cast<std::ptrdiff_t>(scheme),
+                       [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '-' || c == '.'; });
+}
+}  // namespace detail
+
+// The values that nobody may see, and the one way to hide them.
 class Secrets {
 public:
-    // Values shorter than six characters are not kept: hiding "1" would hide everything.
-    void add(std::string value) {
-        if (value.size() < 6 || std::find(values_.begin(), values_.end(), value) != values_.end()) return;
-        values_.push_back(std::move(value));
-        std::sort(values_.begin(), values_.end(),
-                  [](const auto& a, const auto& b) { return a.size() > b.size(); });
+    // value: hidden in errors and in what is logged; in_results: also in what tools return to the
+    // code. Values shorter than six characters are not kept: hiding "1" would hide everything.
+    void add(std::string value, bool in_results = false) {
+        if (value.size() < 6) return;
+        add_to(values_, value);
+        if (in_results) add_to(in_results_, value);
     }
     // The text with [hidden] in the place of each secret.
-    std::string hide(std::string text) const {
-        for (const auto& value : values_)
+    std::string hide(std::string text) const { return hidden(std::move(text), values_); }
+    // The same in every text and name of a result for the code, of those secrets that it must not get.
+    void hide_in_result(json::value& result) const {
+        if (in_results_.empty()) return;
+        if (auto* text = result.if_string()) {
+            if (holds(*text)) *text = hidden(std::string(*text), in_results_);
+        } else if (auto* list = result.if_array()) {
+            for (auto& item : *list) hide_in_result(item);
+        } else if (auto* object = result.if_object()) {
+            hide_in_result(*object);
+        }
+    }
+    // The same, of an object.
+    void hide_in_result(json::object& result) const {
+        for (auto& entry : result) hide_in_result(entry.value());
+        const auto named = [this](const auto& entry) { return holds(entry.key()); };
+        if (std::none_of(result.begin(), result.end(), named)) return;
+        json::object renamed;
+        for (auto& entry : result) renamed[hidden(std::string(entry.key()), in_results_)] = std::move(entry.value());
+        result = std::move(renamed);
+    }
+
+private:
+    static void add_to(std::vector<std::string>& values, const std::string& value) {
+        if (std::find(values.begin(), values.end(), value) != values.end()) return;
+        values.push_back(value);
+        std::sort(values.begin(), values.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+    }
+    static std::string hidden(std::string text, const std::vector<std::string>& values) {
+        for (const auto& value : values)
             for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += 8)
                 text.replace(at, value.size(), "[hidden]");
         return text;
     }
+    bool holds(std::string_view text) const {
+        return std::any_of(in_results_.begin(), in_results_.end(),
+                           [&](const std::string& value) { return text.find(value) != text.npos; });
+    }
 
-private:
-    std::vector<std::string> values_;
+    std::vector<std::string> values_, in_results_;
 };
 
-// Looks ${NAME} up: the environment of this process first, then `variables`.
+// Looks ${NAME} up: what ipybox itself defines, the environment of this process, then `variables`.
 class VariableSource {
 public:
-    // variables: what a .env file says.
-    explicit VariableSource(Variables variables = {}) : variables_(std::move(variables)) {}
+    // variables: what a .env file says. defined: what nothing else can set, such as WORKSPACE; no secrets.
+    explicit VariableSource(Variables variables = {}, Variables defined = {})
+        : variables_(std::move(variables)), defined_(std::move(defined)) {}
     // The variable's value; absent when it is set nowhere.
     std::optional<std::string> find(const std::string& name) const {
+        if (const auto found = defined_.find(name); found != defined_.end()) return found->second;
         if (const char* value = std::getenv(name.c_str())) return std::string(value);
         const auto found = variables_.find(name);
         return found == variables_.end() ? std::nullopt : std::optional(found->second);
     }
+    // Whether messages must not show the variable's value.
+    bool is_secret(const std::string& name) const { return !defined_.contains(name); }
 
 private:
     Variables variables_;
+    Variables defined_;
 };
 
 namespace detail {
@@ -147,6 +240,16 @@ inline std::filesystem::path own_directory(const char* variable, const char* usu
 // Where this person's settings are, and what ipybox keeps for them; existing or not.
 inline std::filesystem::path config_directory() { return own_directory("XDG_CONFIG_HOME", ".config"); }
 inline std::filesystem::path data_directory() { return own_directory("XDG_DATA_HOME", ".local/share"); }
+// What ipybox remembers of its sessions. Root's does not follow HOME, which sudo may leave another's.
+inline std::filesystem::path state_directory() {
+    const char* place = std::getenv("XDG_STATE_HOME");
+    if (::geteuid() == 0 && (place == nullptr || *place != '/')) return "/var/lib/ipybox";
+    return own_directory("XDG_STATE_HOME", ".local/state");
+}
+// All that no code may see or change; a place may be empty.
+inline std::vector<std::filesystem::path> own_directories() {
+    return {config_directory(), data_directory(), state_directory(), own_directory("XDG_STATE_HOME", ".local/state"), "/var/lib/ipybox"};
+}
 
 inline std::string substitute_text(std::string_view text, const VariableSource& source,
                                    const std::string& where, Secrets& secrets) {
@@ -166,7 +269,8 @@ inline std::string substitute_text(std::string_view text, const VariableSource& 
         }
         auto value = source.find(name);
         if (value) {
-            secrets.add(*value);
+            if (source.is_secret(name))
+                secrets.add(*value, names_a_secret(name) || !is_plain_place(*value));
         } else {
             value = fallback;
         }
@@ -180,7 +284,7 @@ inline std::string substitute_text(std::string_view text, const VariableSource& 
 }  // namespace detail
 
 // Replaces ${NAME} and ${NAME:-default} in every string of `value`; the values put in are added
-// to `secrets`. Throws errc::bad_config naming the variable and `where`.
+// to `secrets`, but for those that ipybox itself defines. Throws errc::bad_config naming the variable and `where`.
 inline json::value substitute_variables(const json::value& value, const VariableSource& source,
                                         const std::string& where, Secrets& secrets) {
     if (const auto* text = value.if_string())
@@ -200,7 +304,8 @@ inline json::value substitute_variables(const json::value& value, const Variable
     return value;
 }
 
-// The plugin that reaches a server: params.type, else by URL (/sse means sse), else stdio.
+// The plugin that reaches a server: params.type, else by URL (sse when its path ends in the segment
+// "sse"), else stdio.
 inline std::string transport_of(const json::object& params) {
     if (const auto* type = params.if_contains("type"); type && type->is_string()) {
         const std::string_view name = type->get_string();
@@ -208,8 +313,12 @@ inline std::string transport_of(const json::object& params) {
     }
     const auto* url = params.if_contains("url");
     if (!url || !url->is_string()) return "stdio";
-    const std::string_view text = url->get_string();
-    return text.substr(0, text.find('?')).find("/sse") != text.npos ? "sse" : "streamable_http";
+    std::string_view text = url->get_string();
+    text = text.substr(0, text.find_first_of("?#"));
+    const auto host = text.find("://");
+    const auto path = text.find('/', host == text.npos ? 0 : host + 3);
+    if (text.ends_with('/')) text.remove_suffix(1);
+    return path < text.size() && text.substr(path).ends_with("/sse") ? "sse" : "streamable_http";
 }
 
 // Checks a server's "auth": how ipybox gets tokens for it. Throws errc::bad_config naming the field.
@@ -264,8 +373,8 @@ inline json::object check_server_params(const json::value& value, const std::str
     const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
     const auto* params = value.if_object();
     if (!params) fail("must be an object with \"command\" (stdio) or \"url\" (HTTP)");
-    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "sandbox", "max_message", "url", "headers",
-                                               "type", "auth"};
+    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "trust_cwd", "user", "sandbox",
+                                               "max_message", "url", "headers", "type", "auth"};
     static constexpr std::string_view clients[] = {"disabled", "autoApprove", "alwaysAllow", "timeout",
                                                    "description", "name", "icon", "gallery", "trust"};
     json::object result;
@@ -275,13 +384,23 @@ inline json::object check_server_params(const json::value& value, const std::str
             result[key] = item;
         } else if (std::find(std::begin(clients), std::end(clients), name) == std::end(clients)) {
             fail("unknown field \"" + std::string(name) +
-                 "\"; accepted: command, args, env, cwd, sandbox, max_message (stdio) or url, headers, auth (HTTP), and type");
+                 "\"; accepted: command, args, env, cwd, trust_cwd, user, sandbox, max_message (stdio) or url, headers, auth (HTTP), and type");
         }
     }
     if (result.contains("command") == result.contains("url"))
         fail("needs either \"command\" (stdio) or \"url\" (HTTP)");
     if (result.contains("sandbox") && !result.contains("command"))
         fail("\"sandbox\" confines a \"command\", and there is none");
+    if (const auto* trust = result.if_contains("trust_cwd")) {
+        if (!trust->is_bool()) fail("\"trust_cwd\" must be true or false");
+        if (!result.contains("cwd") || result.contains("sandbox"))
+            fail("\"trust_cwd\" is for the \"cwd\" of a \"command\" without \"sandbox\"");
+    }
+    if (const auto* user = result.if_contains("user")) {
+        if (!user->is_string() && !user->is_int64()) fail("\"user\" must be a user's name or number");
+        if (!result.contains("command") || result.contains("sandbox"))
+            fail("\"user\" is for a \"command\" without \"sandbox\": a sandbox has an option for it");
+    }
     if (const auto* limit = result.if_contains("max_message"); limit && !(limit->is_int64() && result.contains("command")))
         fail("\"max_message\" must be a number of bytes, and goes with a \"command\"");
     if (const auto* auth = result.if_contains("auth")) {

@@ -2,16 +2,20 @@
 // Asks the person at the terminal: once, for this session, always, no, no with a reason.
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/json/serialize.hpp>
+#include <boost/asio/post.hpp>
+#include <cctype>
 #include <cerrno>
 #include <functional>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/terminal_turns.hpp>
+#include <ipybox/question.hpp>
 #include <ipybox/remembered_rules.hpp>
 #include <memory>
 #include <string>
@@ -24,22 +28,34 @@ namespace ipybox {
 struct ConsoleOptions {
     std::string terminal = "/dev/tty";
     RememberedRules always;                  // where "always" is kept
-    std::function<void()> before_question;   // such as: ends a line that is open
+    std::function<void()> before_question;   // such as: ends a line that is open, and holds output from now on
+    std::function<void()> after_question;    // such as: prints what was held; it must not throw
 };
 
-// One question at a time, however many calls wait. Calls that are being asked about hold what they
-// need: the object may be destroyed meanwhile.
+// One question at a time in the whole process, however many calls and consoles wait. What was typed
+// before a question, or in the second after it appeared, answers nothing. Calls that are being asked
+// about hold what they need: the object may be destroyed meanwhile.
 class Console {
 public:
     // Opens the terminal, if there is one.
     explicit Console(asio::any_io_executor executor, ConsoleOptions options = {})
-        : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
+        : state_(std::make_shared<State>(std::move(executor), std::move(options))) {
+        const std::weak_ptr<State> weak = state_;
+        detail::terminal_turns.join(state_.get(), [weak] {
+            const auto held = weak.lock();
+            if (!held) return;
+            asio::post(held->terminal.get_executor(), [weak] {
+                if (const auto waiting = weak.lock()) waiting->free.notify();
+            });
+        });
+    }
 
     // Whether there is a terminal.
     bool present() const { return state_->terminal.is_open(); }
 
     // What the person says, or said before; a pass when there is no terminal. Cancelling it takes
-    // the question back. Throws errc::bad_config for a mistake in the file of "always".
+    // the question back. Throws errc::bad_config for a mistake in the file of "always", and what
+    // Question does.
     awaitable<Decision> ask(ToolCall call) { return asked(state_, std::move(call)); }
 
 private:
@@ -50,7 +66,8 @@ private:
             if (::isatty(fd) == 1) terminal.assign(fd);
             else ::close(fd);
         }
-        // A few thousand characters at most; a terminal that takes none for a second is gone.
+        ~State() { detail::terminal_turns.part(this); }
+        // Some thousand characters at most; a terminal that takes none for a second is gone.
         void say(std::string_view text) {
             const int fd = terminal.native_handle();
             while (!text.empty()) {
@@ -67,21 +84,25 @@ private:
         ConsoleOptions options;
         asio::posix::stream_descriptor terminal;
         Event free;
-        bool busy = false;
         std::vector<detail::Rule> session_rules;
     };
     using StatePtr = std::shared_ptr<State>;
 
-    struct Question {  // the terminal while one is open
+    struct Turn {  // the terminal while a question is open
         StatePtr state;
-        bool open = false;
-        explicit Question(StatePtr s) : state(std::move(s)) { state->busy = true; }
-        ~Question() {
+        bool open = false;   // unanswered
+        bool begun = false;  // before_question was called
+        explicit Turn(StatePtr s) : state(std::move(s)) {}
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+        ~Turn() {
             if (open) state->say("\n[withdrawn]\n");
-            state->busy = false;
-            state->free.notify();
+            if (begun && state->options.after_question) state->options.after_question();
+            detail::terminal_turns.leave();
         }
     };
+    // So long nothing that is typed is an answer: nobody has read the question by then.
+    static constexpr auto reading_time = std::chrono::seconds(1);
 
     static Decision said(Verdict verdict, std::string by, std::string reason = {}) {
         Decision decision(verdict, std::move(reason));
@@ -99,20 +120,26 @@ private:
     static awaitable<Decision> asked(StatePtr state, ToolCall call) {
         if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
         if (!state->terminal.is_open()) co_return Decision();
-        while (state->busy) co_await state->free.wait();
-        Question question(state);
+        while (!detail::terminal_turns.take()) co_await state->free.wait();
+        Turn turn(state);
         // Answered while others were asked about.
         if (remembered(*state, call)) co_return said(Verdict::allow, "this session");
         if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
-        if (state->options.before_question) state->options.before_question();
-        constexpr std::size_t shown = 4000;
-        std::string what = detail::call_text(call.server, call.tool, call.arguments, shown);
-        if (what.size() > shown)
-            what += " [cut; the arguments have " + std::to_string(json::serialize(call.arguments).size()) + " bytes]";
+        const Question question(call);
         const std::string scope = scope_of(call);
-        question.open = true;
+        turn.begun = true;
+        if (state->options.before_question) state->options.before_question();
+        const auto number = detail::terminal_turns.open();
+        turn.open = true;
+        state->say("Question " + std::to_string(number) + ": " + question.text());
+        const auto read_by = Clock::now() + reading_time;
+        co_await sleep_until(read_by);
+        int early = 0;
+        if (::ioctl(state->terminal.native_handle(), FIONREAD, &early) == 0 && early > 0)
+            state->say("[what was typed before now is no answer]\n");
         for (int attempt = 0; attempt < 20; ++attempt) {
-            state->say("Allow " + what + " ? [y/s/a/N/r/?] ");
+            ::tcflush(state->terminal.native_handle(), TCIFLUSH);
+            state->say("Allow " + question.name() + "? [y/s/a/N/r/?] ");
             std::string line;
             const bool read = co_await read_line(state, line);
             if (!read) co_return said(Verdict::deny, "gone", "the terminal was closed");
@@ -122,14 +149,15 @@ private:
                 continue;
             }
             if (line == "r" || line == "reason") {
+                ::tcflush(state->terminal.native_handle(), TCIFLUSH);
                 state->say("Reason: ");
                 std::string reason;
                 const bool given = co_await read_line(state, reason);
                 if (!given) co_return said(Verdict::deny, "gone", "the terminal was closed");
-                question.open = false;
+                turn.open = false;
                 co_return said(Verdict::deny, "no", reason.empty() ? "the user said no" : reason.substr(0, 500));
             }
-            question.open = false;
+            turn.open = false;
             if (line == "y" || line == "yes") co_return said(Verdict::allow, "once");
             if (line == "s" || line == "session") {
                 state->session_rules.emplace_back(session_rule(call), "session", state->session_rules.size() + 1);
@@ -146,7 +174,7 @@ private:
 
     static std::string scope_of(const ToolCall& call) {
         if (call.origin != CallOrigin::mcp) return "this very command";
-        return detail::printable(call.server) + "." + detail::printable(call.tool) + " with any arguments";
+        return detail::plain_name(call.server) + "." + detail::plain_name(call.tool) + " with any arguments";
     }
     static json::value session_rule(const ToolCall& call) {
         json::object rule = rule_allowing(call);
@@ -164,7 +192,6 @@ private:
 
     // A line in printable characters, without space at its ends; false when there is none.
     static awaitable<bool> read_line(StatePtr state, std::string& line) {
-        ::tcflush(state->terminal.native_handle(), TCIFLUSH);  // typed before the question: no answer to it
         std::string text;
         char chunk[256];
         while (text.find('\n') == text.npos && text.size() < 4096) {

@@ -1,7 +1,9 @@
 #pragma once
 // What a sandboxed process sees of the disk, worked out from its policy.
+#include <dirent.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -18,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +29,8 @@
 namespace ipybox::detail {
 
 inline constexpr std::size_t max_searched = 500'000;  // files looked at for hidden ones
+inline constexpr std::size_t max_found = 2'000;       // hidden ones among them: bwrap takes no more
+inline constexpr std::size_t longest_path = PATH_MAX - 256;  // bwrap puts something before it
 
 // Files and directories made on the host so that there is something to mount over. They are empty
 // (but for commondir), read-only and carry a time stamp that tells them from anything else, so that one left behind by
@@ -97,6 +102,16 @@ private:
 
     static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
         if (directory) return ::mkdirat(parent.get(), name.c_str(), 0755) == 0;
+        // Without a name until it can be recognised: we may be killed at any moment.
+        if (const UniqueFd nameless(::openat(parent.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0444)); nameless) {
+            const timespec times[2] = {{stamp, 0}, {stamp, 0}};
+            if (name == "commondir" && ::write(nameless.get(), ".", 1) != 1) return false;
+            if (::futimens(nameless.get(), times) != 0) return false;
+            const auto path = "/proc/self/fd/" + std::to_string(nameless.get());
+            return ::linkat(AT_FDCWD, path.c_str(), parent.get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+        }
+        // Not every file system has such files.
+        if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT) return false;
         const UniqueFd file(::openat(parent.get(), name.c_str(),
                                      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444));
         // git gives up on an empty one; this says what is so without it.
@@ -118,27 +133,97 @@ inline bool within(const fs::path& path, const fs::path& root) {
     return end == root.end();
 }
 
-inline bool has_wildcard(std::string_view pattern) {
-    return pattern.find_first_of("*?[\\") != std::string_view::npos;
+// One component of a pattern: `*`, `?` and `[]` match in it, `**` is any number of components, and
+// after a backslash a character means itself. Without wildcards it is a name.
+struct PathGlobPart {
+    explicit PathGlobPart(std::string_view component) : text(component) {
+        std::string plain;
+        for (std::size_t i = 0; i < text.size(); ++i) {
+            wild = wild || std::string_view("*?[").find(text[i]) != std::string_view::npos;
+            if (text[i] == '\\' && i + 1 < text.size()) ++i;
+            plain += text[i];
+        }
+        if (!wild) text = std::move(plain);
+    }
+    bool any_depth() const { return wild && text == "**"; }
+    // What lies on the disk under the pattern's very name counts as well.
+    bool matches(const char* name) const {
+        return text == name || (wild && ::fnmatch(text.c_str(), name, 0) == 0);
+    }
+
+    std::string text;
+    bool wild = false;
+};
+using PathGlob = std::vector<PathGlobPart>;
+
+// A pattern of SandboxPolicy::hidden, absolute or relative to a root. Throws errc::bad_argument.
+inline PathGlob parse_glob(std::string pattern) {
+    if (pattern.ends_with("/**")) pattern.resize(pattern.size() - 3);
+    const auto normal = fs::path(pattern).lexically_normal();
+    if (pattern.empty() || normal.string().starts_with(".."))
+        throw Error(errc::bad_argument, "\"" + pattern +
+                                            "\" hides nothing: patterns are "
+                                            "relative to the workspace or absolute");
+    PathGlob glob;
+    for (const auto& part : normal)
+        if (!part.empty()) glob.emplace_back(part.native());
+    return glob;
 }
 
-inline bool name_match(const std::string& pattern, const char* name) {
-    return has_wildcard(pattern) && ::fnmatch(pattern.c_str(), name, 0) == 0;
+inline bool has_wildcard(const PathGlob& glob) {
+    return std::any_of(glob.begin(), glob.end(), [](const PathGlobPart& part) { return part.wild; });
 }
 
-// `*`, `?` and `[]` inside a component, `**` for any number of components.
-inline bool glob_match(const std::vector<std::string>& pattern, std::size_t p,
-                       const std::vector<std::string>& path, std::size_t at) {
+// The parts before the first with a wildcard, as a path.
+inline fs::path fixed_part(const PathGlob& glob) {
+    fs::path path;
+    for (auto part = glob.begin(); part != glob.end() && !part->wild; ++part) path /= part->text;
+    return path;
+}
+
+inline bool glob_match(const PathGlob& pattern, std::size_t p, const std::vector<std::string>& path,
+                       std::size_t at) {
     for (; p < pattern.size(); ++p, ++at) {
-        if (pattern[p] == "**") {
+        if (pattern[p].any_depth()) {
             for (std::size_t skip = at; skip <= path.size(); ++skip)
                 if (glob_match(pattern, p + 1, path, skip)) return true;
             return false;
         }
-        if (at == path.size()) return false;
-        if (pattern[p] != path[at] && !name_match(pattern[p], path[at].c_str())) return false;
+        if (at == path.size() || !pattern[p].matches(path[at].c_str())) return false;
     }
     return at == path.size();
+}
+
+// Whether the policy hides `path`, which is absolute and leads over no link, as View does: a root
+// inside of what is hidden is seen. Throws errc::bad_argument.
+inline bool is_hidden(const SandboxPolicy& policy, const fs::path& path) {
+    std::vector<fs::path> roots = policy.readable;
+    roots.insert(roots.end(), policy.writable.begin(), policy.writable.end());
+    const auto holds = [](const std::vector<fs::path>& list, const fs::path& wanted) {
+        return std::find(list.begin(), list.end(), wanted) != list.end();
+    };
+    std::vector<PathGlob> globs;
+    for (const auto& pattern : policy.hidden) {
+        const PathGlob glob = parse_glob(pattern);
+        if (glob[0].text == "/") {
+            globs.push_back(glob);
+            continue;
+        }
+        for (const auto& root : roots) {
+            PathGlob whole = parse_glob(literal_glob(root));
+            whole.insert(whole.end(), glob.begin(), glob.end());
+            globs.push_back(std::move(whole));
+        }
+    }
+    for (auto parts = components(path); !parts.empty(); parts.pop_back()) {
+        fs::path at;
+        for (const auto& part : parts) at /= part;
+        if (holds(policy.shown, at)) return false;
+        for (const auto& glob : globs)
+            if (glob_match(glob, 0, parts, 0)) return true;
+        if (holds(roots, at)) return false;
+    }
+    return false;
 }
 
 inline fs::path absolute_path(const fs::path& path) {
@@ -171,13 +256,14 @@ inline std::optional<struct stat> look_below(const fs::path& base, const fs::pat
 // nothing below a protected path is writable.
 class View {
 public:
-    using Patterns = std::vector<std::vector<std::string>>;  // split into components
+    using Patterns = std::vector<PathGlob>;
     enum class Kind { scratch, readable, writable, write_protected, hidden };
 
     // Searches the disk for what is hidden. Throws Error: sandbox_refused, bad_argument, io_error.
     explicit View(const SandboxPolicy& policy, bool without_host_sockets = true) {
         for (const auto& path : policy.readable) add_root(path, Kind::readable);
         for (const auto& path : policy.writable) add_root(path, Kind::writable);
+        for (const auto& path : policy.shown) shown_.insert(absolute_path(path));
         look_at_roots(policy.cwd);
         for (const auto& path : policy.write_protected) protect(absolute_path(path));
         hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
@@ -305,30 +391,24 @@ private:
 
     void hide(const std::vector<std::string>& patterns, const fs::path& cwd) {
         Patterns anywhere, anchored;
-        for (auto pattern : patterns) {
-            if (pattern.ends_with("/**")) pattern.resize(pattern.size() - 3);
-            const fs::path normal = fs::path(pattern).lexically_normal();
-            if (pattern.empty() || normal.string().starts_with(".."))
-                throw Error(errc::bad_argument, "\"" + pattern +
-                                                    "\" hides nothing: patterns are "
-                                                    "relative to the workspace or absolute");
-            const auto parts = components(normal);
-            const bool free = parts[0] == "**" && parts.size() > 1;
-            const fs::path rest = free ? normal.lexically_relative("**") : normal;
-            if (!has_wildcard(rest.string()))
-                hide_absent(normal.is_absolute() ? normal : cwd / rest);
-            if (normal.is_absolute()) {
-                hide_absolute(normal, parts);
-            } else if (!has_wildcard(normal.string())) {
+        for (const auto& pattern : patterns) {
+            const PathGlob glob = parse_glob(pattern);
+            const bool absolute = glob[0].text == "/";
+            const bool free = glob[0].any_depth() && glob.size() > 1;
+            const PathGlob rest(glob.begin() + (free ? 1 : 0), glob.end());
+            if (!has_wildcard(rest))
+                hide_absent(absolute ? fixed_part(rest) : cwd / fixed_part(rest));
+            if (absolute) {
+                hide_absolute(glob);
+            } else if (!has_wildcard(glob)) {
                 for (const auto& [root, rule] : roots_) {
-                    pin_directories(root / normal);
-                    hide_path(root / normal);
+                    pin_directories(root / fixed_part(glob));
+                    hide_path(root / fixed_part(glob));
                 }
             } else {
-                fs::path start;
-                for (std::size_t i = 0; !has_wildcard(parts[i]); ++i) start /= parts[i];
-                for (const auto& [root, rule] : roots_) pin_directories(root / start / "*");
-                (free ? anywhere : anchored).push_back(parts);
+                for (const auto& [root, rule] : roots_)
+                    pin_directories(root / fixed_part(glob) / "*");
+                (free ? anywhere : anchored).push_back(glob);
             }
         }
         for (const auto& [root, rule] : roots_) {
@@ -346,14 +426,12 @@ private:
         }
     }
 
-    void hide_absolute(const fs::path& pattern, const std::vector<std::string>& parts) {
-        if (!has_wildcard(pattern.string())) {
-            pin_directories(pattern);
-            return hide_path(pattern);
+    void hide_absolute(const PathGlob& glob) {
+        const fs::path start = fixed_part(glob);
+        if (!has_wildcard(glob)) {
+            pin_directories(start);
+            return hide_path(start);
         }
-        std::size_t fixed = 0;
-        fs::path start;
-        while (!has_wildcard(parts[fixed])) start /= parts[fixed++];
         pin_directories(start / "*");
         for (const auto& [root, rule] : roots_) {
             const bool inside = within(start, root);
@@ -361,7 +439,7 @@ private:
             const fs::path& from = inside ? start : root;
             if (!fs::is_directory(fs::symlink_status(from))) continue;
             std::vector<std::string> below = components(from);
-            search(from, below, {parts});
+            search(from, below, {glob});
             if (inside) return;
         }
     }
@@ -370,10 +448,16 @@ private:
     // of the way to it from a root.
     void search(const fs::path& directory, std::vector<std::string>& below,
                 const Patterns& patterns) {
-        std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
+        // Nothing can be mounted on a path that is too long, however deep the guest nests it.
+        if (directory.native().size() > longest_path - NAME_MAX) return add(directory, Kind::hidden);
+        UniqueFd handle(::open(directory.c_str(),
+                               O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
         // Its owner could open it again: what cannot be searched is hidden as a whole.
-        if (!listing && errno == EACCES) return add(directory, Kind::hidden);
-        if (!listing && errno == ENOENT) return;
+        if (!handle && errno == EACCES) return add(directory, Kind::hidden);
+        if (!handle && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return;  // exchanged
+        std::unique_ptr<DIR, int (*)(DIR*)> listing(handle ? ::fdopendir(handle.get()) : nullptr,
+                                                    ::closedir);
+        if (listing) handle.release();
         if (!listing) throw Error(errc::io_error, lstat_failure(directory));
         std::vector<std::string> directories;
         while (const dirent* entry = ::readdir(listing.get())) {
@@ -385,8 +469,8 @@ private:
                        "hidden ones: name fewer paths, or hide files by their full path");
             // Most names fail at the pattern's last part: tens of thousands of files may lie here.
             const bool matches =
-                std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
-                    if (pattern.back() != name && !name_match(pattern.back(), name)) return false;
+                std::any_of(patterns.begin(), patterns.end(), [&](const PathGlob& pattern) {
+                    if (!pattern.back().matches(name)) return false;
                     below.emplace_back(name);
                     const bool all = glob_match(pattern, 0, below, 0);
                     below.pop_back();
@@ -395,6 +479,9 @@ private:
             bool is_directory = entry->d_type == DT_DIR;
             if (entry->d_type == DT_UNKNOWN)
                 is_directory = fs::is_directory(fs::symlink_status(directory / name));
+            if (matches && ++found_ > max_found)
+                refuse("more than " + std::to_string(max_found) + " files, such as " + (directory / name).string() +
+                       ", are to be hidden, and there may be no more: remove those that nobody needs");
             if (matches)
                 hide_path(directory / name);
             else if (is_directory)
@@ -433,17 +520,43 @@ private:
     void hide_path(const fs::path& path) {
         std::error_code error;
         const auto status = fs::symlink_status(path, error);
-        if (!fs::exists(status)) return;
-        if (!fs::is_symlink(status)) return add(path, Kind::hidden);
+        if (!fs::exists(status) || !root_of(path) || shown_.contains(path)) return;
+        if (!fs::is_symlink(status)) return add(reachable(path), Kind::hidden);
         // A link cannot be mounted over; the file it leads to can.
         const auto target = fs::canonical(path, error);
-        if (!error && root_of(target) && fs::is_regular_file(target)) add(target, Kind::hidden);
+        if (!error && may_lie_behind_a_link(target)) add(reachable(target), Kind::hidden);
+    }
+
+    // Root's guest is another user. In a directory that is closed to it nothing can be mounted, and
+    // nothing needs to be; over it something can.
+    fs::path reachable(const fs::path& path) const {
+        if (::geteuid() != 0) return path;
+        fs::path at = root_of(path)->first;
+        for (const auto& part : path.lexically_relative(at).parent_path()) {
+            at /= part;
+            struct stat found {};
+            if (::lstat(at.c_str(), &found) == 0 && found.st_uid == 0 && !(found.st_mode & S_IXOTH)) return at;
+        }
+        return path;
+    }
+
+    // The guest makes links: none may take away what the next one is started with.
+    bool may_lie_behind_a_link(const fs::path& target) const {
+        struct stat found {};
+        const auto root = root_of(target);
+        if (!root || ::stat(target.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return false;
+        if (root->second == Kind::writable) return true;
+        if (root->first != "/" || (found.st_mode & 0111) != 0) return false;
+        for (const auto* system : {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"})
+            if (within(target, system)) return false;
+        return true;
     }
 
     // Holds a place for a file that the host may make while the guest runs.
     void hide_absent(const fs::path& path) {
         const auto root = root_of(path);
-        if (!root || root->second != Kind::writable || path == root->first) return;
+        if (!root || root->second != Kind::writable || path == root->first || shown_.contains(path))
+            return;
         const UniqueFd outer(::open(root->first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
         const auto inside = path.parent_path().lexically_relative(root->first);
         open_how how{};
@@ -464,8 +577,10 @@ private:
     std::map<fs::path, Kind> mounts_;
     std::map<fs::path, Kind> roots_;
     std::map<fs::path, struct stat> inner_roots_;
+    std::set<fs::path> shown_;
     Placeholders placeholders_;
     std::size_t searched_ = 0;
+    std::size_t found_ = 0;
 };
 
 }  // namespace ipybox::detail

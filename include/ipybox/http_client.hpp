@@ -40,6 +40,7 @@
 #include <ipybox/detail/proxy_protocol.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
+#include <ipybox/memory_budget.hpp>
 #include <list>
 #include <memory>
 #include <optional>
@@ -118,9 +119,11 @@ struct HttpClientOptions {
     // Followed within one origin only; another one is errc::mcp_connection naming both. 0: a
     // redirect is a result like any other.
     int max_redirects = 3;
-    // Whether an address may be connected to; empty: any. Behind a proxy only addresses that
-    // stand in the URL itself can be judged.
+    // Whether an address may be connected to; empty: any. Behind a proxy, which looks names up by
+    // itself, all addresses must be allowed that a name is known to have here.
     std::function<bool(const asio::ip::address&)> may_connect;
+    // Whether a proxy may be asked for the host of this name; empty: any.
+    std::function<bool(const std::string&)> may_name;
     Logger logger;
 };
 
@@ -381,6 +384,8 @@ private:
                                    RequestPtr request, bool may_fail);
     static awaitable<void> dial(StatePtr state, HttpUrl url, bool tunnel, ConnectionPtr& connected,
                                 Clock::time_point deadline);
+    [[noreturn]] static void refuse_address(const HttpUrl& url);
+    static awaitable<void> check_name(StatePtr state, HttpUrl url, Clock::time_point deadline);
     static awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(StatePtr state, std::string host,
                                                                    std::uint16_t port,
                                                                    Clock::time_point deadline);
@@ -389,6 +394,7 @@ private:
                                        detail::HttpProxy proxy);
     static awaitable<void> start_tls(StatePtr state, ConnectionPtr connection, HttpUrl url);
     static constexpr std::size_t chunk = std::size_t{16} << 10;  // bytes of one read
+    static constexpr std::size_t free_of_budget = std::size_t{1} << 20;  // of a body
     static awaitable<boost::system::error_code> fill(ConnectionPtr connection);
     static boost::system::error_code fill_now(Connection& connection);
     static awaitable<std::string> read_some(ExchangePtr exchange, Clock::time_point deadline);
@@ -772,6 +778,28 @@ inline std::optional<detail::HttpProxy> HttpClient::proxy_for(const State& state
     }
 }
 
+inline void HttpClient::refuse_address(const HttpUrl& url) {
+    throw Error(errc::mcp_connection, url.printable() + ": its address may not be connected to");
+}
+
+// A name that a proxy will be asked for. Where it leads from there is not known here: the name
+// itself decides, and what is known of it.
+inline awaitable<void> HttpClient::check_name(StatePtr state, HttpUrl url,
+                                              Clock::time_point deadline) {
+    const auto& options = state->options;
+    if (options.may_name && !options.may_name(url.host)) refuse_address(url);
+    if (!options.may_connect) co_return;
+    std::vector<asio::ip::tcp::endpoint> known;
+    deadline = std::min(deadline, Clock::now() + std::chrono::seconds(2));
+    try {
+        known = co_await resolve(state, url.host, url.port, deadline);
+    } catch (const Error&) {
+        // Where proxies are needed, names of the internet are often unknown.
+    }
+    for (const auto& endpoint : known)
+        if (!options.may_connect(endpoint.address())) refuse_address(url);
+}
+
 // Connects; `tunnel` asks a proxy for a tunnel also where TLS does not need one.
 inline awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool tunnel,
                                         ConnectionPtr& connected, Clock::time_point deadline) {
@@ -785,18 +813,15 @@ inline awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool tunnel
     const auto& may_connect = state->options.may_connect;
     boost::system::error_code no_address;
     const auto literal = asio::ip::make_address(url.host, no_address);
-    if (may_connect && !no_address && !may_connect(literal))
-        throw Error(errc::mcp_connection,
-                    url.printable() + ": its address may not be connected to");
+    if (may_connect && !no_address && !may_connect(literal)) refuse_address(url);
+    if (proxy && no_address) co_await check_name(state, url, deadline);
     std::string host = proxy ? proxy->host : url.host;
     const std::uint16_t port = proxy ? proxy->port : url.port;
     auto endpoints = co_await resolve(state, std::move(host), port, deadline);
     if (may_connect && !proxy) {
         std::erase_if(endpoints,
                       [&](const auto& endpoint) { return !may_connect(endpoint.address()); });
-        if (endpoints.empty())
-            throw Error(errc::mcp_connection,
-                        url.printable() + ": its address may not be connected to");
+        if (endpoints.empty()) refuse_address(url);
     }
     ConnectionPtr connection;
     boost::system::error_code failure;
@@ -1178,6 +1203,7 @@ inline awaitable<std::string> HttpClient::read_some(ExchangePtr exchange,
 inline awaitable<std::string> HttpClient::read_all(ExchangePtr exchange, std::size_t limit,
                                                    Clock::time_point deadline) {
     std::string all;
+    MemoryReservation memory;
     for (;;) {
         const std::string piece = co_await read_some(exchange, deadline);
         if (piece.empty()) co_return all;
@@ -1188,6 +1214,11 @@ inline awaitable<std::string> HttpClient::read_all(ExchangePtr exchange, std::si
                                                   std::to_string(limit) + " bytes");
         }
         all += piece;
+        if (!memory.resize(all.size() > free_of_budget ? all.capacity() : 0)) {
+            exchange->release(false);
+            throw Error(errc::mcp_connection, exchange->url().printable() +
+                                                  " answered with more than there is memory left for; try again, or ask for less");
+        }
     }
 }
 

@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <ipybox/config.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/sse.hpp>
 #include <ipybox/http_client.hpp>
+#include <ipybox/memory_budget.hpp>
 #include <ipybox/mcp_transport.hpp>
 #include <ipybox/oauth.hpp>
 #include <ipybox/plugin.hpp>
@@ -87,6 +89,7 @@ private:
     // What is known of one stream of events, over all connections that carry it.
     struct Stream {
         detail::SseParser parser{detail::default_max_message};
+        MemoryReservation memory;  // for a long event
         std::string last_id;
         std::optional<std::chrono::milliseconds> retry;
         bool progressed = false;  // an event came since the last connection
@@ -151,12 +154,9 @@ private:
         // Words of the server, fit for an error text.
         std::string excerpt(std::string text) const {
             if (oauth) text = oauth->hide(std::move(text));
-            for (const auto& [header, secret] : headers) {
-                if (secret.size() < shortest_secret) continue;
-                for (auto at = text.find(secret); at != text.npos; at = text.find(secret, at + 3))
-                    text.replace(at, secret.size(), "***");
-            }
-            return detail::excerpt(text, max_excerpt);
+            Secrets sent;
+            for (const auto& [header, secret] : headers) sent.add(secret);
+            return detail::excerpt(sent.hide(std::move(text)), max_excerpt);
         }
         void stop_all() {
             for (const auto& call : std::list<CallPtr>(calls))
@@ -193,9 +193,9 @@ private:
     enum class Outcome { done, session_lost };
 
     static constexpr std::size_t max_queued = std::size_t{16} << 20;  // bytes not yet received
+    static constexpr std::size_t free_of_budget = std::size_t{1} << 20;  // of an event
     static constexpr std::size_t max_error_body = std::size_t{1} << 20;
     static constexpr std::size_t max_excerpt = 500;
-    static constexpr std::size_t shortest_secret = 6;  // shorter values would blank out words
     static constexpr std::size_t max_session_id = 4096;
     static constexpr std::size_t max_mirrored = 64;  // headers of one tool
     static constexpr std::size_t max_lasting = 1000;
@@ -238,6 +238,7 @@ private:
                                           bool probe = false);
     static awaitable<ResponsePtr> get(StatePtr state, std::string last_id,
                                       Clock::time_point deadline);
+    static void feed(const State& state, Stream& stream, std::string_view piece);
     static awaitable<void> read_stream(StatePtr state, CallPtr call, ResponsePtr response,
                                        StreamPtr stream);
     static awaitable<void> take(StatePtr state, CallPtr call, std::string text, bool must_be_json);
@@ -631,9 +632,7 @@ inline awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr state, 
         if (lost) co_return Outcome::session_lost;
     }
     boost::system::error_code not_json;
-    json::parse_options limits;
-    limits.max_depth = detail::max_message_depth;
-    json::value parsed = json::parse(text, not_json, {}, limits);
+    json::value parsed = detail::parse_within(text, detail::max_message_depth, detail::default_max_decoded, not_json);
     const json::value* error =
         !not_json && parsed.is_object() ? parsed.get_object().if_contains("error") : nullptr;
     const bool rpc =
@@ -793,7 +792,7 @@ inline awaitable<void> HttpTransport::find_endpoint(StatePtr state, Clock::time_
         if (piece.empty())
             throw Error(errc::mcp_connection,
                         where + " ended its stream of events before it named its endpoint");
-        stream->parser.feed(piece);
+        feed(*state, *stream, piece);
     }
     state->wire = Wire::sse;
     spawn(state, pump(state, response, stream));
@@ -856,18 +855,27 @@ inline awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr call,
             stream->broken = error;
         }
         if (piece.empty()) co_return;
-        stream->parser.feed(piece);
+        feed(*state, *stream, piece);
     }
+}
+
+inline void HttpTransport::feed(const State& state, Stream& stream, std::string_view piece) {
+    stream.parser.feed(piece);
+    const auto held = stream.parser.held();
+    if (!stream.memory.resize(held > free_of_budget ? held : 0))
+        throw Error(errc::mcp_protocol,
+                    state.url.printable() + " sent a message that " + std::string(detail::costs_too_much));
 }
 
 // One JSON text: a message or, in 2025-03-26, an array of them.
 inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::string text,
                                            bool must_be_json) {
     boost::system::error_code error;
-    json::parse_options limits;
-    limits.max_depth = detail::max_message_depth;
-    json::value value = json::parse(text, error, {}, limits);
-    const std::size_t size = text.size();
+    json::value value = detail::parse_within(text, detail::max_message_depth, detail::default_max_decoded, error);
+    if (error == boost::system::errc::not_enough_memory)
+        throw Error(errc::mcp_protocol,
+                    state->url.printable() + " sent a message that " + std::string(detail::costs_too_much));
+    const std::size_t size = detail::memory_size(value);
     text = std::string();
     if (!error && value.is_object()) {
         // An error without an id can mean nothing but the request that it responds to.
@@ -880,7 +888,7 @@ inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::st
     } else if (!error && value.is_array()) {
         for (auto& element : value.get_array()) {
             if (!element.is_object()) continue;
-            const auto share = detail::text_size(element);
+            const auto share = detail::memory_size(element);
             co_await pass(state, call, std::move(element.get_object()), share);
         }
     } else if (must_be_json) {

@@ -73,6 +73,19 @@ public:
         }
     }
 
+    // For an iopub message that takes more than `limit` bytes, as it is or once decoded: a display
+    // is left out, and the cell's errors say so. False when the message is none.
+    bool leave_out(std::string_view type, std::size_t limit) {
+        if (type != "display_data" && type != "update_display_data" && type != "execute_result") return false;
+        if (id_.empty()) return true;
+        Stream stream;
+        stream.is_stderr = true;
+        stream.text = "[ipybox] a display was left out: it takes more than the " + std::to_string(limit >> 20) +
+                      " MiB that a message may; show less of it, or write it to a file\n";
+        pending_.emplace_back(std::move(stream));
+        return true;
+    }
+
     // Takes note of the reply to the running execution; ignores everything else.
     template <class Read>
     void on_shell(std::string_view type, std::string_view parent, Read read) {

@@ -21,6 +21,7 @@
 #include <ipybox/detail/mcp_wire.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
+#include <ipybox/memory_budget.hpp>
 #include <ipybox/mcp_transport.hpp>
 #include <list>
 #include <map>
@@ -126,7 +127,7 @@ public:
 
     // All pages of tools/list: objects with a non-empty string "name"; others are left out with a
     // warning, and so are, in the modern era, tools with invalid "x-mcp-header" annotations. Empty
-    // for a server without tools. A cursor that comes twice, more than 10,000 tools or 64 MiB are
+    // for a server without tools. A cursor that comes twice, more than 10,000 tools or 16 MiB of memory are
     // errc::mcp_protocol; more than five minutes are errc::timed_out.
     awaitable<json::array> list_tools();
     // Whether the last list_tools() still holds: the server announced no change, and the time for
@@ -349,7 +350,7 @@ private:
     static constexpr Duration list_timeout = std::chrono::minutes(5);  // for all pages
     static constexpr std::size_t max_tools = 10'000;
     static constexpr std::size_t max_pages = 10'000;
-    static constexpr std::size_t max_tools_size = std::size_t{64} << 20;
+    static constexpr std::size_t max_tools_size = std::size_t{16} << 20;
     static constexpr std::size_t max_answering = 64;
     static constexpr int max_rounds = 32;          // of input for one request
     static constexpr std::size_t max_inputs = 32;  // in one round
@@ -412,6 +413,7 @@ private:
     static awaitable<void> begin_logging(StatePtr state);
 
     static awaitable<void> read(StatePtr state);
+    static std::size_t costs(const json::object& params);
     static void dispatch(const StatePtr& state, json::object message);
     static void notified(const StatePtr& state, std::string_view method,
                          const json::object& params);
@@ -423,7 +425,7 @@ private:
     static bool takes(const StatePtr& state, const json::object& params);
     static awaitable<Response> respond(StatePtr state, std::string method, json::object params);
     static awaitable<void> answer(StatePtr state, json::value id, std::string method,
-                                  json::object params);
+                                  json::object params, MemoryReservation memory);
     static awaitable<void> shut(StatePtr state);
 
     StatePtr state_;
@@ -1123,7 +1125,7 @@ inline awaitable<json::array> McpClient::list(StatePtr state) {
         json::value* listed = result.if_contains("tools");
         if (listed == nullptr || !listed->is_array())
             throw state->error(errc::mcp_protocol, "answered tools/list without a list of tools");
-        size += detail::text_size(*listed);
+        size += detail::memory_size(*listed);
         for (auto& tool : listed->get_array()) {
             if (!tool.is_object() || detail::string_of(tool.get_object(), "name").empty()) {
                 ++left_out;
@@ -1157,7 +1159,7 @@ inline awaitable<json::array> McpClient::list(StatePtr state) {
             throw state->error(errc::mcp_protocol,
                                "lists more than " + std::to_string(max_tools) + " tools");
         if (size > max_tools_size)
-            throw state->error(errc::mcp_protocol, "lists tools of more than 64 MiB");
+            throw state->error(errc::mcp_protocol, "lists tools that take more than 16 MiB of memory");
         if (!more) break;
         if (!cursors.insert(cursor).second)
             throw state->error(errc::mcp_protocol, "lists its tools in a circle: the cursor \"" +
@@ -1385,6 +1387,13 @@ inline awaitable<void> McpClient::read(StatePtr state) {
     state->fail(translate(state, failure));
 }
 
+// What the parameters of a request take of the memory that all share while it is answered; small
+// ones, of which there are few, nothing.
+inline std::size_t McpClient::costs(const json::object& params) {
+    const auto size = detail::memory_size(params);
+    return size > (std::size_t{16} << 10) ? size : 0;
+}
+
 inline void McpClient::dispatch(const StatePtr& state, json::object message) {
     using Kind = detail::RpcMessage::Kind;
     // Some servers write out the one of the two that they do not use: a fourth member.
@@ -1401,10 +1410,10 @@ inline void McpClient::dispatch(const StatePtr& state, json::object message) {
             params = std::move(rpc.body->get_object());
         if (rpc.kind == Kind::notification) {
             notified(state, rpc.method, params);
-        } else if (state->answering < max_answering) {
+        } else if (MemoryReservation memory; state->answering < max_answering && memory.resize(costs(params))) {
             ++state->answering;
-            spawn(state,
-                  answer(state, std::move(*rpc.id), std::string(rpc.method), std::move(params)));
+            spawn(state, answer(state, std::move(*rpc.id), std::string(rpc.method), std::move(params),
+                                std::move(memory)));
         } else {
             state->log(LogLevel::warning,
                        "sends more requests than it takes answers: one is dropped");
@@ -1603,7 +1612,7 @@ inline awaitable<McpClient::Response> McpClient::respond(StatePtr state, std::st
 }
 
 inline awaitable<void> McpClient::answer(StatePtr state, json::value id, std::string method,
-                                         json::object params) {
+                                         json::object params, MemoryReservation /* until then */) {
     struct Answered {
         State& state;
         ~Answered() { --state.answering; }

@@ -2,27 +2,18 @@
 // Serves an McpServer over HTTP (MCP "Streamable HTTP"): legacy clients with sessions and resumable
 // streams (2025-03-26 to 2025-11-25) and modern ones without (2026-07-28), at one address; and at
 // another, if wanted, those that know only HTTP+SSE (2024-11-05).
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <array>
-#include <boost/asio/generic/stream_protocol.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <boost/json/parse.hpp>
 #include <filesystem>
 #include <ipybox/detail/event_backlog.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/sse.hpp>
+#include <ipybox/http_listener.hpp>
 #include <ipybox/mcp_server.hpp>
-#include <ipybox/private_listener.hpp>
 #include <span>
 
 namespace ipybox {
@@ -37,7 +28,8 @@ struct McpHttpOptions {
     // "*": any. Requests for another host are refused before their body is read: a web page could
     // otherwise reach a server on the visitor's machine.
     std::vector<std::string> allowed_hosts;
-    // Web pages that may use it, "https://app.example", besides those of the same machine.
+    // Web pages that may use it, by origin: "https://app.example", or "http://localhost:3000" for one
+    // of this machine; "*": any. Without being named only pages from the listener's own port may.
     std::vector<std::string> allowed_origins;
     // Who presents one of these as bearer token may use the server; each is a principal of its
     // own. Empty: everybody may who reaches it.
@@ -48,7 +40,13 @@ struct McpHttpOptions {
     std::size_t max_header = std::size_t{32} << 10;  // bytes of a request's head
     std::size_t max_buffered = std::size_t{256}
                                << 20;  // bytes of all bodies received and not yet answered
+    // Of connections that have presented a token (or, without tokens, sent a request), as far as five
+    // eighths of RLIMIT_NOFILE allow. Beyond it the one that has been idle longest is closed.
     std::size_t max_connections = 16'384;
+    // Of others: how many at once, and how long each may take to present one. Beyond the number the
+    // oldest is closed, of the address that has most of them.
+    std::size_t max_strangers = 256;
+    Duration stranger_timeout = std::chrono::seconds(10);
     std::size_t max_sessions = 1'000;
     std::size_t max_stream = std::size_t{1} << 20;     // bytes unsent, or kept for a resumption
     std::size_t max_replay = std::size_t{4} << 20;     // bytes kept for all streams of a session
@@ -62,7 +60,7 @@ struct McpHttpOptions {
 };
 
 namespace detail {
-struct HttpListener;
+struct McpHttpService;
 }
 
 // Any number of listeners for one McpServer, on its executor. The McpServer must outlive it.
@@ -85,7 +83,7 @@ public:
     std::size_t connections() const noexcept;
 
 private:
-    std::shared_ptr<detail::HttpListener> state_;
+    std::shared_ptr<detail::McpHttpService> state_;
 };
 
 namespace detail {
@@ -258,56 +256,55 @@ private:
     std::shared_ptr<HttpServerStream> stream_;
 };
 
-using HttpSocket = asio::generic::stream_protocol::socket;
-
-struct HttpServerConnection {
-    explicit HttpServerConnection(HttpSocket s) : socket(std::move(s)) {}
-    HttpSocket socket;
-    std::string buffer;                  // received and not yet used
-    Clock::time_point deadline = never;  // when it is closed
-    std::size_t held = 0;                // of max_buffered
-    bool keep_alive = true, chunked = true;
-    bool bodiless = false;  // the request is a HEAD
-    std::string cors;  // header lines for the page that asks
-};
-using HttpServerConnectionPtr = std::shared_ptr<HttpServerConnection>;
-
-struct HttpListener : std::enable_shared_from_this<HttpListener> {
-    using Request = boost::beast::http::request<boost::beast::http::string_body>;
-    using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpService> {
+    using Request = HttpServerRequest;
+    using Reply = HttpReply;
     using Digest = std::array<unsigned char, SHA256_DIGEST_LENGTH>;
 
-    struct Reply {
-        unsigned status = 0;                                           // 0: none yet
-        std::string body, content_type = "application/json", headers;  // lines of headers
-    };
-
-    HttpListener(std::shared_ptr<McpEngine> e, McpHttpOptions o)
+    McpHttpService(std::shared_ptr<McpEngine> e, McpHttpOptions o)
         : engine(std::move(e)),
           options(std::move(o)),
-          freed(engine->executor),
           tick(engine->executor) {
         for (const auto& token : options.tokens) tokens.push_back(digest(token));
+        HttpLimits limits;
+        limits.max_head = static_cast<std::uint32_t>(options.max_header);
+        limits.max_body = engine->options.max_message;
+        limits.max_buffered = options.max_buffered;
+        limits.max_connections = options.max_connections;
+        limits.max_strangers = options.max_strangers;
+        limits.stranger_timeout = options.stranger_timeout;
+        limits.request_timeout = options.request_timeout;
+        limits.idle_timeout = options.connection_idle;
+        limits.write_timeout = options.write_timeout;
+        listener = std::make_shared<HttpListener>(engine->executor, "MCP over HTTP", limits, engine->options.logger);
     }
+
+    HttpReply check(HttpPeer& peer, const Request& head) override {
+        Reply reply;
+        check_head(peer, head, reply);
+        return reply;
+    }
+    awaitable<bool> answer(HttpPeerPtr peer, Request request) override {
+        return respond(shared_from_this(), std::move(peer), std::move(request));
+    }
+    HttpReply refusal(unsigned status, const std::string& why) override;
 
     std::shared_ptr<McpEngine> engine;
     McpHttpOptions options;
-    std::list<asio::ip::tcp::acceptor> tcp;
-    std::list<asio::local::stream_protocol::acceptor> local;
-    std::list<HttpServerConnectionPtr> connections;
+    std::shared_ptr<HttpListener> listener;
     std::vector<Digest> tokens;
-    Event freed, tick;
-    std::size_t buffered = 0;
+    Event tick;
     bool closed = false, watching = false;
 
     void stop() {
         closed = true;
-        boost::system::error_code ignored;
-        for (auto& one : tcp) one.close(ignored);
-        for (auto& one : local) one.close(ignored);
-        for (const auto& one : connections) one->socket.close(ignored);
-        freed.notify();
+        listener->close();
         tick.notify();
+    }
+    template <class Acceptor>
+    void start(Acceptor acceptor) {
+        listener->start(weak_from_this(), std::move(acceptor));
+        if (!std::exchange(watching, true)) asio::co_spawn(engine->executor, watch_time(shared_from_this()), asio::detached);
     }
 
     static Digest digest(std::string_view text) {
@@ -316,37 +313,27 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
         return bytes;
     }
 
-    template <class Acceptor>
-    static awaitable<void> accept(std::shared_ptr<HttpListener> self, Acceptor& acceptor);
-    static awaitable<void> watch_time(std::shared_ptr<HttpListener> self);
+    static awaitable<void> watch_time(std::shared_ptr<McpHttpService> self);
     void sweep();
-    static awaitable<void> serve(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection);
-    static awaitable<bool> read(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
-                                Request& request, Reply& reply);
-    static awaitable<bool> answer(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
+    static awaitable<bool> respond(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
                                   Request request);
-    static awaitable<bool> write(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
-                                 std::string text);
-    static awaitable<bool> send(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
-                                Reply reply);
-    static awaitable<bool> pump(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
+    static awaitable<bool> send(HttpPeerPtr peer, Reply reply);
+    static awaitable<bool> pump(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
                                 std::shared_ptr<HttpServerStream> stream, McpCallPtr call);
-    static awaitable<void> stream(std::shared_ptr<HttpListener> self, HttpServerConnectionPtr connection,
+    static awaitable<void> stream(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
                                   std::shared_ptr<HttpServerStream> stream, bool& whole);
-    static awaitable<bool> serve_sse(std::shared_ptr<HttpListener> self,
-                                     HttpServerConnectionPtr connection, std::string principal);
+    static awaitable<bool> serve_sse(std::shared_ptr<McpHttpService> self,
+                                     HttpPeerPtr connection, std::string principal);
     Reply take_sse(Request& request, const std::string& principal);
-    static awaitable<void> hang_up(HttpServerConnectionPtr connection);
-    static awaitable<void> drain(HttpServerConnectionPtr connection);
-    static std::string render(const HttpServerConnection& connection, const Reply& reply);
+    static awaitable<void> hang_up(HttpPeerPtr connection);
     static Reply answer_of(HttpServerStream& stream);
 
-    void check_head(HttpServerConnection& connection, const Request& head, Reply& reply);
+    void check_head(HttpPeer& connection, const Request& head, Reply& reply);
     Reply preflight(const Request& head) const;
     Reply metadata(const Request& head, const std::string& path) const;
     std::string public_base(std::string_view host) const;
     bool host_allowed(std::string_view host) const;
-    bool origin_allowed(std::string_view origin) const;
+    bool origin_allowed(std::string_view origin, unsigned short port) const;
     std::optional<std::string> principal_of(std::string_view authorization) const;
     SessionPtr find_session(const Request& request, const std::string& principal, Reply& reply);
     SessionPtr shared_session(const std::string& principal);
@@ -357,51 +344,19 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
 
 // ---- what may come in ----
 
-inline std::string_view reason_of(unsigned status) {
-    switch (status) {
-        case 200:
-            return "OK";
-        case 202:
-            return "Accepted";
-        case 204:
-            return "No Content";
-        case 400:
-            return "Bad Request";
-        case 401:
-            return "Unauthorized";
-        case 403:
-            return "Forbidden";
-        case 404:
-            return "Not Found";
-        case 405:
-            return "Method Not Allowed";
-        case 406:
-            return "Not Acceptable";
-        case 409:
-            return "Conflict";
-        case 411:
-            return "Length Required";
-        case 413:
-            return "Content Too Large";
-        case 415:
-            return "Unsupported Media Type";
-        case 431:
-            return "Request Header Fields Too Large";
-        case 503:
-            return "Service Unavailable";
-        default:
-            return "Error";
-    }
-}
-
-inline HttpListener::Reply http_error(unsigned status, std::string_view text,
+inline McpHttpService::Reply http_error(unsigned status, std::string_view text,
                                       std::int64_t code = rpc_invalid_request,
                                       std::string headers = "") {
-    HttpListener::Reply reply;
+    McpHttpService::Reply reply;
     reply.status = status;
     reply.body = json::serialize(rpc_error(json::value(), code, text));
     reply.headers = std::move(headers);
     return reply;
+}
+
+inline HttpReply McpHttpService::refusal(unsigned status, const std::string& why) {
+    if (status == 503) return http_error(status, why, rpc_internal_error, "Retry-After: 1\r\n");
+    return http_error(status, why);
 }
 
 // Whether an Accept header admits a type; one that is absent admits all.
@@ -420,7 +375,7 @@ inline bool is_loopback_name(std::string_view host) {
     return same_without_case(name, "localhost") || name == "127.0.0.1" || name == "[::1]";
 }
 
-inline bool HttpListener::host_allowed(std::string_view host) const {
+inline bool McpHttpService::host_allowed(std::string_view host) const {
     if (is_loopback_name(host)) return true;
     for (const auto& allowed : options.allowed_hosts)
         if (allowed == "*" || same_without_case(allowed, host) ||
@@ -429,17 +384,14 @@ inline bool HttpListener::host_allowed(std::string_view host) const {
     return false;
 }
 
-inline bool HttpListener::origin_allowed(std::string_view origin) const {
+inline bool McpHttpService::origin_allowed(std::string_view origin, unsigned short port) const {
     for (const auto& allowed : options.allowed_origins)
         if (allowed == "*" || same_without_case(allowed, origin)) return true;
-    const auto scheme = origin.find("://");
-    if (scheme == origin.npos) return false;
-    const auto name = origin.substr(0, scheme);
-    return (name == "http" || name == "https") && is_loopback_name(origin.substr(scheme + 3));
+    return is_own_origin(origin, port);
 }
 
 // Who presents the token; nullopt: nobody we know. Looks at every token, whichever fits.
-inline std::optional<std::string> HttpListener::principal_of(std::string_view authorization) const {
+inline std::optional<std::string> McpHttpService::principal_of(std::string_view authorization) const {
     if (tokens.empty()) return std::string();
     constexpr std::string_view scheme = "bearer ";
     if (authorization.size() < scheme.size() ||
@@ -456,23 +408,21 @@ inline std::optional<std::string> HttpListener::principal_of(std::string_view au
 }
 
 // Sets `reply` when the request is refused, or answered, without looking at its body.
-inline void HttpListener::check_head(HttpServerConnection& connection, const Request& head,
+inline void McpHttpService::check_head(HttpPeer& connection, const Request& head,
                                      Reply& reply) {
     namespace http = boost::beast::http;
     const std::string_view host = head[http::field::host], origin = head[http::field::origin];
-    connection.cors.clear();
-    connection.bodiless = head.method() == http::verb::head;
     if (head.count(http::field::host) != 1 || !host_allowed(host)) {
         reply = http_error(403, "this server does not answer for that host; see allowed_hosts");
         return;
     }
     if (head.count(http::field::origin) > 0) {
-        if (head.count(http::field::origin) != 1 || !origin_allowed(origin)) {
+        if (head.count(http::field::origin) != 1 || !origin_allowed(origin, connection.port)) {
             reply = http_error(
                 403, "this server does not serve pages of that origin; see allowed_origins");
             return;
         }
-        connection.cors = "Access-Control-Allow-Origin: " + std::string(origin) +
+        connection.headers = "Access-Control-Allow-Origin: " + std::string(origin) +
                           "\r\nVary: Origin\r\nAccess-Control-Expose-Headers: Mcp-Session-Id, "
                           "WWW-Authenticate\r\n";
         if (head.method() == http::verb::options) {
@@ -533,7 +483,7 @@ inline void HttpListener::check_head(HttpServerConnection& connection, const Req
     }
 }
 
-inline HttpListener::Reply HttpListener::preflight(const Request& head) const {
+inline McpHttpService::Reply McpHttpService::preflight(const Request& head) const {
     namespace http = boost::beast::http;
     Reply reply;
     reply.status = 204;
@@ -554,14 +504,14 @@ inline HttpListener::Reply HttpListener::preflight(const Request& head) const {
 }
 
 // How clients reach this server, without the path: behind a proxy, as `resource` says.
-inline std::string HttpListener::public_base(std::string_view host) const {
+inline std::string McpHttpService::public_base(std::string_view host) const {
     const auto resource = string_of(options.resource_metadata, "resource");
     const auto scheme = resource.find("://");
     if (scheme == resource.npos) return "http://" + std::string(host);
     return std::string(resource.substr(0, resource.find('/', scheme + 3)));
 }
 
-inline HttpListener::Reply HttpListener::metadata(const Request& head,
+inline McpHttpService::Reply McpHttpService::metadata(const Request& head,
                                                   const std::string& path) const {
     Reply reply;
     json::object document = options.resource_metadata;
@@ -578,161 +528,16 @@ inline HttpListener::Reply HttpListener::metadata(const Request& head,
 
 // ---- one request ----
 
-inline std::string HttpListener::render(const HttpServerConnection& connection, const Reply& reply) {
-    std::string text = "HTTP/1.1 " + std::to_string(reply.status) + ' ';
-    text += reason_of(reply.status);
-    text += "\r\n";
-    if (!reply.body.empty()) text += "Content-Type: " + reply.content_type + "\r\n";
-    if (reply.status != 204)
-        text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
-    if (!connection.keep_alive) text += "Connection: close\r\n";
-    text += reply.headers;
-    text += connection.cors;
-    text += "\r\n";
-    if (!connection.bodiless) text += reply.body;
-    return text;
-}
-
-inline awaitable<bool> HttpListener::write(std::shared_ptr<HttpListener> self,
-                                           HttpServerConnectionPtr connection, std::string text) {
-    connection->deadline = deadline_after(self->options.write_timeout);
-    auto [error, size] =
-        co_await asio::async_write(connection->socket, asio::buffer(text), as_result);
-    connection->deadline = never;
-    co_return !error;
-}
-
 // Whether the connection serves another request.
-inline awaitable<bool> HttpListener::send(std::shared_ptr<HttpListener> self,
-                                          HttpServerConnectionPtr connection, Reply reply) {
-    auto text = render(*connection, reply);
-    const bool written = co_await write(self, connection, std::move(text));
-    co_return written && connection->keep_alive;
-}
-
-// False: the connection is over. A reply that is set: the request was not read to its end.
-inline awaitable<bool> HttpListener::read(std::shared_ptr<HttpListener> self,
-                                          HttpServerConnectionPtr connection, Request& request,
-                                          Reply& reply) {
-    namespace http = boost::beast::http;
-    Parser parser;
-    parser.header_limit(static_cast<std::uint32_t>(self->options.max_header));
-    parser.body_limit(self->engine->options.max_message);
-    parser.eager(true);
-    auto& buffer = connection->buffer;
-    bool head_checked = false;
-    connection->deadline = deadline_after(self->options.connection_idle);
-    if (!buffer.empty()) connection->deadline = deadline_after(self->options.request_timeout);
-    // An idle connection costs little memory, a large body few reads.
-    std::string chunk(2048, '\0');
-    for (;;) {
-        if (!buffer.empty()) {
-            boost::system::error_code error;
-            const std::size_t used = parser.put(asio::buffer(buffer), error);
-            buffer.erase(0, used);
-            const std::size_t held = parser.get().body().size();
-            self->buffered += held - connection->held;
-            connection->held = held;
-            if (parser.is_header_done() && !head_checked) {
-                head_checked = true;
-                connection->keep_alive = parser.get().keep_alive();
-                connection->chunked = parser.get().version() >= 11;
-                self->check_head(*connection, parser.get(), reply);
-                if (reply.status == 0 &&
-                    same_without_case(parser.get()[http::field::expect], "100-continue")) {
-                    std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-                    const auto deadline = connection->deadline;
-                    const bool written = co_await write(self, connection, std::move(go_on));
-                    if (!written) co_return false;
-                    connection->deadline = deadline;
-                }
-            }
-            if (error && error != http::error::need_more && reply.status == 0) {
-                if (error == http::error::body_limit) {
-                    reply = http_error(413, "the request is larger than " +
-                                                std::to_string(self->engine->options.max_message) +
-                                                " bytes");
-                } else if (error == http::error::header_limit) {
-                    reply =
-                        http_error(431, "the request's head is larger than " +
-                                            std::to_string(self->options.max_header) + " bytes");
-                } else {
-                    reply = http_error(400, "not an HTTP/1.1 request: " + error.message());
-                }
-            }
-            if (reply.status == 0 && self->buffered > self->options.max_buffered)
-                reply = http_error(503, "too much is being received at once; try again",
-                                   rpc_internal_error, "Retry-After: 1\r\n");
-            if (parser.is_done() && (!error || error == http::error::need_more)) {
-                request = parser.release();
-                co_return true;
-            }
-            if (reply.status != 0) {
-                // The rest of the body will not be read.
-                connection->keep_alive = false;
-                co_return true;
-            }
-        }
-        auto [error, size] =
-            co_await connection->socket.async_read_some(asio::buffer(chunk), as_result);
-        if (error) co_return false;
-        if (buffer.empty() && !parser.got_some())
-            connection->deadline = deadline_after(self->options.request_timeout);
-        buffer.append(chunk, 0, size);
-        if (size == chunk.size() && size < (std::size_t{256} << 10)) chunk.resize(2 * size);
-    }
-}
-
-// What a refused client still sends would otherwise reset the connection before it reads why.
-inline awaitable<void> HttpListener::drain(HttpServerConnectionPtr connection) {
-    boost::system::error_code ignored;
-    connection->socket.shutdown(HttpSocket::shutdown_send, ignored);
-    connection->deadline = Clock::now() + std::chrono::seconds(2);
-    std::string rest(std::size_t{64} << 10, '\0');
-    for (int i = 0; i < 64; ++i) {
-        auto [error, size] =
-            co_await connection->socket.async_read_some(asio::buffer(rest), as_result);
-        if (error) break;
-    }
-}
-
-inline awaitable<void> HttpListener::serve(std::shared_ptr<HttpListener> self,
-                                           HttpServerConnectionPtr connection) {
-    const auto place = self->connections.insert(self->connections.end(), connection);
-    struct Leave {
-        HttpListener& self;
-        std::list<HttpServerConnectionPtr>::iterator place;
-        ~Leave() {
-            self.buffered -= (*place)->held;
-            self.connections.erase(place);
-            self.freed.notify();
-        }
-    } const leave{*self, place};
-    try {
-        bool more = true;
-        while (more && !self->closed) {
-            Request request;
-            Reply reply;
-            const bool alive = co_await read(self, connection, request, reply);
-            connection->deadline = never;
-            if (!alive) break;
-            if (reply.status != 0) {
-                more = co_await send(self, connection, std::move(reply));
-            } else {
-                more = co_await answer(self, connection, std::move(request));
-            }
-            self->buffered -= std::exchange(connection->held, 0);
-        }
-        if (!connection->keep_alive && !self->closed) co_await drain(connection);
-    } catch (const std::exception& error) {
-        self->engine->options.logger(LogLevel::warning,
-                                     std::string("MCP over HTTP: ") + error.what());
-    }
+inline awaitable<bool> McpHttpService::send(HttpPeerPtr peer, Reply reply) {
+    auto text = render(*peer, reply);
+    const bool written = co_await peer->write(std::move(text));
+    co_return written && peer->keep_alive;
 }
 
 // ---- sessions ----
 
-inline bool HttpListener::room_for_session() {
+inline bool McpHttpService::room_for_session() {
     if (engine->sessions.size() < options.max_sessions) return true;
     SessionPtr oldest;
     for (const auto& [id, session] : engine->sessions)
@@ -745,7 +550,7 @@ inline bool HttpListener::room_for_session() {
 }
 
 // The session a legacy request names; else sets `reply`.
-inline SessionPtr HttpListener::find_session(const Request& request, const std::string& principal,
+inline SessionPtr McpHttpService::find_session(const Request& request, const std::string& principal,
                                              Reply& reply) {
     const std::string_view spoken = request["MCP-Protocol-Version"], id = request["Mcp-Session-Id"];
     if (!spoken.empty() && !is_legacy_version(spoken)) {
@@ -769,14 +574,14 @@ inline SessionPtr HttpListener::find_session(const Request& request, const std::
 }
 
 // That of all modern requests of one principal.
-inline SessionPtr HttpListener::shared_session(const std::string& principal) {
+inline SessionPtr McpHttpService::shared_session(const std::string& principal) {
     const std::string id = "modern " + principal;
     if (const auto found = engine->sessions.find(id); found != engine->sessions.end())
         return found->second;
     return engine->open_session(id, principal, true);
 }
 
-inline std::shared_ptr<HttpServerStream> HttpListener::make_stream(const SessionPtr& session) {
+inline std::shared_ptr<HttpServerStream> McpHttpService::make_stream(const SessionPtr& session) {
     HttpServerStream::Style style;
     style.resumable = !session->modern;
     style.primed = !session->modern && session->protocol_version >= "2025-11-25";
@@ -786,7 +591,7 @@ inline std::shared_ptr<HttpServerStream> HttpListener::make_stream(const Session
 }
 
 // Throws what a modern request is answered whose headers and body do not say the same.
-inline void HttpListener::check_headers(const Request& request, std::string_view method,
+inline void McpHttpService::check_headers(const Request& request, std::string_view method,
                                         const json::object& params) {
     const auto mismatch = [](std::string_view header, std::string_view why) {
         return McpError(rpc_header_mismatch,
@@ -829,13 +634,13 @@ inline void HttpListener::check_headers(const Request& request, std::string_view
 // ---- HTTP+SSE (2024-11-05) ----
 
 // The stream of a new session, to its end: with it ends the session.
-inline awaitable<bool> HttpListener::serve_sse(std::shared_ptr<HttpListener> self,
-                                               HttpServerConnectionPtr connection,
+inline awaitable<bool> McpHttpService::serve_sse(std::shared_ptr<McpHttpService> self,
+                                               HttpPeerPtr connection,
                                                std::string principal) {
     if (!self->room_for_session()) {
         auto reply = http_error(503, "too many sessions; try again later", rpc_internal_error,
                                 "Retry-After: 30\r\n");
-        co_return co_await send(self, connection, std::move(reply));
+        co_return co_await send(connection, std::move(reply));
     }
     const auto engine = self->engine;
     const auto session = engine->open_session(random_hex(32), std::move(principal), false);
@@ -861,7 +666,7 @@ inline awaitable<bool> HttpListener::serve_sse(std::shared_ptr<HttpListener> sel
 }
 
 // One message of a client: what it leads to comes by the stream.
-inline HttpListener::Reply HttpListener::take_sse(Request& request, const std::string& principal) {
+inline McpHttpService::Reply McpHttpService::take_sse(Request& request, const std::string& principal) {
     const std::string_view target = request.target();
     constexpr std::string_view key = "?session=";
     const auto at = target.find(key);
@@ -878,10 +683,8 @@ inline HttpListener::Reply HttpListener::take_sse(Request& request, const std::s
     if (stream->crowded())
         return http_error(503, "read the answers before you ask again", rpc_internal_error,
                           "Retry-After: 1\r\n");
-    json::parse_options limits;
-    limits.max_depth = max_message_depth;
     boost::system::error_code error;
-    json::value body = json::parse(request.body(), error, {}, limits);
+    json::value body = parse_within(request.body(), max_message_depth, default_max_decoded, error);
     if (error)
         return http_error(400, "the body is no JSON, or nested too deep", rpc_parse_error);
     auto* message = body.if_object();
@@ -908,8 +711,8 @@ inline HttpListener::Reply HttpListener::take_sse(Request& request, const std::s
 
 // ---- answering ----
 
-inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
-                                            HttpServerConnectionPtr connection, Request request) {
+inline awaitable<bool> McpHttpService::respond(std::shared_ptr<McpHttpService> self,
+                                            HttpPeerPtr connection, Request request) {
     namespace http = boost::beast::http;
     auto& engine = *self->engine;
     const auto principal = self->principal_of(request[http::field::authorization]).value_or("");
@@ -923,7 +726,7 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
         if (request.method() == http::verb::get)
             co_return co_await serve_sse(self, connection, principal);
         reply = self->take_sse(request, principal);
-        co_return co_await send(self, connection, std::move(reply));
+        co_return co_await send(connection, std::move(reply));
     }
     if (request.method() != http::verb::post) {
         session = self->find_session(request, principal, reply);
@@ -967,10 +770,8 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
             if (stream) stream->listened = true;
         }
     } else {
-        json::parse_options limits;
-        limits.max_depth = max_message_depth;
         boost::system::error_code error;
-        json::value body = json::parse(request.body(), error, {}, limits);
+        json::value body = parse_within(request.body(), max_message_depth, default_max_decoded, error);
         request.body().clear();
         request.body().shrink_to_fit();
         std::string_view spoken = request["MCP-Protocol-Version"];
@@ -1058,7 +859,7 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
             reply = http_error(400, "the body is no JSON-RPC message");
         }
     }
-    if (!stream) co_return co_await send(self, connection, std::move(reply));
+    if (!stream) co_return co_await send(connection, std::move(reply));
     struct Busy {
         SessionPtr session;
         explicit Busy(SessionPtr s) : session(std::move(s)) { ++session->busy; }
@@ -1070,7 +871,7 @@ inline awaitable<bool> HttpListener::answer(std::shared_ptr<HttpListener> self,
     co_return co_await pump(self, connection, std::move(stream), std::move(call));
 }
 
-inline HttpListener::Reply HttpListener::answer_of(HttpServerStream& stream) {
+inline McpHttpService::Reply McpHttpService::answer_of(HttpServerStream& stream) {
     Reply reply;
     reply.status = stream.answer_status;
     if (stream.batch) {
@@ -1085,18 +886,18 @@ inline HttpListener::Reply HttpListener::answer_of(HttpServerStream& stream) {
 
 // Sends what the stream brings until it ends, the client hangs up, or another connection takes
 // over.
-inline awaitable<bool> HttpListener::pump(std::shared_ptr<HttpListener> self,
-                                          HttpServerConnectionPtr connection,
+inline awaitable<bool> McpHttpService::pump(std::shared_ptr<McpHttpService> self,
+                                          HttpPeerPtr connection,
                                           std::shared_ptr<HttpServerStream> stream, McpCallPtr call) {
     if (stream->ended && !stream->streaming && !stream->answers.empty()) {
         auto reply = answer_of(*stream);
-        co_return co_await send(self, connection, std::move(reply));
+        co_return co_await send(connection, std::move(reply));
     }
     bool whole = false;
     const auto reader = ++stream->reader;
     stream->attached = true;
     stream->changed.notify();
-    auto sending = HttpListener::stream(self, connection, stream, whole);
+    auto sending = McpHttpService::stream(self, connection, stream, whole);
     auto leaving = hang_up(connection);
     const bool ended = co_await ends_first(std::move(sending), std::move(leaving));
     if (stream->reader == reader) stream->attached = false;
@@ -1108,15 +909,15 @@ inline awaitable<bool> HttpListener::pump(std::shared_ptr<HttpListener> self,
     co_return connection->keep_alive;
 }
 
-inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
-                                            HttpServerConnectionPtr connection,
+inline awaitable<void> McpHttpService::stream(std::shared_ptr<McpHttpService> self,
+                                            HttpPeerPtr connection,
                                             std::shared_ptr<HttpServerStream> stream, bool& whole) {
     const auto reader = stream->reader;
     auto quiet_until = deadline_after(self->options.keep_alive);
     while (!stream->streaming) {
         if (stream->ended && !stream->answers.empty()) {
             auto reply = render(*connection, answer_of(*stream));
-            whole = co_await write(self, connection, std::move(reply));
+            whole = co_await connection->write(std::move(reply));
             co_return;
         }
         // Cancelled: there is nothing to come back for either.
@@ -1131,7 +932,7 @@ inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
         "no-transform\r\nX-Accel-Buffering: no\r\n";
     text += connection->chunked ? "Transfer-Encoding: chunked\r\n" : "Connection: close\r\n";
     if (connection->chunked && !connection->keep_alive) text += "Connection: close\r\n";
-    text += connection->cors + "\r\n";
+    text += connection->headers + "\r\n";
     const auto put = [&connection, &text](const std::string& events) {
         if (events.empty()) return;
         if (!connection->chunked) {
@@ -1151,7 +952,7 @@ inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
         if (!text.empty()) {
             std::string piece = std::move(text);
             text.clear();
-            const bool written = co_await write(self, connection, std::move(piece));
+            const bool written = co_await connection->write(std::move(piece));
             if (!written) co_return;
             quiet_until = deadline_after(self->options.keep_alive);
         }
@@ -1171,7 +972,7 @@ inline awaitable<void> HttpListener::stream(std::shared_ptr<HttpListener> self,
 }
 
 // Completes when the client hangs up, and not before it does.
-inline awaitable<void> HttpListener::hang_up(HttpServerConnectionPtr connection) {
+inline awaitable<void> McpHttpService::hang_up(HttpPeerPtr connection) {
     for (;;) {
         auto [error] = co_await connection->socket.async_wait(HttpSocket::wait_read, as_result);
         if (error) co_return;
@@ -1187,32 +988,9 @@ inline awaitable<void> HttpListener::hang_up(HttpServerConnectionPtr connection)
     }
 }
 
-// ---- listening ----
+// ---- time and listening ----
 
-template <class Acceptor>
-awaitable<void> HttpListener::accept(std::shared_ptr<HttpListener> self, Acceptor& acceptor) {
-    while (!self->closed) {
-        if (self->connections.size() >= self->options.max_connections) {
-            co_await self->freed.wait();
-            continue;
-        }
-        auto [error, socket] = co_await acceptor.async_accept(as_result);
-        if (self->closed) break;
-        if (error) {
-            // Out of descriptors, most likely: wait for a connection to end, not in a circle.
-            const auto soon = Clock::now() + std::chrono::milliseconds(50);
-            co_await self->freed.wait(soon);
-            continue;
-        }
-        const int on = 1;
-        if constexpr (std::is_same_v<Acceptor, asio::ip::tcp::acceptor>)
-            ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        auto connection = std::make_shared<HttpServerConnection>(HttpSocket(std::move(socket)));
-        asio::co_spawn(self->engine->executor, serve(self, std::move(connection)), asio::detached);
-    }
-}
-
-inline awaitable<void> HttpListener::watch_time(std::shared_ptr<HttpListener> self) {
+inline awaitable<void> McpHttpService::watch_time(std::shared_ptr<McpHttpService> self) {
     while (!self->closed) {
         const auto next = Clock::now() + std::chrono::seconds(1);
         co_await self->tick.wait(next);
@@ -1220,11 +998,8 @@ inline awaitable<void> HttpListener::watch_time(std::shared_ptr<HttpListener> se
     }
 }
 
-inline void HttpListener::sweep() {
+inline void McpHttpService::sweep() {
     const auto now = Clock::now();
-    boost::system::error_code ignored;
-    for (const auto& connection : connections)
-        if (connection->deadline <= now) connection->socket.close(ignored);
     std::vector<SessionPtr> idle;
     for (const auto& [id, session] : engine->sessions) {
         if (!session->transport && !session->modern) continue;  // standard input
@@ -1243,11 +1018,11 @@ inline void HttpListener::sweep() {
 }  // namespace detail
 
 inline McpHttpServer::McpHttpServer(McpServer& server, McpHttpOptions options)
-    : state_(std::make_shared<detail::HttpListener>(server.engine_, std::move(options))) {}
+    : state_(std::make_shared<detail::McpHttpService>(server.engine_, std::move(options))) {}
 inline McpHttpServer::~McpHttpServer() { state_->stop(); }
 inline void McpHttpServer::stop() { state_->stop(); }
 inline std::size_t McpHttpServer::connections() const noexcept {
-    return state_->connections.size();
+    return state_->listener->connections();
 }
 
 inline unsigned short McpHttpServer::listen(const std::string& host, unsigned short port) {
@@ -1264,32 +1039,14 @@ inline unsigned short McpHttpServer::listen(const std::string& host, unsigned sh
         throw Error(errc::io_error, "cannot listen at " + host + ":" + std::to_string(port) + ": " +
                                         error.message());
     const auto bound = acceptor.local_endpoint().port();
-    state_->tcp.push_back(std::move(acceptor));
-    asio::co_spawn(state_->engine->executor,
-                   detail::HttpListener::accept(state_, state_->tcp.back()), asio::detached);
-    if (!std::exchange(state_->watching, true))
-        asio::co_spawn(state_->engine->executor, detail::HttpListener::watch_time(state_),
-                       asio::detached);
+    state_->start(std::move(acceptor));
     return bound;
 }
 
 inline void McpHttpServer::listen(const std::filesystem::path& path) {
-    boost::system::error_code error;
     asio::local::stream_protocol::acceptor acceptor(state_->engine->executor);
-    const asio::local::stream_protocol::endpoint endpoint(path.string());
-    acceptor.open(endpoint.protocol(), error);
-    if (!error) acceptor.bind(endpoint, error);
-    if (!error && ::chmod(path.c_str(), 0600) != 0)
-        error.assign(errno, boost::system::system_category());
-    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-    if (error)
-        throw Error(errc::io_error, "cannot listen at " + path.string() + ": " + error.message());
-    state_->local.push_back(std::move(acceptor));
-    asio::co_spawn(state_->engine->executor,
-                   detail::HttpListener::accept(state_, state_->local.back()), asio::detached);
-    if (!std::exchange(state_->watching, true))
-        asio::co_spawn(state_->engine->executor, detail::HttpListener::watch_time(state_),
-                       asio::detached);
+    detail::listen_privately(acceptor, path, ::geteuid(), "the MCP server");
+    state_->start(std::move(acceptor));
 }
 
 }  // namespace ipybox

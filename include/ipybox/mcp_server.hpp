@@ -316,8 +316,10 @@ inline awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr 
             if (!message) {
                 outlet->respond(
                     rpc_error(json::value(), rpc_invalid_request,
-                              "a message is longer than " +
-                                  std::to_string(engine->options.max_message) + " bytes"),
+                              message.error() == errc::mcp_protocol
+                                  ? "a message is longer than " +
+                                        std::to_string(engine->options.max_message) + " bytes"
+                                  : "a message " + std::string(costs_too_much)),
                     400);
                 co_return;
             }

@@ -10,6 +10,7 @@
 #include <ipybox/detail/result_text.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/mcp_server.hpp>
+#include <ipybox/question.hpp>
 #include <ipybox/tool_search.hpp>
 #include <list>
 #include <map>
@@ -47,6 +48,7 @@ struct McpServiceOptions {
     bool separate = false;
     bool shared_workspace = false;   // separate sessions work in the same directory
     std::size_t max_sessions = 64;   // separate ones
+    std::size_t max_session_directories = 1024;  // that ended sessions may leave behind, with files
     std::size_t starts_at_once = 2;  // of kernels with their servers; others wait for their turn
     Duration session_idle =
         std::chrono::minutes(30);  // then a separate session's kernel ends; zero: never
@@ -317,12 +319,43 @@ private:
             begin(first);
         }
 
+        bool has_own_directory(const std::string& name) const {
+            return options.separate && !options.shared_workspace && name != "default";
+        }
         std::filesystem::path directory_of(const std::string& name) const {
             const auto& base = options.executor.workspace;
-            if (!options.separate || options.shared_workspace || name == "default") return base;
+            return has_own_directory(name) ? base / "sessions" / name : base;
+        }
+        // Whoever may call chooses the names: those that nothing lies in go with their session, the
+        // others are counted. Throws errc::busy, errc::io_error.
+        void make_directory_of(const std::string& name) const {
+            std::error_code error;
+            const auto directory = directory_of(name);
+            if (!has_own_directory(name) || std::filesystem::exists(directory, error)) return;
+            std::size_t count = 0;
+            for (std::filesystem::directory_iterator entry(directory.parent_path(), error), end;
+                 !error && entry != end; entry.increment(error))
+                ++count;
+            if (count >= options.max_session_directories)
+                throw Error(errc::busy, directory.parent_path().string() + " holds the files of " +
+                                            std::to_string(count) +
+                                            " sessions, and there may be no more; remove those that nobody needs");
+            const auto& base = options.executor.workspace;
             const auto root = detail::open_directory(base.empty() ? "." : base);
             detail::make_directory_beneath(root.get(), std::filesystem::path("sessions") / name);
-            return base / "sessions" / name;
+        }
+        void remove_empty_directory_of(const std::string& name) const noexcept {
+            if (!has_own_directory(name)) return;
+            for (const auto& [key, session] : sessions)
+                if (session->name == name) return;
+            const auto directory = directory_of(name);
+            const UniqueFd place(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+            if (!place) return;
+            // What every kernel's start makes. A link fails, as does what holds a file.
+            if (const auto own = detail::open_beneath(place.get(), ".ipybox", O_RDONLY | O_DIRECTORY))
+                ::unlinkat(own.get(), "site-packages", AT_REMOVEDIR);
+            ::unlinkat(place.get(), ".ipybox", AT_REMOVEDIR);
+            ::rmdir(directory.c_str());
         }
 
         SessionPtr make_session(const std::string& owner, const std::string& name) {
@@ -330,6 +363,7 @@ private:
             session->owner = owner;
             auto settings = options.executor;
             settings.session = name;
+            make_directory_of(name);
             settings.workspace = directory_of(name);
             if (options.ask_client) {
                 const bool alone = settings.approvers.empty();
@@ -352,8 +386,10 @@ private:
             return session;
         }
 
-        // That of a request; made when there is none yet.
-        SessionPtr session_of(const McpContext& context, const json::object& arguments) {
+        // That of a request; made when there is none yet. to_read: not for a request that only reads
+        // files, when there can be none. Throws errc::io_error then.
+        SessionPtr session_of(const McpContext& context, const json::object& arguments,
+                              bool to_read = false) {
             if (stopped) throw Error(errc::cancelled, "the server is stopping");
             std::string key, name = "default";
             const McpSession& client = context.session();
@@ -367,8 +403,20 @@ private:
             }
             if (const auto found = sessions.find(key); found != sessions.end())
                 return found->second;
+            std::error_code error;
+            // Kernels of other backends may have files elsewhere.
+            if (to_read && has_own_directory(name) && options.executor.kernel == "zmq" &&
+                !std::filesystem::exists(directory_of(name), error))
+                throw Error(errc::io_error,
+                            "this session has no files yet: run code in it, or write a file to it, first");
             make_room();
-            const auto made = make_session(client.id, name);
+            SessionPtr made;
+            try {
+                made = make_session(client.id, name);
+            } catch (...) {
+                remove_empty_directory_of(name);
+                throw;
+            }
             sessions.emplace(key, made);
             if (options.separate && !std::exchange(sweeping, true))
                 asio::co_spawn(io, sweep(weak_from_this()), asio::detached);
@@ -411,7 +459,8 @@ private:
         // Ends kernel and servers of a session that nobody finds any more.
         void retire(const SessionPtr& session) {
             ++ending;
-            asio::co_spawn(io, end(session), [self = shared_from_this()](std::exception_ptr) {
+            asio::co_spawn(io, end(session), [self = shared_from_this(), name = session->name](std::exception_ptr) {
+                self->remove_empty_directory_of(name);
                 --self->ending;
                 self->changed.notify();
             });
@@ -665,7 +714,19 @@ private:
         return decision;
     }
 
-    // One question at a time.
+    // Clients render Markdown: what code wrote stands in a fence, which nothing in it can close, as
+    // a question's lines begin with its own words and contain no others' line breaks.
+    static std::string client_question(CallOrigin origin, std::string_view text) {
+        std::string fence = "```";
+        while (text.find(fence) != text.npos) fence += '`';
+        std::string_view head = "Code wants to call a tool:";
+        if (origin == CallOrigin::shell || origin == CallOrigin::shell_magic) head = "Code wants to run a shell command:";
+        if (origin == CallOrigin::registration) head = "An MCP server is to be registered:";
+        if (origin == CallOrigin::package) head = "A package is to be installed:";
+        return std::string(head) + "\n\n" + fence + "\n" + std::string(text) + fence;
+    }
+
+    // One question at a time. Nothing is preselected: only one of the choices that allow is a yes.
     static awaitable<Decision> put(SessionPtr session, McpContext context, ToolCall call) {
         Line::Place place(session->questions);
         co_await place.turn();
@@ -673,24 +734,13 @@ private:
         const bool lasting = call.origin == CallOrigin::mcp;
         if (lasting && session->allowed.contains(known))
             co_return said(Verdict::allow, "for this session");
-        std::string message =
-            "Code wants to call " + detail::call_text(call.server, call.tool, call.arguments);
-        if (call.origin == CallOrigin::shell || call.origin == CallOrigin::shell_magic)
-            message = "Code wants to run a shell command: " +
-                      detail::call_text(call.server, call.tool, call.arguments);
-        if (call.origin == CallOrigin::registration)
-            message = "Register the MCP server " +
-                      detail::call_text(call.server, call.tool, call.arguments);
-        if (call.origin == CallOrigin::package)
-            message =
-                "Install a package: " + detail::call_text(call.server, call.tool, call.arguments);
-        json::array choices{"allow once"};
+        const Question question(call);
+        std::string message = client_question(call.origin, question.text());
+        json::array choices{"deny", "allow once"};
         if (lasting) choices.emplace_back("allow this tool for the session");
-        choices.emplace_back("deny");
         json::object choice{{"type", "string"},
                             {"title", "Decision"},
-                            {"enum", std::move(choices)},
-                            {"default", "allow once"}};
+                            {"enum", std::move(choices)}};
         json::object reason{{"type", "string"},
                             {"title", "Reason"},
                             {"description", "for a denial: what the code is told"}};
@@ -712,7 +762,7 @@ private:
             session->allowed.insert(known);
             co_return said(Verdict::allow, "for this session");
         }
-        std::string why(detail::string_of(*content, "reason"));
+        std::string why(content ? detail::string_of(*content, "reason") : std::string_view());
         if (why.empty()) why = "the user denied it";
         co_return said(Verdict::deny, "deny", std::move(why));
     }
@@ -857,6 +907,14 @@ private:
             answer.content.push_back(McpContent::text(error));
             answer.is_error = true;
         }
+        // What whoever looks after the workspace should know of.
+        std::string told;
+        for (const auto& violation : result.violations)
+            if (violation.layer == "files") told += "\n- " + violation.what;
+        if (!told.empty())
+            answer.content.push_back(McpContent::text(fitting(
+                "[Files that programs of the host run or obey; look at them before you use the workspace outside:" + told + "]",
+                std::string::npos, bytes)));
         json::array pictures;
         for (const auto& display : result.displays) add_image(pictures, display, bytes);
         for (auto& picture : pictures) answer.content.push_back(std::move(picture));
@@ -937,8 +995,8 @@ private:
     // What a policy or a person judges a server by: values that may be secrets are left out.
     static json::object shown_params(const json::object& params) {
         json::object shown;
-        for (const char* key : {"command", "args", "cwd", "url", "type", "sandbox"})
-            if (const auto* value = params.if_contains(key)) shown[key] = *value;
+        for (const auto& [key, value] : params)
+            if (key != "env" && key != "headers" && key != "auth") shown[key] = value;
         for (const char* key : {"env", "headers"}) {
             const auto* values = params.if_contains(key);
             if (!values) continue;
@@ -1127,7 +1185,7 @@ private:
 
     static awaitable<McpToolResult> download(StatePtr state, McpContext context,
                                              json::object arguments) {
-        const Use use(state->session_of(context, arguments));
+        const Use use(state->session_of(context, arguments, true));
         const std::string path = text_argument(arguments, "path");
         const auto offset =
             static_cast<std::uint64_t>(std::min(number_argument(arguments, "offset", 0), 1e18));
@@ -1166,7 +1224,7 @@ private:
                                                 std::string uri, json::object variables) {
         const auto state = weak.lock();
         if (!state) throw Error(errc::cancelled, "the server is stopping");
-        const Use use(state->session_of(context, variables));
+        const Use use(state->session_of(context, variables, true));
         const std::string path = text_argument(variables, "path");
         co_await files_ready(state, use.session);
         const FilePart part =
@@ -1179,7 +1237,9 @@ private:
                                              std::string uri, std::string path) {
         const auto state = weak.lock();
         if (!state) throw Error(errc::cancelled, "the server is stopping");
-        const Use use(state->session_of(context, json::object()));
+        const Use use(state->session_of(context, json::object(), true));
+        if (use.session->executor->is_guarded(path, false))
+            throw Error(errc::denied, path + ": is protected; it holds settings or secrets");
         const auto root = detail::open_directory(use.session->executor->workspace());
         const auto part = detail::read_beneath(root.get(), path, 0, state->options.max_result / 2);
         co_return contents_of(uri, path, part);
@@ -1287,7 +1347,8 @@ private:
         json::object params = parameter(
             "object",
             "How the server is reached: {\"command\", \"args\", \"env\", \"cwd\"} for stdio, "
-            "{\"url\", \"headers\", \"type\"} for HTTP");
+            "{\"url\", \"headers\", \"type\"} for HTTP. A stdio server starts in an empty directory: "
+            "write paths of the workspace as ${WORKSPACE}/PATH");
         params.emplace("additionalProperties", true);
         properties["server_params"] = std::move(params);
         output["result"] = strings;

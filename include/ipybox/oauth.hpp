@@ -50,7 +50,7 @@ struct OAuthOptions {
     std::function<awaitable<std::string>(std::string url)> browse;
     // Shows a person where to type in which code (device code grant).
     std::function<void(const std::string& url, const std::string& code)> show_code;
-    HttpClientOptions http;                               // its may_connect is set by OAuth
+    HttpClientOptions http;                               // may_connect and may_name are set by OAuth
     Duration request_timeout = std::chrono::seconds(30);  // for one answer of a server
     Duration consent_timeout = std::chrono::minutes(10);  // for the person
     // What failed is not tried again for so long: other requests get the same error, and a person
@@ -315,11 +315,16 @@ inline OAuth::State::State(asio::any_io_executor e, OAuthOptions o)
     };
     const bool near = local || detail::flag_member(options.auth, "private_network") ||
                       (!error && kind_of(literal) == detail::AddressKind::private_);
-    options.http.may_connect = [near, here = local, kind_of](const asio::ip::address& address) {
-        const auto kind = kind_of(address);
+    const auto allowed = [near, here = local](detail::AddressKind kind) {
         return kind == detail::AddressKind::public_ ||
                (here && kind == detail::AddressKind::loopback) ||
                (near && kind == detail::AddressKind::private_);
+    };
+    options.http.may_connect = [allowed, kind_of](const asio::ip::address& address) {
+        return allowed(kind_of(address));
+    };
+    options.http.may_name = [allowed](const std::string& host) {
+        return allowed(detail::classify_name(host));
     };
     http = std::make_unique<HttpClient>(executor, options.http);
 }

@@ -15,6 +15,7 @@
 #include <ipybox/error.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace ipybox::detail {
@@ -76,6 +77,17 @@ inline std::string checked_token(std::string given, const std::string& who) {
     if (given.empty()) given = random_hex(32);
     if (given.size() < 16) throw Error(errc::bad_argument, "the token of " + who + " needs at least 16 characters");
     return given;
+}
+
+// Whether a web page's origin is the listener itself, at `port` of this machine's loopback. Those of
+// other ports are other programs, and what they serve is not to be trusted with this one.
+inline bool is_own_origin(std::string_view origin, unsigned short port) {
+    if (port == 0 || !origin.starts_with("http://")) return false;
+    origin.remove_prefix(7);
+    for (const std::string_view name : {"localhost", "127.0.0.1", "[::1]"})
+        if (origin.starts_with(name) && (origin.substr(name.size()) == ":" + std::to_string(port) || (port == 80 && origin == name)))
+            return true;
+    return false;
 }
 
 // Hands every connection to `begin` until the service closes. State holds the acceptor, and has

@@ -24,6 +24,7 @@
 #include <filesystem>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/host_program.hpp>
 #include <ipybox/sandbox.hpp>
 #include <map>
 #include <memory>
@@ -499,32 +500,6 @@ inline std::string describe_end(const SandboxedProcess& process, const ExitStatu
 }
 
 }  // namespace detail
-
-// The absolute path of a program: `name` itself when it contains a slash, else the first match in
-// the absolute directories of `path_variable`; nullopt when no executable file is found.
-inline std::optional<std::filesystem::path> find_program(std::string_view name,
-                                                         std::string_view path_variable) {
-    namespace fs = std::filesystem;
-    const auto usable = [](const fs::path& file) {
-        std::error_code ignored;
-        return fs::is_regular_file(file, ignored) &&
-               ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) == 0;
-    };
-    if (name.find('/') != std::string_view::npos) {
-        std::error_code ignored;
-        const auto file = fs::absolute(fs::path(name), ignored);
-        return usable(file) ? std::optional(file) : std::nullopt;
-    }
-    while (!name.empty() && !path_variable.empty()) {
-        const auto colon = path_variable.find(':');
-        const fs::path directory(path_variable.substr(0, colon));
-        // An empty or relative entry would run what happens to lie in the current directory.
-        if (directory.is_absolute() && usable(directory / name)) return directory / name;
-        if (colon == std::string_view::npos) break;
-        path_variable.remove_prefix(colon + 1);
-    }
-    return std::nullopt;
-}
 
 // A program running as our child, in a session of its own, killed when the thread that started it
 // ends. Destruction kills it with all its descendants and collects it, without running the

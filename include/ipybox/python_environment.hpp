@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <ipybox/async.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/host_program.hpp>
 #include <ipybox/process.hpp>
 #include <optional>
 #include <string>
@@ -24,9 +25,21 @@ struct PythonEnvironment {
     std::optional<std::string> pydantic;
 };
 
+namespace detail {
+// Throws errc::denied when code could have changed what an interpreter runs before any script: itself,
+// and what tells it where its library is.
+inline void refuse_written_python(const std::filesystem::path& python) {
+    constexpr std::string_view remedy = "name it with --python or IPYBOX_PYTHON if what lies there is yours";
+    refuse_written(python, remedy);
+    for (const auto& path : environment_files(python)) refuse_written(path, remedy);
+}
+}  // namespace detail
+
 // The interpreter to use: `configured`, else $IPYBOX_PYTHON, $VIRTUAL_ENV/bin/python,
-// .venv/bin/python in the current directory, python3 on PATH. Throws errc::missing_dependency.
-inline std::filesystem::path find_python(const std::filesystem::path& configured = {}) {
+// .venv/bin/python in the current directory, python3 on PATH. The first two are the word of whoever
+// configures; of the others, Trust::judged throws errc::denied for what lies where code could write, and
+// passes over such directories of PATH. Throws errc::missing_dependency.
+inline std::filesystem::path find_python(const std::filesystem::path& configured = {}, Trust trust = Trust::judged) {
     namespace fs = std::filesystem;
     const auto variable = [](const char* name) {
         const char* value = std::getenv(name);
@@ -42,7 +55,8 @@ inline std::filesystem::path find_python(const std::filesystem::path& configured
     for (const auto& [wanted, source] : {std::pair(configured.string(), "--python or the python option"),
                                          std::pair(variable("IPYBOX_PYTHON"), "IPYBOX_PYTHON")}) {
         if (wanted.empty()) continue;
-        if (const auto found = find_program(wanted, path)) return resolved(*found);
+        if (const auto found = find_program(wanted, path, wanted.find('/') != wanted.npos ? Trust::named : trust))
+            return resolved(*found);
         throw Error(errc::missing_dependency, std::string(source) + " names " + wanted +
                                                   ", which is no executable file; name a Python interpreter");
     }
@@ -50,27 +64,61 @@ inline std::filesystem::path find_python(const std::filesystem::path& configured
     if (const auto venv = variable("VIRTUAL_ENV"); !venv.empty()) candidates.push_back(venv + "/bin/python");
     candidates.push_back("./.venv/bin/python");
     candidates.push_back("python3");
-    for (const auto& candidate : candidates)
-        if (const auto found = find_program(candidate, path)) return resolved(*found);
+    for (const auto& candidate : candidates) {
+        const auto in_path = candidate.find('/') == candidate.npos;
+        const auto found = find_program(candidate, path, in_path ? trust : Trust::named);
+        if (!found) continue;
+        // As found: a link among its directories counts.
+        if (trust == Trust::judged) detail::refuse_written_python(*found);
+        return resolved(*found);
+    }
     throw Error(errc::missing_dependency,
                 "no Python interpreter found; install python3, or name one with --python or IPYBOX_PYTHON");
 }
 
 namespace detail {
+// Runs with -I -S: no start-up file, .pth file or package of the interpreter runs, whose rights would be the
+// host's. So it works out itself what the module site would: where the packages lie.
 inline constexpr const char* inspection = R"(
-import importlib.metadata, json, os, sys, sysconfig
+import os, sys
+prefixes = [sys.prefix]
+directory = os.path.dirname(os.path.abspath(sys.executable))
+for cfg in (os.path.join(directory, "pyvenv.cfg"), os.path.join(os.path.dirname(directory), "pyvenv.cfg")):
+    if os.path.isfile(cfg):
+        with open(cfg, encoding="utf-8", errors="replace") as lines:
+            pairs = [line.split("=", 1) for line in lines.read(65536).splitlines() if "=" in line]
+        values = {key.strip().lower(): value.strip() for key, value in pairs}
+        system = values.get("include-system-site-packages", "").lower() == "true"
+        prefixes = [os.path.dirname(directory), *([sys.base_prefix] if system else [])]
+        sys.prefix = sys.exec_prefix = prefixes[0]
+        break
+import json, site, sysconfig
+from importlib.metadata import Distribution
+packages = []
+for path in [p for prefix in prefixes for p in site.getsitepackages([prefix])]:
+    if path in packages or not os.path.isdir(path):
+        continue
+    packages.append(path)
+    for name in sorted(os.listdir(path)):
+        if not name.endswith(".pth") or name.startswith(".") or not os.path.isfile(os.path.join(path, name)):
+            continue
+        with open(os.path.join(path, name), encoding="utf-8", errors="replace") as lines:
+            for line in lines.read(65536).splitlines():
+                line = line.rstrip()
+                if line and not line.startswith(("#", "import ", "import\t")):
+                    added = os.path.abspath(os.path.join(path, line))
+                    if added not in packages and os.path.isdir(added):
+                        packages.append(added)
 def version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    for found in Distribution.discover(name=name, path=packages):
+        return found.version
 def steps(path):
     while os.path.islink(path):
         yield os.path.dirname(path)
         path = os.path.join(os.path.dirname(path), os.readlink(path))
     yield os.path.dirname(path)
 paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *steps(sys.executable),
-         *sysconfig.get_paths().values(), *sys.path]
+         *sysconfig.get_paths().values(), *sys.path, *packages]
 if sysconfig.get_config_var("Py_ENABLE_SHARED"):
     paths.append(sysconfig.get_config_var("LIBDIR") or "")
 print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipykernel"),
@@ -122,12 +170,14 @@ inline bool at_least(const std::string& text, int major, int minor) {
 }
 }  // namespace detail
 
-// Runs `python` once, isolated from the current directory and the user's variables. limit: how
-// long it may take. Throws errc::missing_dependency when it is no Python interpreter of at least
+// Runs `python` once with this process's rights, isolated from the current directory, the user's variables,
+// and all packages and start-up files of the interpreter, of which none runs: directories that only
+// start-up code adds to Python's path are not found. python: as find_python() returns it. limit: how long
+// it may take. Throws errc::missing_dependency when it is no Python interpreter of at least
 // 3.10; packages may be absent in the answer, see package_problem().
 inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor, std::filesystem::path python, Duration limit) {
     SpawnRequest request;
-    request.argv = {python.string(), "-I", "-c", detail::inspection};
+    request.argv = {python.string(), "-I", "-S", "-c", detail::inspection};
     request.env["PATH"] = "/usr/local/bin:/usr/bin:/bin";
     request.env["LANG"] = "C.UTF-8";
     request.stdio = Stdio::pipes;

@@ -1,6 +1,8 @@
 #pragma once
 // Finds plugins by kind and name: linked into the program, or in shared objects of the search path.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <boost/dll/library_info.hpp>
@@ -11,11 +13,15 @@
 #include <cstring>
 #include <filesystem>
 #include <ipybox/detail/json_schema.hpp>
+#include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/guarded_sandbox.hpp>
 #include <ipybox/plugin.hpp>
 #include <map>
+#include <memory>
 #include <string>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -76,8 +82,11 @@ public:
     }
 
     // Adds every plugin of a shared object, whose code runs only if it shows plugins of this API
-    // version. Throws errc::bad_plugin saying what to do.
+    // version, and lies where no code in a sandbox could write. Throws errc::bad_plugin saying what to do.
     void load(const std::filesystem::path& file) {
+        if (const auto place = writable_places().holds(std::filesystem::absolute(file)))
+            throw Error(errc::bad_plugin, file.string() + ": is not loaded, because code in a sandbox could write " +
+                                              place->string() + ": install it elsewhere");
         const auto names = symbols(file);
         if (names.empty())
             throw Error(errc::bad_plugin,
@@ -123,9 +132,17 @@ public:
         return all;
     }
 
+    // The program, the directories that are searched and the files that were loaded.
+    std::vector<std::filesystem::path> in_use() const {
+        std::vector<std::filesystem::path> all{program()};
+        all.insert(all.end(), directories_.begin(), directories_.end());
+        all.insert(all.end(), loaded_.begin(), loaded_.end());
+        return all;
+    }
+
     // Makes an object of the plugin `name`. Throws errc::no_such_plugin, naming those that exist;
     // errc::bad_config, naming the field; and whatever the plugin's factory throws. `host` must
-    // outlive the object.
+    // outlive the object. A sandbox comes in a GuardedSandbox.
     template <class Interface>
     std::unique_ptr<Interface> make(std::string_view name, Host& host, const json::object& config) {
         const Plugin& plugin = find(kind_name<Interface>(), name);
@@ -134,7 +151,11 @@ public:
         if (const auto problem = detail::validate(schema, config))
             throw Error(errc::bad_config, std::string(kind_of(plugin)) + " " + std::string(name) +
                                               ": " + *problem + "; `ipybox plugins` shows the schema");
-        return std::get<Factory<Interface>>(plugin.make)(host, config);
+        auto made = std::get<Factory<Interface>>(plugin.make)(host, config);
+        if constexpr (std::is_same_v<Interface, Sandbox>)
+            return std::make_unique<GuardedSandbox>(std::move(made), std::string(name));
+        else
+            return made;
     }
 
 private:
@@ -151,8 +172,15 @@ private:
     }
 
     static std::vector<std::string> symbols(const std::filesystem::path& file) {
+        // By a handle that opens nothing: opening a FIFO would wait, and a device might act.
+        const UniqueFd handle(::open(file.c_str(), O_PATH | O_CLOEXEC));
+        struct stat about{};
+        if (!handle || ::fstat(handle.get(), &about) != 0)
+            throw Error(errc::bad_plugin, file.string() + ": cannot be opened: " + std::strerror(errno));
+        if (!S_ISREG(about.st_mode))
+            throw Error(errc::bad_plugin, file.string() + ": not a regular file; remove it from the plugin directory");
         try {
-            return boost::dll::library_info(file.string()).symbols(IPYBOX_SECTION);
+            return boost::dll::library_info("/proc/self/fd/" + std::to_string(handle.get())).symbols(IPYBOX_SECTION);
         } catch (const std::exception& error) {
             throw Error(errc::bad_plugin, file.string() + ": not a shared object (" + error.what() + ")");
         }

@@ -37,11 +37,22 @@ struct Limits {
     std::optional<std::uint64_t> workspace_size;  // what the writable paths may grow to, together
 };
 
+// The glob that matches this path and no other, for SandboxPolicy::hidden.
+inline std::string literal_glob(const std::filesystem::path& path) {
+    std::string glob;
+    for (const char c : path.native()) {
+        if (c == '*' || c == '?' || c == '[' || c == '\\') glob += '\\';
+        glob += c;
+    }
+    return glob;
+}
+
 // What a process may touch. Paths are absolute host paths; the guest sees them at the same place.
 struct SandboxPolicy {
     std::vector<std::filesystem::path> readable;
     std::vector<std::filesystem::path> writable;
     std::vector<std::string> hidden;                 // globs under writable and readable paths
+    std::vector<std::filesystem::path> shown;        // which of these are not hidden after all
     std::vector<std::filesystem::path> write_protected;  // holds even while the path is absent
     std::map<std::string, std::string> env;          // exact: nothing is inherited
     std::filesystem::path cwd;
@@ -68,7 +79,7 @@ struct Channel {
 };
 
 // What a sandbox can enforce on this machine, found by trying. A policy that needs a capability
-// that is false is refused by launch() with errc::sandbox_refused.
+// that is false is refused with errc::sandbox_refused before launch() of a plugin is reached.
 struct Capabilities {
     bool available = false;
     bool filesystem = false;
@@ -76,13 +87,19 @@ struct Capabilities {
     bool network_allow_list = false;
     bool process_isolation = false;
     bool unix_sockets = false;        // the guest can make its own; else channels are TCP for it
-    bool limits_per_process = false;  // memory_per_process, processes, open files, file size, cpu
+    // memory_per_process, open files, file size, cpu and, with process_isolation, processes
+    bool limits_per_process = false;
     bool memory_total = false;
     bool wall_time = false;
     bool scratch_size = false;        // the places that Limits::scratch_size names are the guest's own
     bool scratch_inodes = false;
+    // The guest can rename no directory that holds something write-protected, and put another in its place.
+    bool pinned_protection = false;
     bool workspace_size = false;      // where the file system of the writable paths has quotas
     std::string problem;              // why not, and the remedy; empty when all is well
+    // Why a limit that it has elsewhere cannot be enforced on this machine, and the remedy, by the name
+    // of the field of Limits.
+    std::map<std::string, std::string> reasons;
 };
 
 // How a process ended.

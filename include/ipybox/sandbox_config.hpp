@@ -8,11 +8,13 @@
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
+#include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/domain_rule.hpp>
+#include <ipybox/detail/protected_files.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,103 +92,6 @@ private:
     std::string pointer_;
 };
 
-// What srt keeps from being written in the working directory and in directories below it, and what
-// else leads git to hooks and configuration.
-inline constexpr std::string_view mandatory_protected[] = {".gitconfig",
-                                                           ".gitmodules",
-                                                           ".bashrc",
-                                                           ".bash_profile",
-                                                           ".zshrc",
-                                                           ".zprofile",
-                                                           ".profile",
-                                                           ".ripgreprc",
-                                                           ".mcp.json",
-                                                           ".vscode",
-                                                           ".idea",
-                                                           ".claude/commands",
-                                                           ".claude/agents",
-                                                           ".git/hooks",
-                                                           ".git/config",
-                                                           ".git/commondir",
-                                                           ".git/config.worktree"};
-
-inline bool is_git_config(std::string_view name) {
-    return name == "config" || name == "commondir" || name == "config.worktree";
-}
-
-// git follows a submodule into .git/modules, and a worktree into .git/worktrees.
-inline void protect_git_directories(std::vector<std::filesystem::path>& protected_paths,
-                                    const std::filesystem::path& directory, int depth,
-                                    bool git_config) {
-    namespace fs = std::filesystem;
-    std::error_code error;
-    for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
-         entry.increment(error)) {
-        std::error_code ignored;
-        if (!entry->is_directory(ignored) || entry->is_symlink(ignored)) continue;
-        const auto& path = entry->path();
-        if (!fs::exists(fs::symlink_status(path / "HEAD", ignored))) {
-            if (depth > 0) protect_git_directories(protected_paths, path, depth - 1, git_config);
-            continue;
-        }
-        protected_paths.push_back(path / "hooks");
-        if (!git_config)
-            for (const char* name : {"config", "commondir", "config.worktree"})
-                protected_paths.push_back(path / name);
-        if (depth > 0)
-            protect_git_directories(protected_paths, path / "modules", depth - 1, git_config);
-    }
-}
-
-// Where core.hooksPath of a repository lies; empty without.
-inline std::filesystem::path hooks_path(const std::filesystem::path& config) {
-    std::ifstream file(config);
-    std::filesystem::path found;
-    std::string line;
-    for (int count = 0; count < 10'000 && std::getline(file, line); ++count) {
-        const auto equals = line.find('=');
-        std::string name;
-        for (const char c : line.substr(0, equals))
-            if (c != ' ' && c != '\t')
-                name += static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
-        if (equals == line.npos || !name.ends_with("hookspath")) continue;
-        const auto first = line.find_first_not_of(" \t\"", equals + 1);
-        const auto last = line.find_last_not_of(" \t\r\"");
-        if (first != line.npos && last >= first) found = line.substr(first, last - first + 1);
-    }
-    return found;
-}
-
-inline void protect_mandatory(std::vector<std::filesystem::path>& protected_paths,
-                              const std::filesystem::path& directory, int depth, bool top,
-                              bool git_config) {
-    namespace fs = std::filesystem;
-    std::error_code error;
-    for (const auto name : mandatory_protected) {
-        if (git_config && name.starts_with(".git/") && is_git_config(name.substr(5))) continue;
-        const auto path = directory / name;
-        const auto first = directory / *fs::path(name).begin();
-        if (top || fs::exists(fs::symlink_status(first, error))) protected_paths.push_back(path);
-    }
-    const auto hooks = hooks_path(directory / ".git/config");
-    if (hooks.is_relative() && !hooks.empty() && hooks.native().front() != '~' &&
-        *hooks.lexically_normal().begin() != "..")
-        protected_paths.push_back((directory / hooks).lexically_normal());
-    for (const char* name : {".git/modules", ".git/worktrees"})
-        protect_git_directories(protected_paths, directory / name, 5, git_config);
-    // With HEAD, objects and refs a directory that has no repository is one itself to git.
-    if (top && !git_config && !fs::exists(directory / ".git/HEAD", error))
-        protected_paths.push_back(directory / "HEAD");
-    if (depth <= 0) return;
-    for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
-         entry.increment(error)) {
-        const auto name = entry->path().filename();
-        const bool enter = entry->is_directory(error) && !entry->is_symlink(error);
-        if (enter && name != ".git" && name != "node_modules")
-            protect_mandatory(protected_paths, entry->path(), depth - 1, false, git_config);
-    }
-}
-
 }  // namespace detail
 
 // Sets one limit from its name and a whole number, which for sizes may end in K, M or G (powers of
@@ -234,16 +139,18 @@ inline void set_limit(Limits& limits, std::string_view name, std::string_view va
                 "there is no limit \"" + std::string(name) + "\"; accepted are " + names);
 }
 
-// Applies srt's settings to `base` (env, cwd, limits and what it protects stay): everything is
-// readable but filesystem.denyRead (allowRead wins inside it), nothing writable but allowWrite
-// without denyWrite and srt's own protected names; allowedDomains empty or absent means no network.
+// Applies srt's settings to `base` (env, cwd, limits, what it hides and protects stay): everything is
+// readable but filesystem.denyRead (allowRead wins inside it, and shows what base hides when it names
+// that very path), nothing writable but allowWrite without denyWrite and what `protection` covers in `workspace`, as deep as mandatoryDenySearchDepth says and
+// with git's configuration unless allowGitConfig; allowedDomains empty or absent means no network.
 // Relative paths start in `workspace`, ~ is `home`; allowWrite paths that are absent are left out.
 // HOME becomes `home`, or /tmp for root, whose home no sandboxed user can enter. Throws
 // errc::bad_config naming the field by JSON pointer when it is unknown, malformed or cannot be
 // honoured; allowLocalBinding, allowPty, ripgrep and ignoreViolations have no effect on Linux.
 inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPolicy base,
                                         std::filesystem::path workspace,
-                                        std::filesystem::path home) {
+                                        std::filesystem::path home,
+                                        detail::ProtectionRules protection = {}) {
     namespace fs = std::filesystem;
     const detail::SettingsReader top(
         settings, "",
@@ -254,7 +161,7 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
     top.boolean("allowPty");
     top.object("ripgrep");
     top.object("ignoreViolations");
-    const int depth = top.integer("mandatoryDenySearchDepth", 1, 10, 3);
+    protection.depth = top.integer("mandatoryDenySearchDepth", 1, 10, 3);
 
     static const json::object nothing;
     const auto* network_settings = top.object("network");
@@ -319,9 +226,23 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
     base.readable.push_back(workspace);  // wherever it lies: a sandbox has its own /tmp
     for (auto& path : paths("allowRead", true)) base.readable.push_back(std::move(path));
     base.writable = paths("allowWrite", true);
-    base.hidden.clear();
-    for (const auto& text : files.strings("denyRead"))
-        base.hidden.push_back(absolute(text).string());
+    const auto kept = static_cast<std::ptrdiff_t>(base.hidden.size());
+    // Only what the settings say themselves is a pattern, not where they are.
+    const auto pattern = [&](const std::string& text) {
+        if (text.starts_with('/')) return absolute(text).string();
+        const bool at_home = text == "~" || text.starts_with("~/");
+        const fs::path start = literal_glob(at_home ? home : workspace);
+        const auto rest = at_home ? text.substr(std::min<std::size_t>(2, text.size())) : text;
+        const auto path = (start / rest).lexically_normal();
+        return (path.has_filename() ? path : path.parent_path()).string();
+    };
+    for (const auto& text : files.strings("denyRead")) base.hidden.push_back(pattern(text));
+    // Whatever base hides stays hidden, but for a path that is named itself.
+    for (auto& path : paths("allowRead", true))
+        if (std::find(base.hidden.begin() + kept, base.hidden.end(), literal_glob(path)) ==
+            base.hidden.end())
+            base.shown.push_back(std::move(path));
+    protection.git_config = !git_config;
     if (git_config)
         std::erase_if(base.write_protected, [&](const fs::path& path) {
             const auto inside = path.string().find("/.git/");
@@ -329,7 +250,18 @@ inline SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPol
                    (inside != std::string::npos && detail::is_git_config(path.filename().string()));
         });
     for (auto& path : paths("denyWrite", false)) base.write_protected.push_back(std::move(path));
-    detail::protect_mandatory(base.write_protected, workspace, depth, true, git_config);
+    const auto protect = [&](const fs::path& directory) {
+        auto found = detail::protected_files(directory, protection).paths;
+        std::move(found.begin(), found.end(), std::back_inserter(base.write_protected));
+    };
+    protect(workspace);
+    // Elsewhere nobody expects files that hold the place of absent ones.
+    protection.absent = false;
+    for (const auto& place : base.writable) {
+        const auto inside = place.lexically_relative(workspace);
+        const bool elsewhere = inside.empty() || *inside.begin() == "..";
+        if (std::error_code error; elsewhere && fs::is_directory(fs::symlink_status(place, error))) protect(place);
+    }
     base.env["HOME"] = ::geteuid() == 0 ? "/tmp" : home.string();
     return base;
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <ipybox/config.hpp>
 #include <ipybox/guest_view.hpp>
+#include <ipybox/kernel_policy.hpp>
 #include <ipybox/network_proxy.hpp>
 #include <ipybox/registry.hpp>
 #include <ipybox/sandbox_config.hpp>
@@ -38,19 +39,21 @@ inline constexpr std::string_view server_sandbox_schema = R"({
     },
     "additionalProperties": false})";
 
-// Gives what a transport starts the policy that the server's parameters ask for, and hands it to
-// the sandbox they name. Owns that sandbox and the server's network proxy.
+// Gives what a transport starts the policy that the server's parameters ask for, with a kernel's
+// protections and default limits, and hands it to the sandbox they name. Owns that sandbox and the
+// server's network proxy.
 class ServerSandbox final : public Sandbox {
 public:
-    // settings: fits server_sandbox_schema. workspace: where relative paths start. proxy: a path,
-    // free and reachable by the sandbox's user, for the network proxy's socket. Throws
-    // errc::bad_config naming the field, or what the registry throws. registry and host must
-    // outlive this.
+    // settings: fits server_sandbox_schema. sources: of the kernel's policy, whose own settings do not
+    // count; relative paths start in the workspace. proxy: a path, free and reachable by the sandbox's
+    // user, for the network proxy's socket. Throws errc::bad_config naming the field, or what the
+    // registry throws. registry and host must outlive this.
     ServerSandbox(PluginRegistry& registry, Host& host, json::object settings,
-                  std::filesystem::path workspace, std::filesystem::path proxy)
+                  PolicySources sources, std::filesystem::path proxy)
         : host_(host),
           settings_(std::move(settings)),
-          workspace_(std::move(workspace)),
+          sources_(std::move(sources)),
+          workspace_(sources_.workspace),
           proxy_path_(std::move(proxy)) {
         check(settings_, "sandbox");
         const auto* name = settings_.if_contains("name");
@@ -91,7 +94,9 @@ public:
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,
                                                         Stdio stdio) override {
+        const Capabilities able = co_await sandbox_->probe();
         confine(policy);
+        set_default_limits(policy.limits, able);
         // The kernel can put links into the workspace.
         for (const auto* list : {&policy.readable, &policy.writable})
             for (const auto& path : *list) detail::look_below(workspace_, path.lexically_normal());
@@ -128,18 +133,18 @@ private:
                 policy.network.allow.emplace_back(host.get_string());
         }
         read_limits(settings_, policy.limits);
-        // Unless the parameters name a directory, it is ours, which is nothing to a confined server.
-        std::error_code ignored;
-        if (policy.cwd == std::filesystem::current_path(ignored)) policy.cwd = workspace_;
+        if (policy.cwd.empty()) policy.cwd = workspace_;
         struct stat owner {};
         if (::geteuid() == 0 && ::stat(workspace_.c_str(), &owner) == 0 && owner.st_uid != 0)
             policy.user = owner.st_uid;
         if (const auto* config = settings_.if_contains("config")) {
             const auto home = policy.env.find("HOME");
+            guard_workspace(policy, workspace_, sources_.protection);
             policy = apply_srt_settings(config->get_object(), std::move(policy), workspace_,
-                                        home == policy.env.end() ? "/" : home->second);
-            return;
+                                        home == policy.env.end() ? "/" : home->second, sources_.protection);
+            return keep_own_state(policy, sources_);
         }
+        guard_writable(policy);
         policy.env["HOME"] = "/home/user";
         // A directory the server cannot see cannot be where it works.
         const auto sees = [&policy](const auto& list) {
@@ -152,8 +157,28 @@ private:
         if (!sees(policy.readable) && !sees(policy.writable)) policy.cwd = "/";
     }
 
+    // A tool call is a way for code to have something written, or read.
+    void guard_writable(SandboxPolicy& policy) const {
+        for (const auto* list : {&policy.readable, &policy.writable})
+            for (const auto& path : *list) policy.shown.push_back(path.lexically_normal());
+        // What the lists do not show has no effect.
+        guard_workspace(policy, workspace_, sources_.protection);
+        // Elsewhere nobody expects files that hold the place of absent ones.
+        auto rules = sources_.protection;
+        rules.absent = false;
+        for (const auto& path : policy.writable) {
+            const auto root = path.lexically_normal();
+            std::error_code error;
+            if (root == workspace_ || !std::filesystem::is_directory(std::filesystem::symlink_status(root, error))) continue;
+            const auto found = detail::protected_files(root, rules);
+            policy.write_protected.insert(policy.write_protected.end(), found.paths.begin(), found.paths.end());
+        }
+        keep_own_state(policy, sources_);
+    }
+
     Host& host_;
     json::object settings_;
+    PolicySources sources_;
     std::filesystem::path workspace_;
     std::filesystem::path proxy_path_;
     std::unique_ptr<Sandbox> sandbox_;

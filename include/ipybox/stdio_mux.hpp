@@ -1,6 +1,7 @@
 #pragma once
 // Connections between host and guest over the guest's standard streams, for sandboxes whose guest
 // cannot reach Unix sockets of the host. The other end is the launcher's relay.
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -103,6 +104,7 @@ struct MuxConnection {
     bool ended = false;                 // the guest has
     bool given = false;                 // and all before it was passed on
     bool broken = false;                // the socket takes no more
+    bool writing = false;               // to the socket
 };
 using MuxConnectionPtr = std::shared_ptr<MuxConnection>;
 
@@ -297,6 +299,18 @@ inline awaitable<void> mux_take(MuxStatePtr state, MuxConnectionPtr connection) 
     }
     state->finish(*connection);
     state->settle(*connection);
+    // The guest may go on sending, until the local side is gone altogether: then the guest's end would
+    // keep a place for nothing.
+    while (!state->closed && connection->socket.is_open()) {
+        pollfd event{connection->socket.native_handle(), 0, 0};
+        if (::poll(&event, 1, 0) == 1 && (event.revents & (POLLHUP | POLLERR)) != 0) {
+            connection->broken = true;
+            state->send({MuxFrame::gone, connection->channel, connection->number, 0});
+            break;
+        }
+        const auto [error] = co_await connection->socket.async_wait(LocalSocket::socket::wait_error, as_result);
+        if (error) break;
+    }
 }
 
 // What the guest has sent, to the local side.
@@ -313,8 +327,10 @@ inline awaitable<void> mux_give(MuxStatePtr state, MuxConnectionPtr connection) 
         batch.swap(connection->waiting);
         if (!connection->broken) {
             const auto buffer = asio::buffer(batch);
+            connection->writing = true;
             const auto [error, count] =
                 co_await asio::async_write(connection->socket, buffer, as_result);
+            connection->writing = false;
             if (state->closed) break;
             if (error) state->give_up(*connection);
         }
@@ -417,6 +433,11 @@ inline void MuxState::handle(MuxHeader header, std::string_view payload) {
         case MuxFrame::close:
             if (connection->ended) return fail("a second end of a connection");
             connection->ended = true;
+            // At once where nothing is left to deliver: the next frame may want the place.
+            if (connection->finished && (connection->broken || (connection->waiting.empty() && !connection->writing))) {
+                connection->given = true;
+                settle(*connection);
+            }
             break;
         case MuxFrame::credit:
             if (header.value > mux_window - connection->credit) return fail("credit for nothing");

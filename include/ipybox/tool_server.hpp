@@ -2,40 +2,34 @@
 // Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket or over TLS, one server a session.
 // The kernel can name a registered server and a tool, pass arguments, and nothing else.
 // Used alone, it serves the programs of this machine on TCP as well: see ToolRunner.
-#include <netinet/tcp.h>
 #include <openssl/crypto.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
-#include <algorithm>
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/ssl/context.hpp>
-#include <boost/asio/ssl/stream.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <filesystem>
 #include <ipybox/approval.hpp>
 #include <ipybox/audit_log.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_schema.hpp>
+#include <ipybox/detail/server_arguments.hpp>
+#include <ipybox/http_listener.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <ipybox/mcp_client.hpp>
 #include <ipybox/private_listener.hpp>
 #include <ipybox/registry.hpp>
-#include <list>
+#include <ipybox/server_start.hpp>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -57,16 +51,25 @@ struct ToolServerOptions {
     Duration call_timeout = std::chrono::hours(1);          // in all; zero: unlimited
     bool background_calls = false;  // allow calls while no execution is active
     std::size_t max_request = 32u << 20;   // bytes of one request body
-    std::size_t max_buffered = 256u << 20; // bytes of all bodies being received or handled
+    std::size_t max_buffered = 64u << 20;  // bytes of all bodies being received or handled
+    // Of connections that have presented a token. Beyond it the one that has been idle longest is
+    // closed; where a call is in flight on each, newcomers wait.
     std::size_t max_connections = 256;
-    // Of connections that have not presented a token yet: over TLS, how many there may be at once, how
-    // long each may be one, and how long while others wait for its place.
-    std::size_t max_strangers = 64;
+    // Of connections that have not presented a token yet: how many there may be at once, how long each
+    // may be one, and how long it is let while others want its place; less, the longer a rush lasts.
+    std::size_t max_strangers = 256;
     Duration stranger_timeout = std::chrono::seconds(10);
-    Duration crowded_timeout = std::chrono::seconds(2);
+    Duration crowded_timeout = std::chrono::milliseconds(500);
     std::string session = "default";
     AuditLogPtr audit;  // records every call; null: none is recorded
     bool shell_commands = false;  // answer what ipybox_kernel asks about shell commands
+    // ${WORKSPACE} of server parameters, and where confined servers start; empty: the current directory.
+    std::filesystem::path workspace;
+    // The user that code of the session runs as on this machine: never that of a server that root
+    // starts. nullopt: none runs here; its own: nothing confines it. Empty: as nullopt.
+    std::function<std::optional<uid_t>()> kernel_user;
+    // Called before a server starts on the host: see ServerPlace.
+    std::function<awaitable<bool>()> record_places;
     // Makes the sandbox that "sandbox" in a server's parameters asks for; empty: none can be had.
     std::function<std::unique_ptr<Sandbox>(json::object settings)> make_sandbox;
     // The tools of a server are no longer those that were listed before; listed_tools() has them.
@@ -92,7 +95,7 @@ public:
         : ToolServer(std::make_shared<Alone>(std::move(executor), registry, options), registry, options) {}
 
     // policy decides on every call; `servers` is the sandbox in which stdio servers run that ask
-    // for none of their own.
+    // for none of their own (see UnconfinedServer). Throws errc::bad_argument for tokens.
     ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers, ApprovalPolicy& policy,
                ToolServerOptions options = {})
         : state_(std::make_shared<State>(registry, host, servers, policy, std::move(options))) {}
@@ -108,8 +111,9 @@ public:
     // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
     // Throws errc::io_error.
     void listen(const std::filesystem::path& path, uid_t user) {
-        detail::listen_privately(state_->acceptor, path, user, "the tool server");
-        asio::co_spawn(state_->host.executor, detail::accept_connections(state_, state_->acceptor, &begin), asio::detached);
+        asio::local::stream_protocol::acceptor acceptor(state_->host.executor);
+        detail::listen_privately(acceptor, path, user, "the tool server");
+        state_->listener->start(state_, std::move(acceptor));
     }
 
     // Listens at http://HOST:PORT and returns that; port 0 takes a free one. Here GET /status
@@ -117,10 +121,15 @@ public:
     // host: an address of this machine's loopback, or "localhost". Throws errc::bad_argument for
     // others, and errc::io_error.
     std::string listen_tcp(const std::string& host = "localhost", unsigned short port = 8900) {
-        const auto where = detail::listen_on_loopback(state_->tcp_acceptor, host, port, "the tool server");
-        asio::co_spawn(state_->host.executor, detail::accept_connections(state_, state_->tcp_acceptor, &begin_tcp), asio::detached);
+        asio::ip::tcp::acceptor acceptor(state_->host.executor);
+        const auto where = detail::listen_on_loopback(acceptor, host, port, "the tool server");
+        state_->listener->start(state_, std::move(acceptor));
         return "http://" + where;
     }
+
+    // The way to the socket holds no more than so many connections at a time. Calls beyond what fits
+    // wait; connections without one leave some places free.
+    void fit(std::size_t connections) { state_->listener->fit(connections); }
 
     // What a kernel needs to reach a server that listens over TLS.
     struct TlsAddress {
@@ -131,13 +140,12 @@ public:
     // Listens over TLS 1.2 or newer. Throws errc::bad_config, which names the field of the kernel
     // option tool_channel, and errc::io_error.
     TlsAddress listen(const ToolListener& where) {
-        auto& state = *state_;
-        auto& context = state.tls.emplace(asio::ssl::context::tls_server);
-        auto address = load_certificate(context, where);
+        const auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
+        auto address = load_certificate(*context, where);
         boost::system::error_code error;
         const asio::ip::tcp::endpoint endpoint(asio::ip::make_address(where.address, error), where.port);
         if (error) throw Error(errc::bad_config, "tool_channel/listen: \"" + where.address + "\" is no IP address");
-        auto& acceptor = state.tls_acceptor;
+        asio::ip::tcp::acceptor acceptor(state_->host.executor);
         error = detail::listen_at(acceptor, endpoint);
         if (error)
             throw Error(errc::io_error, "tool_channel/listen: cannot listen at " + where.address + " port " +
@@ -145,7 +153,7 @@ public:
         const auto port = where.name_port != 0 ? where.name_port : acceptor.local_endpoint().port();
         const bool v6 = where.name.find(':') != where.name.npos;
         address.url = "https://" + (v6 ? "[" + where.name + "]" : where.name) + ":" + std::to_string(port);
-        asio::co_spawn(state.host.executor, accept_tls(state_), asio::detached);
+        state_->listener->start(state_, std::move(acceptor), context);
         return address;
     }
 
@@ -156,8 +164,8 @@ public:
         register_in(*state_, name, checked_params(name, params));
     }
 
-    // Where ${NAME} in server parameters is looked up besides the environment.
-    void set_variables(Variables variables) { state_->variables = VariableSource(std::move(variables)); }
+    // Where ${NAME} in server parameters is looked up besides the environment; ${WORKSPACE} is defined.
+    void set_variables(Variables variables) { state_->define(std::move(variables)); }
 
     // All tools of a registered server as tools/list gives them; starts it. Throws
     // errc::bad_argument for an unknown name, and what McpClient throws.
@@ -250,6 +258,8 @@ private:
         McpEra era = McpEra::detect;  // known from the second start on
         bool connecting = false;
         bool was_listed = false;
+        bool told = false;  // what its arguments are taken for
+        unsigned long listing = 0;    // grows when the tools change
         Event changed;
         json::array tools;
         std::map<std::string, Tool, std::less<>> by_name;
@@ -258,6 +268,7 @@ private:
         bool adopt(json::array listed) {
             const bool first = !std::exchange(was_listed, true);
             if (!first && listed == tools) return false;
+            ++listing;
             by_name.clear();
             tools = std::move(listed);
             for (const auto& entry : tools) {
@@ -274,35 +285,43 @@ private:
     };
     using ServerPtr = std::shared_ptr<Server>;
 
-    // How a caller comes: a kernel by its socket or over TLS, another program of this machine.
-    enum class Way { socket, tls, loopback };
-
-    // Shared with the timers that end it.
-    struct Connection {
-        Connection(const asio::any_io_executor& executor, Way by) : way(by), timer(executor), known(by == Way::socket) {}
-        void stop_after(const std::shared_ptr<Connection>& self, Duration limit) {
-            timer.expires_after(limit);
-            timer.async_wait([weak = std::weak_ptr<Connection>(self)](boost::system::error_code error) {
-                if (const auto held = weak.lock(); held && !error && held->close) held->close();
-            });
-        }
-        const Way way;
-        std::function<void()> close;  // empty when it has ended
-        asio::steady_timer timer;
-        bool known;  // it has presented a token, or had to pass the socket's rights
-        Clock::time_point since = Clock::now();
-    };
-    using ConnectionPtr = std::shared_ptr<Connection>;
-
-    struct State {
+    struct State final : detail::HttpService, std::enable_shared_from_this<State> {
         State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o)
             : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)),
-              acceptor(h.executor), tcp_acceptor(h.executor), tls_acceptor(h.executor), withdrawn(h.executor), freed(h.executor) {
+              withdrawn(h.executor) {
             options.token = detail::checked_token(std::move(options.token), "the tool server");
             options.control_token = detail::checked_token(std::move(options.control_token), "the tool server");
             if (options.token == options.control_token)
                 throw Error(errc::bad_argument, "the tool server's token and control_token must differ");
+            std::error_code ignored;
+            auto& workspace = options.workspace;
+            workspace = std::filesystem::absolute(workspace.empty() ? "." : workspace, ignored).lexically_normal();
+            if (!workspace.has_filename() && workspace.has_relative_path()) workspace = workspace.parent_path();
+            define({});
+            detail::HttpLimits limits;
+            limits.max_body = options.max_request;
+            limits.max_buffered = options.max_buffered;
+            limits.max_connections = options.max_connections;
+            limits.max_strangers = options.max_strangers;
+            limits.stranger_timeout = options.stranger_timeout;
+            limits.crowded_timeout = options.crowded_timeout;
+            listener = std::make_shared<detail::HttpListener>(host.executor, "tool server", limits, host.logger);
         }
+        detail::HttpReply check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) override {
+            Reply reply = judge(*this, peer, head);
+            if (reply.status == 200) return {};
+            peer.keep_alive = false;
+            return to_http(reply);
+        }
+        awaitable<bool> answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) override {
+            return ToolServer::answer(this->shared_from_this(), std::move(peer), std::move(request));
+        }
+        detail::HttpReply refusal(unsigned status, const std::string& why) override {
+            if (status == 413) return to_http(failure(why + "; pass less data, or a path to a file", nullptr, status));
+            if (status == 503) return to_http(failure("too much data in tool calls at once; make fewer calls in parallel", nullptr, status));
+            return to_http(failure(why, nullptr, status));
+        }
+        void define(Variables given) { variables = VariableSource(std::move(given), {{"WORKSPACE", options.workspace.string()}}); }
         void withdraw() {
             active = false;
             ++execution;
@@ -310,44 +329,34 @@ private:
         }
         void close() {
             closed = true;
-            boost::system::error_code ignored;
-            acceptor.close(ignored);
-            tcp_acceptor.close(ignored);
-            tls_acceptor.close(ignored);
-            for (const auto& connection : connections) connection->close();
+            listener->close();
             withdraw();
-            freed.notify();
             servers.clear();
         }
 
+        // For the arguments of one session's calls and their answers.
+        MemoryBudget memory{std::size_t{100} << 20, &MemoryBudget::process()};
         PluginRegistry& registry;
         Host& host;
         Sandbox& sandbox;
         ApprovalPolicy& policy;
         ToolServerOptions options;
-        asio::local::stream_protocol::acceptor acceptor;
-        asio::ip::tcp::acceptor tcp_acceptor;
-        std::optional<asio::ssl::context> tls;
-        asio::ip::tcp::acceptor tls_acceptor;
+        std::shared_ptr<detail::HttpListener> listener;
         Event withdrawn;
-        Event freed;
-        std::list<ConnectionPtr> connections;
         std::map<std::string, ServerPtr, std::less<>> servers;
         VariableSource variables;
         Secrets secrets;
-        std::size_t buffered = 0;
         unsigned long execution = 0;  // which one; a call belongs to the one it began in
         bool active = false;
         bool closed = false;
     };
     using StatePtr = std::shared_ptr<State>;
-    using Socket = asio::generic::stream_protocol::socket;
-    using TlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
     enum class Action { run, status, register_server, reset };
 
     struct Reply {
         json::object body;
         unsigned status = 200;
+        MemoryReservation memory;  // for it, until it is sent
     };
 
     static Reply failure(std::string message, const char* type = nullptr, unsigned status = 200) {
@@ -362,6 +371,12 @@ private:
         if (auto old = state.servers.find(name); old != state.servers.end()) {
             old->second->client = nullptr;
             state.servers.erase(old);
+        }
+        // Who lets a server send more has room for its answers.
+        if (const auto* most = params.if_contains("max_message"); most && most->is_int64() && most->get_int64() > 0) {
+            const auto room = 4 * static_cast<std::size_t>(most->get_int64());
+            state.memory.ensure(room);
+            MemoryBudget::process().ensure(room);
         }
         state.servers.emplace(name, std::make_shared<Server>(name, std::move(params), state.host.executor));
     }
@@ -406,8 +421,9 @@ private:
         } const finished{*server};
         if (server->client && server->client->alive()) {  // its tools changed since they were listed
             auto client = server->client;
-            json::array tools = co_await client->list_tools();
-            if (server->adopt(std::move(tools))) tell_changed(*state, *server);
+            json::value tools = co_await client->list_tools();
+            state->secrets.hide_in_result(tools);
+            if (server->adopt(std::move(tools.as_array()))) tell_changed(*state, *server);
             co_return;
         }
         server->client = nullptr;
@@ -415,17 +431,20 @@ private:
         auto params = substitute_variables(server->params, state->variables, where, state->secrets).as_object();
         for (const char* field : {"env", "headers"})
             if (const auto* values = params.if_contains(field))
-                for (const auto& entry : values->as_object()) state->secrets.add(std::string(entry.value().as_string()));
+                for (const auto& entry : values->as_object()) {
+                    const bool confidential = detail::names_a_secret(entry.key());
+                    std::string value(entry.value().as_string());
+                    if (!confidential && is_directory_name(value)) continue;
+                    // Of "Bearer TOKEN" the second word.
+                    if (const auto blank = value.rfind(' '); confidential && blank != value.npos)
+                        state->secrets.add(value.substr(blank + 1), true);
+                    state->secrets.add(std::move(value), confidential);
+                }
         if (const auto* auth = params.if_contains("auth")) {
             for (const char* field : {"client_secret", "private_key", "assertion"})
-                if (const auto* value = auth->as_object().if_contains(field)) state->secrets.add(std::string(value->as_string()));
+                if (const auto* value = auth->as_object().if_contains(field)) state->secrets.add(std::string(value->as_string()), true);
         }
-        if (const auto settings = params.find("sandbox"); settings != params.end()) {
-            if (!state->options.make_sandbox) throw Error(errc::bad_config, where + ": \"sandbox\" is not supported here");
-            if (!settings->value().is_object()) throw Error(errc::bad_config, where + ": \"sandbox\" must be an object");
-            if (!server->sandbox) server->sandbox = state->options.make_sandbox(settings->value().get_object());
-            params.erase(settings);
-        }
+        if (params.contains("command")) place_server(*state, *server, params);
         Sandbox& sandbox = server->sandbox ? *server->sandbox : state->sandbox;
         // What a person is told to do names the server.
         if (params.contains("url")) params["name"] = server->name;
@@ -448,10 +467,44 @@ private:
         auto client = std::make_shared<McpClient>(state->host.executor, std::move(transport), std::move(options));
         co_await client->connect(sandbox);
         server->era = client->era();
-        json::array tools = co_await client->list_tools();
-        const bool differs = server->adopt(std::move(tools));
+        json::value tools = co_await client->list_tools();
+        state->secrets.hide_in_result(tools);  // code reads the sources that are made of them
+        const bool differs = server->adopt(std::move(tools.as_array()));
         server->client = std::move(client);
         if (differs) tell_changed(*state, *server);
+    }
+
+    // The path of a directory is no secret, and errors are of no use without it.
+    static bool is_directory_name(const std::string& value) {
+        std::error_code ignored;
+        return value.starts_with('/') && std::filesystem::is_directory(value, ignored);
+    }
+
+    // Decides where a server of a "command" runs: in its own sandbox, or on the host by UnconfinedServer.
+    static void place_server(State& state, Server& server, json::object& params) {
+        const std::string where = "MCP server " + server.name;
+        const auto& workspace = state.options.workspace;
+        if (const auto settings = params.find("sandbox"); settings != params.end()) {
+            if (!state.options.make_sandbox) throw Error(errc::bad_config, where + ": \"sandbox\" is not supported here");
+            if (!settings->value().is_object()) throw Error(errc::bad_config, where + ": \"sandbox\" must be an object");
+            if (!server.sandbox) server.sandbox = state.options.make_sandbox(settings->value().get_object());
+            params.erase(settings);
+            params.erase("trust_cwd");  // what it confines needs no trust
+            if (!params.contains("cwd")) params["cwd"] = workspace.string();
+            return;
+        }
+        if (!params.contains("cwd")) {
+            std::error_code ignored;
+            detail::ServerArguments arguments(where, server.params, params, workspace, std::filesystem::current_path(ignored));
+            const auto notices = arguments.correct();
+            if (!std::exchange(server.told, true))
+                for (const auto& notice : notices) state.host.logger(notice.level, state.secrets.hide(notice.text));
+        }
+        if (!server.sandbox)
+            server.sandbox = std::make_unique<UnconfinedServer>(
+                state.sandbox, server.name, params,
+                ServerPlace{workspace, state.options.kernel_user, state.host.logger, state.options.record_places});
+        for (const char* field : {"user", "trust_cwd"}) params.erase(field);  // not the transport's
     }
 
     static void tell_changed(const State& state, const Server& server) {
@@ -467,15 +520,6 @@ private:
         } catch (const std::exception& error) {
             state->host.logger(LogLevel::warning, std::string("its changed tools could not be listed: ") + error.what());
         }
-    }
-
-    static void begin(const StatePtr& state, asio::local::stream_protocol::socket socket) {
-        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), Way::socket), asio::detached);
-    }
-    static void begin_tcp(const StatePtr& state, asio::ip::tcp::socket socket) {
-        boost::system::error_code ignored;
-        socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-        asio::co_spawn(state->host.executor, serve(state, Socket(std::move(socket)), Way::loopback), asio::detached);
     }
 
     // Loads what `where` names; what a kernel is to trust comes back.
@@ -515,202 +559,76 @@ private:
         return address;
     }
 
-    static awaitable<void> accept_tls(StatePtr state) {
-        while (!state->closed) {
-            const auto stranger = [](const ConnectionPtr& one) { return !one->known; };
-            const auto& all = state->connections;
-            const auto strangers = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), stranger));
-            if (all.size() - strangers >= state->options.max_connections) {
-                co_await state->freed.wait();
-                continue;
-            }
-            if (strangers >= state->options.max_strangers) {
-                const ConnectionPtr oldest = *std::find_if(all.begin(), all.end(), stranger);
-                const auto until = oldest->since + state->options.crowded_timeout;
-                if (Clock::now() >= until) oldest->close();
-                const auto again = std::max(until, Clock::now() + std::chrono::milliseconds(10));
-                co_await state->freed.wait(again);
-                continue;
-            }
-            auto [error, socket] = co_await state->tls_acceptor.async_accept(as_result);
-            if (state->closed) break;
-            if (error) {
-                const auto soon = Clock::now() + std::chrono::milliseconds(50);
-                co_await state->freed.wait(soon);
-                continue;
-            }
-            boost::system::error_code ignored;
-            socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-            // A machine that vanishes says nothing.
-            socket.set_option(asio::socket_base::keep_alive(true), ignored);
-            const int seconds = 15, milliseconds = 60'000;
-            for (const int option : {TCP_KEEPIDLE, TCP_KEEPINTVL})
-                ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &seconds, sizeof seconds);
-            ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
-            TlsStream stream(std::move(socket), *state->tls);
-            asio::co_spawn(state->host.executor, serve(state, std::move(stream), Way::tls), asio::detached);
-        }
+    static Action action_of(const detail::HttpServerRequest& head) {
+        const std::string_view target = head.target();
+        if (target == "/status") return Action::status;
+        if (target == "/servers") return Action::register_server;
+        return target == "/reset" ? Action::reset : Action::run;
     }
 
-    // One connection: request, answer, and again until the caller closes it.
-    template <class Stream>
-    static awaitable<void> serve(StatePtr state, Stream stream, Way way) {
-        const auto connection = std::make_shared<Connection>(state->host.executor, way);
-        connection->close = [&socket = stream.lowest_layer()] {
-            boost::system::error_code ignored;
-            socket.close(ignored);
-        };
-        const auto place = state->connections.insert(state->connections.end(), connection);
-        struct Leave {
-            StatePtr state;
-            std::list<ConnectionPtr>::iterator place;
-            ~Leave() {
-                (*place)->close = nullptr;
-                state->connections.erase(place);
-                state->freed.notify();
-            }
-        } const leave{state, place};
-        if (!connection->known) connection->stop_after(connection, state->options.stranger_timeout);
-        if constexpr (std::is_same_v<Stream, TlsStream>) {
-            const auto [error] = co_await stream.async_handshake(asio::ssl::stream_base::server, as_result);
-            if (error) co_return;
-        }
-        std::string buffer;
-        try {
-            bool more = true;
-            while (more && !state->closed) {
-                Buffered held{state, 0};
-                std::string body;
-                Reply reply;
-                Action action = Action::run;
-                const bool read = co_await read_request(state, connection, stream, buffer, held, action, body, reply);
-                if (!read) break;
-                more = reply.status == 200;
-                if (more) {
-                    auto work = action == Action::run ? handle(state, std::move(body), reply)
-                                                      : control(state, action, std::move(body), reply);
-                    auto hang_up = watch(stream.lowest_layer());
-                    const bool handled = co_await ends_first(std::move(work), std::move(hang_up));
-                    if (!handled) break;  // the kernel hung up: handle() was cancelled
-                }
-                const std::string text = render(reply, more);
-                auto [error, written] = co_await asio::async_write(stream, asio::buffer(text), as_result);
-                if (error) break;
-            }
-        } catch (const std::exception& error) {
-            state->host.logger(LogLevel::warning, std::string("tool server: ") + error.what());
-        }
-    }
-
-    struct Buffered {  // the share of max_buffered that one request holds
-        StatePtr state;
-        std::size_t size;
-        ~Buffered() { state->buffered -= size; }
-    };
-
-    // False: the connection ended or broke the protocol beyond an answer.
-    template <class Stream>
-    static awaitable<bool> read_request(StatePtr state, ConnectionPtr connection, Stream& stream, std::string& buffer,
-                                        Buffered& held, Action& action, std::string& body, Reply& reply) {
+    // Status 200 lets a request through. A kernel comes by its socket or over TLS, and programs of this
+    // machine by a port of the loopback.
+    static Reply judge(const State& state, const detail::HttpPeer& peer, const detail::HttpServerRequest& head) {
         namespace http = boost::beast::http;
-        http::request_parser<http::string_body> parser;
-        parser.header_limit(16 * 1024);
-        parser.body_limit(state->options.max_request);
-        parser.eager(true);
-        const struct Stop {
-            asio::steady_timer& timer;
-            ~Stop() { timer.cancel(); }
-        } stop{connection->timer};
-        bool head_checked = false;
-        char chunk[64 * 1024];
-        for (;;) {
-            if (!buffer.empty()) {
-                boost::system::error_code error;
-                const std::size_t used = parser.put(asio::buffer(buffer), error);
-                buffer.erase(0, used);
-                if (error && error != http::error::need_more) {
-                    const bool large = error == http::error::body_limit || error == http::error::header_limit;
-                    reply = failure(large ? "the request is larger than " + std::to_string(state->options.max_request) +
-                                                " bytes; pass less data, or a path to a file"
-                                          : "not an HTTP/1.1 request: " + error.message(),
-                                    nullptr, large ? 413 : 400);
-                    co_return true;
-                }
-                if (parser.is_header_done() && !head_checked) {
-                    head_checked = true;
-                    if (check_head(*state, parser.get(), connection->way, action, reply); reply.status != 200) co_return true;
-                    if (!std::exchange(connection->known, true))
-                        connection->stop_after(connection, std::chrono::seconds(60));
-                    auto length = parser.content_length();
-                    if (!length && action != Action::run && parser.is_done()) length = 0;
-                    if (!length) {
-                        reply = failure("the request has no Content-Length", nullptr, 411);
-                        co_return true;
-                    }
-                    if (state->buffered + *length > state->options.max_buffered) {
-                        reply = failure("too much data in tool calls at once; make fewer calls in parallel", nullptr, 503);
-                        co_return true;
-                    }
-                    held.size = static_cast<std::size_t>(*length);
-                    state->buffered += held.size;
-                }
-                if (parser.is_done()) {
-                    body = std::move(parser.get().body());
-                    co_return true;
-                }
-            }
-            auto [error, size] = co_await stream.async_read_some(asio::buffer(chunk), as_result);
-            if (error) co_return false;
-            // An idle connection may wait; one that began a request must finish it.
-            if (connection->known && buffer.empty() && !parser.got_some())
-                connection->stop_after(connection, std::chrono::seconds(60));
-            buffer.append(chunk, size);
-        }
-    }
-
-    template <class Request>
-    static void check_head(const State& state, const Request& request, Way way, Action& action, Reply& reply) {
-        namespace http = boost::beast::http;
-        const auto presented = [given = std::string_view(request[http::field::authorization])](const std::string& token) {
+        const auto presented = [given = std::string_view(head[http::field::authorization])](const std::string& token) {
             const std::string expected = "Bearer " + token;
             return given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
         };
-        const bool controls = way == Way::loopback && presented(state.options.control_token);
-        if (!controls && !presented(state.options.token)) {
-            reply = failure("this session's token is missing or wrong", nullptr, 401);
-            return;
-        }
-        const std::string_view target = request.target();
-        const auto method = request.method();
-        if (method == http::verb::post && target == "/run") {
-            action = Action::run;
-        } else if (way != Way::loopback) {
-            reply = failure("only POST /run exists here", nullptr, 404);
-        } else if (method == http::verb::get && target == "/status") {
-            action = Action::status;
-        } else if (method == http::verb::put && (target == "/servers" || target == "/reset")) {
-            action = target == "/reset" ? Action::reset : Action::register_server;
-            if (!controls) reply = failure("this token is for calls only; " + std::string(target) + " takes the control token", nullptr, 403);
-        } else {
-            reply = failure("there are POST /run, GET /status, PUT /servers and PUT /reset", nullptr, 404);
-        }
+        const bool loopback = peer.port != 0 && !peer.tls;
+        const bool controls = loopback && presented(state.options.control_token);
+        if (!controls && !presented(state.options.token))
+            return failure("this session's token is missing or wrong", nullptr, 401);
+        const std::string_view target = head.target();
+        const auto method = head.method();
+        const auto action = action_of(head);
+        const auto wanted = action == Action::run ? http::verb::post : action == Action::status ? http::verb::get : http::verb::put;
+        const bool exists = method == wanted && (action != Action::run || target == "/run");
+        if (!loopback && (!exists || action != Action::run)) return failure("only POST /run exists here", nullptr, 404);
+        if (!exists) return failure("there are POST /run, GET /status, PUT /servers and PUT /reset", nullptr, 404);
+        if (!controls && (action == Action::reset || action == Action::register_server))
+            return failure("this token is for calls only; " + std::string(target) + " takes the control token", nullptr, 403);
+        const bool sized = head.count(http::field::content_length) > 0;
+        if (!sized && (action == Action::run || head.count(http::field::transfer_encoding) > 0))
+            return failure("the request has no Content-Length", nullptr, 411);
+        return {};
+    }
+
+    static awaitable<bool> answer(StatePtr state, detail::HttpPeerPtr peer, detail::HttpServerRequest request) {
+        const auto action = action_of(request);
+        Reply reply;
+        auto work = action == Action::run ? handle(state, std::move(request.body()), reply)
+                                          : control(state, action, std::move(request.body()), reply);
+        auto hang_up = watch(peer->socket);
+        const bool handled = co_await ends_first(std::move(work), std::move(hang_up));
+        if (!handled) co_return false;  // the kernel hung up: handle() was cancelled
+        auto text = render(*peer, to_http(reply));
+        reply.body = json::object();
+        if (!reserve(reply.memory, text.size())) text = render(*peer, to_http(too_much()));
+        const bool written = co_await peer->write(std::move(text));
+        co_return written && peer->keep_alive;
     }
 
     // Completes when the peer hangs up, or sends what nobody waits for.
-    template <class Lowest>
-    static awaitable<void> watch(Lowest& socket) {
+    static awaitable<void> watch(detail::HttpSocket& socket) {
         for (;;) {
             const auto [error] = co_await socket.async_wait(asio::socket_base::wait_read, as_result);
             if (error || is_readable(socket.native_handle())) co_return;
         }
     }
 
-    static std::string render(const Reply& reply, bool keep_alive) {
-        const std::string body = json::serialize(reply.body);
-        std::string text = "HTTP/1.1 " + std::to_string(reply.status) +
-                           (reply.status == 200 ? " OK" : " Refused") + "\r\nContent-Type: application/json\r\n";
-        if (!keep_alive) text += "Connection: close\r\n";
-        return text + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    // What a call needs of the memory that all share; small ones need nothing, so that they work
+    // while others use it up.
+    static bool reserve(MemoryReservation& memory, std::size_t bytes) {
+        constexpr std::size_t small = 16u << 10;
+        return memory.resize(bytes > small ? bytes : 0);
+    }
+    static Reply too_much() { return failure("too much data in tool calls at once; make fewer calls in parallel, or pass less"); }
+
+    static detail::HttpReply to_http(const Reply& reply) {
+        detail::HttpReply plain;
+        plain.status = reply.status;
+        plain.body = json::serialize(reply.body);
+        return plain;
     }
 
     // What is no call.
@@ -765,7 +683,8 @@ private:
 
     static awaitable<void> call(StatePtr state, std::string body, Reply& reply) {
         ToolCall request;
-        std::string problem = parse_call(body, request);
+        MemoryReservation memory(state->memory);
+        std::string problem = parse_call(std::move(body), request, memory);
         request.session = state->options.session;
         if (state->options.shell_commands && request.server == own_name) {
             if (request.tool == "shell") request.origin = CallOrigin::shell;
@@ -775,6 +694,9 @@ private:
         try {
             if (problem.empty()) {
                 reply = co_await run(state, std::move(request), audit);
+                // As it is, as text, and as what is sent.
+                if (!reserve(memory, 3 * detail::memory_size(reply.body))) reply = too_much();
+                reply.memory = std::move(memory);
                 co_return;
             }
         } catch (const Error& error) {
@@ -787,19 +709,16 @@ private:
         reply = failure(std::move(problem));
     }
 
-    // What the policy says, recorded; a reply when the call must not be carried out.
-    static awaitable<std::optional<Reply>> decide(StatePtr state, ToolCall request, AuditedCall& audit) {
-        const std::string call_name = request.server + "." + request.tool;
-        const Decision decision = co_await approve(state->policy, std::move(request), state->options.approval_timeout);
-        audit.decided(decision);
-        std::optional<Reply> refusal;
-        if (decision.expired) {
-            refusal = failure("approval request for " + call_name + " expired: " + decision.reason, "timeout");
-        } else if (decision.verdict != Verdict::allow) {
-            const std::string why = decision.reason.empty() ? "" : ": " + decision.reason;
-            refusal = failure("approval request for " + call_name + " rejected" + why, "rejected");
-        }
-        co_return refusal;
+    // What the policy says; it is not recorded yet.
+    static awaitable<Decision> judge(StatePtr state, ToolCall request) {
+        co_return co_await approve(state->policy, std::move(request), state->options.approval_timeout);
+    }
+    // A reply when the call must not be carried out.
+    static std::optional<Reply> refusal_of(const Decision& decision, const std::string& call_name) {
+        if (decision.expired) return failure("approval request for " + call_name + " expired: " + decision.reason, "timeout");
+        if (decision.verdict == Verdict::allow) return std::nullopt;
+        const std::string why = decision.reason.empty() ? "" : ": " + decision.reason;
+        return failure("approval request for " + call_name + " rejected" + why, "rejected");
     }
 
     // "May I run this command?": the kernel runs it, if it keeps to the answer.
@@ -807,7 +726,10 @@ private:
         const auto* command = request.arguments.if_contains("cmd");
         if (request.arguments.size() != 1 || !command || !command->is_string())
             throw Error(errc::bad_argument, "a shell command is {\"cmd\": text}");
-        auto refusal = co_await decide(state, std::move(request), audit);
+        const std::string call_name = request.server + "." + request.tool;
+        const Decision decision = co_await judge(state, std::move(request));
+        audit.decided(decision);
+        auto refusal = refusal_of(decision, call_name);
         if (refusal) co_return std::move(*refusal);
         audit.ended("ok");
         Reply reply;
@@ -815,26 +737,55 @@ private:
         co_return reply;
     }
 
+    // Adds what the server says of the tool. Throws errc::bad_argument when there is no such tool, or
+    // the arguments do not fit its schema.
+    static void describe(Server& server, ToolCall& request) {
+        const auto found = server.by_name.find(request.tool);
+        if (found == server.by_name.end())
+            throw Error(errc::bad_argument, "MCP server " + server.name + " has no tool \"" + request.tool + "\"");
+        Tool& tool = found->second;
+        request.annotations = tool.annotations;
+        request.input_schema = json::object();
+        if (!tool.schema.is_object()) return;
+        if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(tool.schema);
+        detail::SchemaValidator validator(*tool.document);
+        if (const auto problem = validator.problem(tool.document->root(), request.arguments))
+            throw Error(errc::bad_argument, "the arguments of " + request.tool + " do not fit its schema: " + *problem);
+        request.input_schema = tool.schema.get_object();
+    }
+
     static awaitable<Reply> run(StatePtr state, ToolCall request, AuditedCall& audit) {
         if (request.origin != CallOrigin::mcp) co_return co_await shell_command(state, std::move(request), audit);
         auto server = find(*state, request.server);
         co_await connect(state, server);
-        const auto found = server->by_name.find(request.tool);
-        if (found == server->by_name.end())
-            throw Error(errc::bad_argument, "MCP server " + server->name + " has no tool \"" + request.tool + "\"");
-        Tool& tool = found->second;
-        if (tool.schema.is_object()) {
-            if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(tool.schema);
-            detail::SchemaValidator validator(*tool.document);
-            if (const auto problem = validator.problem(tool.document->root(), request.arguments))
-                throw Error(errc::bad_argument, "the arguments of " + request.tool + " do not fit its schema: " + *problem);
-            request.input_schema = tool.schema.get_object();
+        describe(*server, request);
+        // What is sent is what was judged: a tool that changed meanwhile is judged again, though not
+        // for ever.
+        unsigned long judged = server->listing;
+        Decision decision = co_await judge(state, request);
+        for (int round = 1; decision.verdict == Verdict::allow; ++round) {
+            const auto current = state->servers.find(request.server);
+            if (current == state->servers.end() || current->second != server)
+                throw Error(errc::bad_argument, "MCP server " + server->name + " was replaced while its call waited for approval");
+            const bool ready = server->client && server->client->alive() && server->client->tools_current();
+            if (!ready) co_await connect(state, server);
+            if (server->listing == judged) break;
+            judged = server->listing;
+            const json::object annotations = std::move(request.annotations), schema = std::move(request.input_schema);
+            describe(*server, request);
+            if (annotations == request.annotations && schema == request.input_schema) break;
+            if (round < 3) {
+                decision = co_await judge(state, request);
+                continue;
+            }
+            decision = Decision(Verdict::deny, "the tool changed whenever it was approved");
+            decision.by = "tool server";
         }
-        request.annotations = tool.annotations;
-        const std::string name = request.tool;
-        json::object arguments = request.arguments;
-        auto refusal = co_await decide(state, std::move(request), audit);
+        audit.decided(decision);
+        auto refusal = refusal_of(decision, request.server + "." + request.tool);
         if (refusal) co_return std::move(*refusal);
+        const std::string name = std::move(request.tool);
+        json::object arguments = std::move(request.arguments);
         auto client = server->client;
         if (!client) throw Error(errc::bad_argument, "MCP server " + server->name + " was stopped");
         CallOptions options;
@@ -870,17 +821,21 @@ private:
         }
         if (structured) reply.body["result"] = std::move(*result.structured_content);
         if (!only_text) reply.body["content"] = std::move(result.content);
+        state.secrets.hide_in_result(reply.body);
         return reply;
     }
 
     // The problem, or empty. Unknown keys are refused: nothing rides along.
-    static std::string parse_call(const std::string& body, ToolCall& request) {
-        json::parse_options limits;
-        limits.max_depth = 128;
+    // memory: becomes what the arguments take until the call is over.
+    static std::string parse_call(std::string body, ToolCall& request, MemoryReservation& memory) {
         boost::system::error_code error;
-        const json::value value = json::parse(body, error, {}, limits);
+        json::value value = detail::parse_within(body, 128, detail::default_max_decoded, error);
+        body = std::string();
+        if (error == boost::system::errc::not_enough_memory)
+            return "the arguments take more than the " + std::to_string(detail::default_max_decoded >> 20) +
+                   " MiB of memory that those of one call may; pass less data, or a path to a file";
         if (error) return "the request is not JSON, or nested more than 128 deep: " + error.message();
-        const auto* object = value.if_object();
+        auto* object = value.if_object();
         if (!object) return "the request must be an object";
         for (const auto& entry : *object)
             if (entry.key() != "server_name" && entry.key() != "tool_name" && entry.key() != "tool_args")
@@ -888,11 +843,14 @@ private:
         for (const char* key : {"server_name", "tool_name"})
             if (const auto* field = object->if_contains(key); !field || !field->is_string())
                 return std::string(key) + " must be a string";
-        const auto* arguments = object->if_contains("tool_args");
+        auto* arguments = object->if_contains("tool_args");
         if (!arguments || !arguments->is_object()) return "tool_args must be an object";
         request.server = object->at("server_name").get_string();
         request.tool = object->at("tool_name").get_string();
-        request.arguments = arguments->get_object();
+        // Once for whoever is asked, once for the server.
+        if (!reserve(memory, 2 * detail::memory_size(*arguments)))
+            return "too much data in tool calls at once; make fewer calls in parallel, or pass less";
+        request.arguments = std::move(arguments->get_object());
         return {};
     }
 

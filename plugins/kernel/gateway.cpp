@@ -25,11 +25,13 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/jupyter_websocket.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/http_client.hpp>
 #include <ipybox/jupyter_execution.hpp>
+#include <ipybox/memory_budget.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
 #include <map>
@@ -56,12 +58,17 @@ constexpr std::size_t max_tunnels = 300;
 // Of a file that is read, in one answer.
 constexpr std::size_t file_block = std::size_t{1} << 20;
 // What may wait on the host, for all tunnels together.
-constexpr std::size_t max_pending = std::size_t{256} << 20;
+constexpr std::size_t max_pending = std::size_t{64} << 20;
 // After so many bytes or messages the kernel is told that it need not keep them. It waits at 16 MiB.
 constexpr std::size_t acknowledged_bytes = std::size_t{1} << 20;
 constexpr std::size_t acknowledged_messages = 500;
 // Of the kernel's output, what the host takes before anybody asks for it.
 constexpr std::size_t unread_bytes = std::size_t{4} << 20;
+// What a kernel that keeps to the rules leaves unread; beyond it the memory budget decides.
+constexpr std::size_t most_unread = std::size_t{24} << 20;
+constexpr std::size_t tunnel_piece = std::size_t{1} << 20;
+// How long a kernel may have to wait for memory that others hold.
+constexpr Duration memory_patience = 30s;
 
 struct Settings {
     std::string url;              // of the server, without a slash at its end
@@ -231,6 +238,7 @@ struct Received {
     std::string bytes;
     IncomingMessage message;
     std::uint64_t number = 0;  // 0: not of the sequence
+    std::size_t weight = 0;    // what it takes in memory
 };
 
 // One of the kernel's connections to a channel of the host.
@@ -287,7 +295,8 @@ struct Link : std::enable_shared_from_this<Link> {
     std::uint64_t last = 0;           // number of the newest message that came
     std::uint64_t tokens = 0;
     std::deque<std::unique_ptr<Received>> inbox;  // for next()
-    std::size_t inbox_bytes = 0;
+    std::size_t inbox_bytes = 0;      // what they take in memory
+    MemoryReservation inbox_memory, tunnel_memory;
     std::size_t unacknowledged = 0, unacknowledged_bytes = 0;
     Clock::time_point heard{};        // when the newest message came
 
@@ -434,7 +443,7 @@ struct Link : std::enable_shared_from_this<Link> {
         if (message.channel == "iopub") return take_iopub(std::move(received));
         if (message.channel == "shell") {
             if (!boot.empty() && message.parent_id == boot && message.type == "execute_reply") {
-                auto content = message.read_content(settings.limits.depth);
+                auto content = message.read_content(settings.limits);
                 if (!content) return end_protocol(describe(content.error()));
                 booted = std::move(*content);
             } else {
@@ -448,9 +457,11 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     void keep(std::unique_ptr<Received> received) {
-        inbox_bytes += received->bytes.size();
+        received->weight = received->bytes.size();
+        if (received->message.parsed) received->weight += detail::memory_size(*received->message.parsed);
+        inbox_bytes += received->weight;
         // The kernel's end waits for us long before that.
-        if (inbox_bytes > settings.limits.bytes + (std::size_t{64} << 20))
+        if (inbox_bytes > settings.limits.bytes + settings.limits.decoded)
             return end_protocol("it sends without waiting");
         inbox.push_back(std::move(received));
         changed.notify();
@@ -479,7 +490,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     void take_from_server(IncomingMessage& message) {
         if (message.type != "status") return;
-        auto content = message.read_content(settings.limits.depth);
+        auto content = message.read_content(settings.limits);
         const auto* state = content ? content->if_contains("execution_state") : nullptr;
         if (state == nullptr || !state->is_string()) return;
         const std::string_view word = state->get_string();
@@ -489,7 +500,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     // What the kernel's end wrapped.
     std::optional<json::object> data_of(IncomingMessage& message) {
-        auto content = message.read_content(settings.limits.depth + 2);
+        auto content = message.read_content(settings.limits, 2);
         auto* data = content ? content->if_contains("data") : nullptr;
         if (data == nullptr || !data->is_object()) return std::nullopt;
         return std::move(data->get_object());
@@ -604,7 +615,7 @@ struct Link : std::enable_shared_from_this<Link> {
         // The tool server takes or refuses what comes; this is for a kernel that goes on regardless.
         std::size_t waiting = 0;
         for (const auto& entry : tunnels) waiting += entry.second->pending_bytes;
-        if (waiting > max_pending) {
+        if (waiting > max_pending || !tunnel_memory.resize(waiting > tunnel_piece ? waiting : 0)) {
             tunnel.close();
             tunnels.erase(found);
             return end_tunnel(*number);
@@ -720,12 +731,37 @@ void acknowledge_at_once(int socket) {
     ::setsockopt(socket, IPPROTO_TCP, TCP_QUICKACK, &yes, sizeof yes);
 }
 
+// Takes what one kernel sends out of the memory that all share; waits while others hold it. False
+// when the kernel ended meanwhile. `begun`: bytes of the message that is being read, of which there
+// is a copy soon.
+awaitable<bool> make_room(LinkPtr link, std::size_t begun) {
+    const auto give_up = Clock::now() + memory_patience;
+    for (;;) {
+        const auto needed = link->inbox_bytes + 2 * begun;
+        if (link->inbox_memory.resize(needed > most_unread ? needed - most_unread : 0)) co_return true;
+        if (link->closed || link->failure) co_return false;
+        if (Clock::now() >= give_up) {
+            link->end_protocol("it sends more than there is memory left for");
+            co_return false;
+        }
+        const auto again = Clock::now() + 5ms;
+        co_await link->changed.wait(again);
+    }
+}
+
 // Reads until the connection breaks.
 awaitable<void> read_all(LinkPtr link, ConnectionPtr connection) {
     boost::beast::flat_buffer buffer;
     while (!connection->broken) {
-        acknowledge_at_once(connection->stream->socket().native_handle());
-        const auto [error, size] = co_await connection->socket.async_read(buffer, as_result);
+        boost::system::error_code error = asio::error::operation_aborted;
+        do {
+            const bool room = co_await make_room(link, buffer.size());
+            if (!room) break;
+            acknowledge_at_once(connection->stream->socket().native_handle());
+            const auto [failed, read] = co_await connection->socket.async_read_some(buffer, piece, as_result);
+            error = failed;
+        } while (!error && !connection->broken && !connection->socket.is_message_done());
+        const auto size = buffer.size();
         if (error || connection->broken) {
             if (error == websocket::error::message_too_big || error == websocket::error::buffer_overflow)
                 link->end_protocol(describe(detail::WireFault::too_large));
@@ -735,7 +771,7 @@ awaitable<void> read_all(LinkPtr link, ConnectionPtr connection) {
         const auto data = buffer.data();
         received->bytes.assign(static_cast<const char*>(data.data()), data.size());
         buffer.consume(size);
-        if (buffer.capacity() > (std::size_t{8} << 20)) buffer = boost::beast::flat_buffer();
+        if (buffer.capacity() > (std::size_t{2} << 20)) buffer = boost::beast::flat_buffer();
         const bool binary = connection->socket.got_binary();
         auto message = connection->v1 && binary
                            ? detail::decode_v1(received->bytes, link->settings.limits)
@@ -854,19 +890,21 @@ awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_poi
         if (!link->inbox.empty()) {
             const auto received = std::move(link->inbox.front());
             link->inbox.pop_front();
-            link->inbox_bytes -= received->bytes.size();
+            link->inbox_bytes -= received->weight;
+            link->changed.notify();
             auto& message = received->message;
             try {
                 if (message.channel == "shell") {
                     execution.on_shell(message.type, message.parent_id, [&] {
-                        auto content = message.read_content(link->settings.limits.depth);
+                        auto content = message.read_content(link->settings.limits);
                         if (!content) throw JupyterBreach(describe(content.error()));
                         return std::move(*content);
                     });
-                } else {
+                } else if (detail::decoded_size(message.content) <= link->settings.limits.decoded ||
+                           !execution.leave_out(message.type, link->settings.limits.decoded)) {
                     execution.on_iopub(message.type, message.parent_id, [&] {
                         if (message.type == "status") {
-                            auto content = message.read_content(link->settings.limits.depth);
+                            auto content = message.read_content(link->settings.limits);
                             if (!content) throw JupyterBreach(describe(content.error()));
                             return std::move(*content);
                         }
@@ -1245,7 +1283,7 @@ constexpr std::string_view config_schema = R"({
       "description": "More options for a kernel gateway that is started here."
     },
     "max_message_bytes": {
-      "type": "integer", "minimum": 1048576, "maximum": 2147483647, "default": 268435456,
+      "type": "integer", "minimum": 1048576, "maximum": 2147483647, "default": 33554432,
       "description": "Largest message taken from the kernel, a plot or one huge print, in bytes."
     }
   }
@@ -1292,6 +1330,8 @@ public:
         if (const auto* retries = config.if_contains("connect_retries")) settings_.connect_retries = retries->to_number<int>();
         if (const auto* bytes = config.if_contains("max_message_bytes"))
             settings_.limits.bytes = bytes->to_number<std::size_t>();
+        settings_.limits.decoded = std::max(settings_.limits.decoded, 3 * settings_.limits.bytes);
+        MemoryBudget::process().ensure(3 * settings_.limits.bytes);
         if (const auto* channel = config.if_contains("tool_channel")) tool_listener_ = read_listener(channel->get_object());
         if (tool_listener_ && !remote_)
             throw Error(errc::bad_config, "kernel_options/tool_channel: needs \"url\"; kernels of this machine have a socket");
@@ -1405,7 +1445,7 @@ private:
     // ---- a gateway of our own ----
 
     awaitable<void> launch(Sandbox& sandbox, KernelSpec spec, LinkPtr link, Clock::time_point deadline) const {
-        if (!find_program(spec.python.string(), ""))
+        if (!find_program(spec.python.string(), "", Trust::named))
             throw Error(errc::missing_dependency, "there is no Python interpreter at " + spec.python.string() +
                                                       "; name one that has ipykernel and jupyter_kernel_gateway");
         const uid_t guest_uid = sandbox.guest_user(spec.policy);
@@ -1465,11 +1505,13 @@ private:
             } catch (const Error&) {
                 // It does not listen yet.
             }
-            if (answers) co_return;
+            if (answers) break;
             const auto again = Clock::now() + 20ms;
             co_await link->changed.wait(again);
             co_await throw_if_cancelled();
         }
+        // Its socket has served by name; elsewhere its files are there, too.
+        if (able.unix_sockets && scratch) link->directory->seal();
     }
 
     static awaitable<void> find_gateway(LinkPtr link, uid_t guest, Clock::time_point deadline) {

@@ -1,27 +1,27 @@
-// IPython kernels as processes of this machine, spoken to over Unix sockets by ZeroMQ. Where the
-// guest cannot make any, it listens on loopback ports, to which the sandbox's own sockets lead.
-#include <fcntl.h>
-#include <sys/inotify.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
+// IPython kernels as processes of this machine, spoken to over Unix sockets in ZeroMQ's protocol.
+// Where the guest cannot make any, it listens on loopback ports, to which the sandbox's own sockets
+// lead. No library of ZeroMQ: that takes a message whole, however many frames it has.
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <cerrno>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
 #include <cstdlib>
-#include <cstring>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/jupyter_wire.hpp>
 #include <ipybox/detail/private_directory.hpp>
+#include <ipybox/detail/zmtp.hpp>
 #include <ipybox/jupyter_execution.hpp>
+#include <ipybox/memory_budget.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <zmq.hpp>
 
 namespace {
 using namespace ipybox;
@@ -33,36 +33,50 @@ using Descriptor = asio::posix::stream_descriptor;
 
 // What the connection file calls ports; a socket's path is <ip>-<port>.
 enum Port { shell_port = 1, iopub_port, stdin_port, control_port, heartbeat_port };
-constexpr Port used_ports[] = {shell_port, iopub_port, control_port};
 
 std::string socket_name(Port port) { return "s-" + std::to_string(port); }
 
 // A socket path of 108 bytes must hold the guest's directory, "/s-N" and a NUL.
 constexpr std::size_t longest_directory = 100;
-// The host holds at most this many messages; more wait in the kernel.
-constexpr int queued_messages = 8;
-
-[[noreturn]] void fail_io(const std::string& what) {
-    throw Error(errc::io_error, what + ": " + std::strerror(errno));
-}
+// A kernel that does not take its requests may leave so much of them here, in bytes.
+constexpr std::size_t most_unsent = std::size_t{1} << 20;
+// A message of this size needs no share of the memory budget, in bytes.
+constexpr std::size_t small_message = std::size_t{64} << 10;
+// Bytes taken off a connection at a time.
+constexpr std::size_t largest_read = std::size_t{1} << 20;
+// Steps after which others have their turn, should a kernel send without end.
+constexpr unsigned steps_in_turn = 64;
+// How often to look for what tells nobody when it happens.
+constexpr Duration poll_interval = 2ms;
+// A message that has begun may keep us waiting this long, all pauses together.
+constexpr Duration message_patience = 30s;
 
 // Everything a kernel consists of. Shared by its handle and by the handlers that Asio still holds
 // when the handle is gone; close() makes those harmless.
 struct Link : std::enable_shared_from_this<Link> {
-    // A ZeroMQ socket on the reactor. Its descriptor is edge-triggered: read until there is
-    // nothing left, then arm(), which looks at the descriptor's state anew.
+    // One connection. What nobody takes stays in the kernel: at most one message is read ahead.
     struct Port {
-        zmq::socket_t socket;
-        std::optional<Descriptor> ready;
-        bool armed = false;
+        Port(Link& link, std::string_view socket_type)
+            : type(socket_type),
+              socket(link.executor),
+              reader({link.session.limits().frames, link.session.limits().bytes}),
+              memory(link.budget) {}
 
-        void watch(const asio::any_io_executor& on) {
-            ready.emplace(on, socket.get(zmq::sockopt::fd));
-        }
+        std::string_view type;
+        asio::local::stream_protocol::socket socket;
+        detail::ZmtpReader reader;
+        MemoryReservation memory;  // for the message that is being read
+        Duration waited = {};      // for the rest of that message
+        std::string unsent;
+        std::size_t sent = 0;      // of `unsent`
+        bool reading = false, writing = false;  // a handler waits for the socket
+        bool starved = false;      // others hold the memory that the message needs
+        bool lost = false;
+
         void close() noexcept {
-            if (ready) ready->release();  // the descriptor belongs to ZeroMQ
-            ready.reset();
-            socket.close();
+            boost::system::error_code ignored;
+            socket.close(ignored);
+            memory.release();
         }
     };
 
@@ -73,7 +87,10 @@ struct Link : std::enable_shared_from_this<Link> {
           key(ipybox::detail::random_hex(16)),
           session(key, limits),
           directory(owner, owner),
-          context(1),
+          budget(limits.bytes + small_message, &MemoryBudget::process()),
+          shell(*this, "DEALER"),
+          iopub(*this, "SUB"),
+          control(*this, "DEALER"),
           changed(executor) {}
 
     asio::any_io_executor executor;
@@ -86,17 +103,13 @@ struct Link : std::enable_shared_from_this<Link> {
     std::optional<PrivateDirectory> relayed;
     std::shared_ptr<SandboxedProcess> process;
     std::optional<Descriptor> pidfd;
-    std::optional<Descriptor> created;  // inotify, until the sockets exist
-    bool created_armed = false;
-    std::vector<UniqueFd> sockets;      // what ZeroMQ connects to, and nothing else in its place
-    zmq::context_t context;
-    Port shell, iopub, control, shell_monitor, iopub_monitor;
+    MemoryBudget budget;  // for messages that arrive
+    Port shell, iopub, control;
     Event changed;
 
     bool stopping = false;
     bool closed = false;
     bool exited = false;
-    bool shell_lost = false, iopub_lost = false;
     Clock::time_point end_grace = never;    // when the last words of an ended kernel are over
     std::optional<Error> failure;
 
@@ -105,6 +118,7 @@ struct Link : std::enable_shared_from_this<Link> {
     bool probe_idle = false;
 
     JupyterExecution execution;
+    bool oversized = false;                 // the message at hand: its content cannot be decoded
 
     // Ends everything at once; what waits wakes up and sees `closed`.
     void close() noexcept {
@@ -112,10 +126,7 @@ struct Link : std::enable_shared_from_this<Link> {
         if (process) process->kill_tree();
         process.reset();
         pidfd.reset();
-        created.reset();
-        for (Port* port : {&shell, &iopub, &control, &shell_monitor, &iopub_monitor}) port->close();
-        context.close();
-        sockets.clear();
+        for (Port* port : {&shell, &iopub, &control}) port->close();
         directory.remove();
         relayed.reset();
         changed.notify();
@@ -145,18 +156,29 @@ struct Link : std::enable_shared_from_this<Link> {
         if (failure) throw *failure;
     }
 
-    // Wakes `changed` when the socket has news; once per call.
+    // Wakes `changed` when there is something to read, or when memory may be there for it.
     void arm(Port& port) {
-        if (port.armed || !port.ready) return;
-        port.armed = true;
-        port.ready->async_wait(Descriptor::wait_read,
+        if (port.reading || port.lost || port.starved) return;
+        port.reading = true;
+        port.socket.async_wait(asio::socket_base::wait_read,
                                [self = shared_from_this(), &port](boost::system::error_code) {
-                                   port.armed = false;
+                                   port.reading = false;
                                    self->changed.notify();
                                });
     }
-    void arm_all() {
-        for (Port* port : {&shell, &iopub, &shell_monitor, &iopub_monitor}) arm(*port);
+
+    // Waits for news until `deadline`. A message that has begun must go on.
+    awaitable<void> wait_for_output(Clock::time_point deadline) {
+        const auto started = Clock::now();
+        arm(iopub);
+        arm(shell);
+        if (iopub.starved || shell.starved) deadline = std::min(deadline, started + poll_interval);
+        co_await changed.wait(deadline);
+        for (Port* port : {&iopub, &shell}) {
+            if (port->memory.size() == 0) continue;
+            port->waited += Clock::now() - started;
+            if (port->waited > message_patience) fail_protocol("a message that does not come to its end");
+        }
     }
 
     void watch_process() {
@@ -184,90 +206,125 @@ struct Link : std::enable_shared_from_this<Link> {
                           });
     }
 
-    void connect(Port& port, zmq::socket_type type, ::Port number) {
-        port.socket = zmq::socket_t(context, type);
-        port.socket.set(zmq::sockopt::linger, 0);
-        port.socket.set(zmq::sockopt::rcvhwm, queued_messages);
-        port.socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(session.limits().bytes));
-        // The kernel binds a path shortly before it listens there.
-        port.socket.set(zmq::sockopt::reconnect_ivl, 5);
-        // A relayed connection is there before the kernel is.
-        if (relayed) port.socket.set(zmq::sockopt::handshake_ivl, 0);
-        if (type == zmq::socket_type::sub) port.socket.set(zmq::sockopt::subscribe, "");
+    // Connects if the other end is there; false when it is not yet.
+    bool connect(Port& port, ::Port number) {
         const auto handle = relayed ? detail::open_socket(*relayed, socket_name(number), ::geteuid())
                                     : detail::open_socket(directory, socket_name(number), guest);
-        if (!handle) fail_io("the sandbox does not listen for the kernel's messages");
-        const int fixed = ::fcntl(handle.get(), F_DUPFD_CLOEXEC, 3);
-        if (fixed < 0) fail_io("cannot keep a handle on the kernel's socket");
-        sockets.emplace_back(fixed);
-        port.socket.connect("ipc:///proc/self/fd/" + std::to_string(fixed));
-        port.watch(executor);
-    }
-
-    void monitor(Port& port, Port& of, const char* address) {
-        if (zmq_socket_monitor(of.socket.handle(), address, ZMQ_EVENT_DISCONNECTED) != 0)
-            throw zmq::error_t();
-        port.socket = zmq::socket_t(context, zmq::socket_type::pair);
-        port.socket.set(zmq::sockopt::linger, 0);
-        port.socket.connect(address);
-        port.watch(executor);
-    }
-
-    bool sockets_exist() const {
-        for (const auto port : used_ports)
-            if (!detail::open_socket(directory, socket_name(port), guest)) return false;
+        if (!handle && relayed)
+            throw Error(errc::io_error, "the sandbox does not listen for the kernel's messages");
+        if (!handle) return false;
+        // The very socket that was looked at, whatever has its name by now.
+        const asio::local::stream_protocol::endpoint endpoint("/proc/self/fd/" + std::to_string(handle.get()));
+        boost::system::error_code error;
+        port.socket.close(error);
+        port.socket.open(endpoint.protocol(), error);
+        if (!error) port.socket.non_blocking(true, error);
+        if (!error) port.socket.connect(endpoint, error);
+        // The kernel binds a path shortly before it listens there.
+        if (error == asio::error::connection_refused || error == asio::error::try_again) return false;
+        if (error)
+            throw Error(errc::io_error, "cannot connect to the kernel's socket: " + error.message());
+        const auto opening = detail::zmtp_opening(port.type);
+        asio::write(port.socket, asio::buffer(opening), error);  // less than a fresh socket holds
+        port.lost = error.failed();
         return true;
     }
 
-    std::string send(Port& port, std::string_view type, const json::object& content) {
-        auto request = session.request(type, content);
-        for (std::size_t i = 0; i < request.frames.size(); ++i) {
-            const auto& frame = request.frames[i];
-            const int flags = ZMQ_DONTWAIT | (i + 1 < request.frames.size() ? ZMQ_SNDMORE : 0);
-            int sent = 0;
-            do sent = zmq_send(port.socket.handle(), frame.data(), frame.size(), flags);
-            while (sent < 0 && errno == EINTR);
-            if (sent < 0) fail_protocol("it takes no more requests");
+    // Sends what the kernel takes now; the rest goes when it takes more.
+    void flush(Port& port) {
+        while (port.sent < port.unsent.size() && !port.lost) {
+            boost::system::error_code error;
+            port.sent += port.socket.write_some(
+                asio::buffer(port.unsent.data() + port.sent, port.unsent.size() - port.sent), error);
+            if (error == asio::error::interrupted) continue;
+            if (error == asio::error::would_block) {
+                if (std::exchange(port.writing, true)) return;
+                port.socket.async_wait(asio::socket_base::wait_write,
+                                       [self = shared_from_this(), &port](boost::system::error_code failed) {
+                                           port.writing = false;
+                                           if (!failed && !self->closed) self->flush(port);
+                                       });
+                return;
+            }
+            if (error) port.lost = true;
         }
+        if (port.lost) changed.notify();
+        port.unsent = std::string();
+        port.sent = 0;
+    }
+
+    std::string send(Port& port, std::string_view type, const json::object& content) {
+        if (port.unsent.size() - port.sent > most_unsent) fail_protocol("it takes no more requests");
+        auto request = session.request(type, content);
+        for (std::size_t i = 0; i < request.frames.size(); ++i)
+            detail::append_zmtp_frame(port.unsent, request.frames[i], i + 1 < request.frames.size());
+        // When the connection is lost, whoever waits for the answer finds out.
+        flush(port);
         return request.id;
     }
 
-    // One frame, if there is one now.
-    static bool receive_part(Port& port, zmq::message_t& part) {
-        for (;;) {
-            if (zmq_msg_recv(part.handle(), port.socket.handle(), ZMQ_DONTWAIT) >= 0) return true;
-            if (errno == EAGAIN) return false;
-            if (errno != EINTR) throw zmq::error_t();
+    // One step towards a message, at most one read; true when the message is there, or bytes came.
+    bool progress(Port& port) {
+        if (port.lost && !port.reader.complete()) return false;
+        const auto done = port.reader.advance();
+        if (!done) {
+            if (done.error() != detail::ZmtpFault::too_large || &port != &iopub || !leave_out(port.reader.frames()))
+                fail_protocol(describe(done.error()));
+            port.reader.skip();
+            port.memory.release();
+            return true;
         }
+        if (!reserve(port)) return false;
+        if (*done) return true;
+        const auto room = port.reader.room();
+        boost::system::error_code error;
+        const auto size = port.socket.read_some(asio::buffer(room.data, std::min(room.size, largest_read)), error);
+        port.reader.add(size);
+        if (error == asio::error::would_block || error == asio::error::interrupted) return false;
+        if (error) port.lost = true;
+        return true;
     }
 
-    // Takes one message off a socket and hands it to `use`; false when there is none.
+    // Whether these are the first frames of a display, which the cell can do without.
+    bool leave_out(std::span<const std::string_view> frames) {
+        const auto start = std::find(frames.begin(), frames.end(), WireSession::delimiter);
+        if (frames.end() - start < 3 || start[2].size() > session.limits().header) return false;
+        const auto header = detail::read_object(start[2], session.limits().depth);
+        const auto* type = header ? header->if_contains("msg_type") : nullptr;
+        return type != nullptr && type->is_string() && execution.leave_out(type->get_string(), session.limits().bytes);
+    }
+
+    // Takes the memory that a message needs out of what all share.
+    bool reserve(Port& port) {
+        const auto size = port.reader.announced();
+        port.starved = size > small_message && !port.memory.resize(size);
+        return !port.starved;
+    }
+
+    // Goes on with what a connection sends, and hands a complete message to `use`; false when
+    // nothing was there.
     template <class Function>
     bool receive(Port& port, Function use) {
-        std::vector<zmq::message_t> parts;
-        for (bool more = true; more;) {
-            zmq::message_t part;
-            if (!receive_part(port, part)) return false;
-            more = part.more();
-            if (parts.size() < session.limits().frames + 1) parts.push_back(std::move(part));
-        }
-        std::vector<std::string_view> frames;
-        frames.reserve(parts.size());
-        for (const auto& part : parts) frames.push_back(part.to_string_view());
-        const auto message = session.read(frames);
+        if (!progress(port)) return false;
+        if (!port.reader.complete()) return true;
+        const auto message = session.read(port.reader.frames());
         if (!message) fail_protocol(describe(message.error()));
+        oversized = detail::decoded_size(message->content) > session.limits().decoded;
         std::string breach;
         try {
             use(*message);
         } catch (const JupyterBreach& found) {
             breach = found.what();
         }
+        port.reader.drop();
+        port.memory.release();
+        port.waited = {};
         if (!breach.empty()) fail_protocol(breach);
         return true;
     }
 
     json::object content_of(const WireMessage& message) {
-        auto content = detail::read_object(message.content, session.limits().depth);
+        auto content = detail::read_object(message.content, session.limits().depth, session.limits().decoded);
         if (!content) fail_protocol(describe(content.error()));
         return std::move(*content);
     }
@@ -277,7 +334,9 @@ struct Link : std::enable_shared_from_this<Link> {
             probe_idle = probe_idle ||
                          JupyterExecution::text_of(content_of(message), "execution_state") == "idle";
         } else {
-            execution.on_iopub(message.type, message.parent_id, [&] { return content_of(message); });
+            const auto read = [&] { return content_of(message); };
+            if (!oversized || !execution.leave_out(message.type, session.limits().decoded))
+                execution.on_iopub(message.type, message.parent_id, read);
         }
     }
 
@@ -293,18 +352,13 @@ struct Link : std::enable_shared_from_this<Link> {
         }
     }
 
-    // Handles one waiting message; false when there is none. One at a time, so that what the
-    // consumer has not asked for stays where it is.
+    // Handles some of what waits; false when there is nothing. One message at a time, so that what
+    // the consumer has not asked for stays where it is.
     bool read_one() {
         const auto from_iopub = [this](const WireMessage& message) { handle_iopub(message); };
         if (receive(iopub, from_iopub)) return true;
         const auto from_shell = [this](const WireMessage& message) { handle_shell(message); };
-        if (receive(shell, from_shell)) return true;
-        zmq::message_t event;
-        bool lost = false;
-        while (receive_part(shell_monitor, event)) lost = shell_lost = true;
-        while (receive_part(iopub_monitor, event)) lost = iopub_lost = true;
-        return lost;  // what came just before may be there only now
+        return receive(shell, from_shell);
     }
 
     // Nothing is left to read; is there a reason to stop waiting? Sets end_grace when a reason is
@@ -313,9 +367,9 @@ struct Link : std::enable_shared_from_this<Link> {
     bool is_over() {
         if (!exited && !lost()) return false;
         if (end_grace == never) end_grace = Clock::now() + patience();
-        return (exited && shell_lost && iopub_lost) || Clock::now() >= end_grace;
+        return (exited && shell.lost && iopub.lost) || Clock::now() >= end_grace;
     }
-    bool lost() const { return shell_lost || iopub_lost; }
+    bool lost() const { return shell.lost || iopub.lost || control.lost; }
     // How far the ends of a connection and of the process may lie apart.
     Duration patience() const { return relayed ? 3s : 500ms; }
 
@@ -335,6 +389,12 @@ awaitable<void> throw_if_cancelled() {
         throw boost::system::system_error(asio::error::operation_aborted);
 }
 
+// Lets everybody else go on for a moment.
+awaitable<void> give_way(LinkPtr link) {
+    co_await asio::post(link->executor, asio::use_awaitable);
+    co_await throw_if_cancelled();
+}
+
 // Ends the wait for a kernel that is over.
 awaitable<void> report_end(LinkPtr link) {
     if (!link->exited)
@@ -346,19 +406,23 @@ awaitable<void> report_end(LinkPtr link) {
 }
 
 awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_point deadline) {
-    for (;;) {
+    for (unsigned step = 1;; ++step) {
         link->require_usable();
         auto output = link->execution.take();
         if (output) co_return output;
         if (link->execution.id().empty())
             throw Error(errc::bad_argument, "next() needs a running execution; call execute() first");
-        if (link->read_one()) continue;
+        if (link->read_one()) {
+            if (step % steps_in_turn != 0) continue;
+            if (Clock::now() >= deadline) co_return std::nullopt;
+            co_await give_way(link);
+            continue;
+        }
         link->execution.expect_reply(2s);
         if (link->is_over()) co_await report_end(link);
         if (Clock::now() >= deadline) co_return std::nullopt;
-        link->arm_all();
         const auto soonest = std::min(deadline, std::min(link->execution.reply_grace(), link->end_grace));
-        co_await link->changed.wait(soonest);
+        co_await link->wait_for_output(soonest);
         co_await throw_if_cancelled();
     }
 }
@@ -410,10 +474,13 @@ public:
         const auto use = [&](const WireMessage& message) {
             answered = answered || message.parent_id == id;
         };
-        while (!answered && !link->exited && Clock::now() < deadline) {
-            if (link->receive(link->control, use)) continue;
-            link->arm(link->control);
-            co_await link->changed.wait(deadline);
+        for (unsigned step = 1; !answered && !link->exited && Clock::now() < deadline; ++step) {
+            const bool more = link->receive(link->control, use);
+            if (more && step % steps_in_turn == 0) co_await give_way(link);
+            if (!more) {
+                link->arm(link->control);
+                co_await link->changed.wait(deadline);
+            }
             link->require_usable();
         }
         if (!answered && !link->exited) link->process->interrupt();
@@ -428,7 +495,6 @@ public:
             content["restart"] = false;
             // Without a reader the kernel need not wait for anybody to take its output.
             link->iopub.close();
-            link->iopub_monitor.close();
             try {
                 link->send(link->control, "shutdown_request", content);
             } catch (const Error&) {
@@ -454,8 +520,8 @@ constexpr std::string_view config_schema = R"({
   "additionalProperties": false,
   "properties": {
     "max_message_bytes": {
-      "type": "integer", "minimum": 1048576, "maximum": 2147483647, "default": 268435456,
-      "description": "Largest message taken from the kernel, a plot or one huge print, in bytes."
+      "type": "integer", "minimum": 1048576, "maximum": 2147483647, "default": 33554432,
+      "description": "Largest message taken from the kernel, a plot or another display, in bytes."
     }
   }
 })";
@@ -465,11 +531,13 @@ public:
     Zmq(Host& host, const json::object& config) : executor_(host.executor) {
         if (const auto* bytes = config.if_contains("max_message_bytes"))
             limits_.bytes = bytes->to_number<std::size_t>();
+        limits_.decoded = std::max(limits_.decoded, 3 * limits_.bytes);
+        MemoryBudget::process().ensure(2 * limits_.bytes);
     }
 
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
         const auto deadline = deadline_after(spec.init_timeout);
-        if (!find_program(spec.python.string(), ""))
+        if (!find_program(spec.python.string(), "", Trust::named))
             throw Error(errc::missing_dependency,
                         "there is no Python interpreter at " + spec.python.string() +
                             "; name one that has ipykernel");
@@ -477,25 +545,17 @@ public:
         // From here on, leaving this function in any way ends the kernel and removes its files.
         std::unique_ptr<Kernel> kernel = std::make_unique<ZmqKernel>(link);
         const auto able = co_await sandbox.probe();
-        if (able.unix_sockets)
-            watch_directory(link);
-        else
-            link->relayed.emplace(::geteuid(), ::geteuid());
+        if (!able.unix_sockets) link->relayed.emplace(::geteuid(), ::geteuid());
         co_await launch(sandbox, able, std::move(spec), link);
         co_await connect(link, deadline);
         co_await first_answer(link, deadline);
         link->probes.clear();
+        // Elsewhere its files are there, too.
+        if (able.unix_sockets && able.scratch_size) co_await seal(link, deadline);
         co_return kernel;
     }
 
 private:
-    static void watch_directory(const LinkPtr& link) {
-        UniqueFd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
-        if (!watch || ::inotify_add_watch(watch.get(), link->directory.path().c_str(), IN_CREATE) < 0)
-            fail_io("cannot watch the directory of the kernel's sockets");
-        link->created.emplace(link->executor, watch.release());
-    }
-
     static awaitable<void> launch(Sandbox& sandbox, Capabilities able, KernelSpec spec,
                                   LinkPtr link) {
         Channel channel;
@@ -562,29 +622,31 @@ private:
         }
     }
 
-    // Waits until the kernel has bound its sockets, then connects to them.
+    // Connects as soon as the kernel listens. Nothing tells when that is but what code in a kernel
+    // could use up for all of its user's processes: inotify, say.
     static awaitable<void> connect(LinkPtr link, Clock::time_point deadline) {
-        while (!link->relayed && !link->sockets_exist()) {
-            co_await require_start(link, deadline);
-            std::array<char, 4096> events;
-            while (::read(link->created->native_handle(), events.data(), events.size()) > 0) {}
-            // Only now: a socket bound since the first look has raised its event already.
-            if (link->sockets_exist()) break;
-            if (!std::exchange(link->created_armed, true))
-                link->created->async_wait(Descriptor::wait_read,
-                                          [link](boost::system::error_code) {
-                                              link->created_armed = false;
-                                              link->changed.notify();
-                                          });
-            co_await link->changed.wait(deadline);
-            co_await throw_if_cancelled();
+        const std::pair<Link::Port*, Port> ports[] = {
+            {&link->iopub, iopub_port}, {&link->shell, shell_port}, {&link->control, control_port}};
+        for (const auto& [port, number] : ports) {
+            while (!link->connect(*port, number)) {
+                co_await require_start(link, deadline);
+                co_await link->changed.wait(std::min(deadline, Clock::now() + poll_interval));
+                co_await throw_if_cancelled();
+            }
         }
-        link->created.reset();
-        link->connect(link->iopub, zmq::socket_type::sub, iopub_port);
-        link->connect(link->shell, zmq::socket_type::dealer, shell_port);
-        link->connect(link->control, zmq::socket_type::dealer, control_port);
-        link->monitor(link->shell_monitor, link->shell, "inproc://shell-monitor");
-        link->monitor(link->iopub_monitor, link->iopub, "inproc://iopub-monitor");
+        for (const auto& [port, number] : ports) {
+            while (!port->reader.ready()) {
+                const bool more = link->progress(*port);
+                if (port->reader.ready()) break;
+                co_await require_start(link, deadline);
+                if (more) continue;
+                link->arm(*port);
+                co_await link->changed.wait(std::min(deadline, link->end_grace));
+                co_await throw_if_cancelled();
+            }
+        }
+        detail::append_zmtp_frame(link->iopub.unsent, detail::zmtp_subscription, false);
+        link->flush(link->iopub);
     }
 
     // The kernel is ready when it has answered and when the end of that answer has come through
@@ -592,9 +654,14 @@ private:
     static awaitable<void> first_answer(LinkPtr link, Clock::time_point deadline) {
         auto repeat_at = never;
         link->probes.insert(link->send(link->shell, "kernel_info_request", json::object()));
-        while (!link->probe_answered || !link->probe_idle) {
-            if (link->read_one()) continue;
+        for (unsigned step = 1; !link->probe_answered || !link->probe_idle; ++step) {
+            const bool more = link->read_one();
+            if (more && step % steps_in_turn != 0) continue;
             co_await require_start(link, deadline);
+            if (more) {
+                co_await give_way(link);
+                continue;
+            }
             if (link->probe_answered && Clock::now() >= repeat_at) {
                 link->probe_answered = false;
                 repeat_at = never;
@@ -602,11 +669,23 @@ private:
             } else if (link->probe_answered && repeat_at == never) {
                 repeat_at = Clock::now() + 50ms;
             }
-            link->arm_all();
             const auto soonest = std::min(deadline, std::min(repeat_at, link->end_grace));
-            co_await link->changed.wait(soonest);
+            co_await link->wait_for_output(soonest);
             co_await throw_if_cancelled();
         }
+    }
+
+    // Once the kernel has all its sockets nobody needs their names any more.
+    static awaitable<void> seal(LinkPtr link, Clock::time_point deadline) {
+        static constexpr Port others[] = {stdin_port, heartbeat_port};
+        for (const auto number : others) {
+            while (!detail::open_socket(link->directory, socket_name(number), link->guest)) {
+                co_await require_start(link, deadline);
+                co_await link->changed.wait(std::min(deadline, Clock::now() + poll_interval));
+                co_await throw_if_cancelled();
+            }
+        }
+        link->directory.seal();
     }
 
     static awaitable<void> require_start(LinkPtr link, Clock::time_point deadline) {

@@ -2,15 +2,11 @@
 // made of nothing but what the policy names and the system's own programs; inside, the launcher
 // adds a system call filter, Landlock and limits, and carries the way to the network proxy.
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <seccomp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <ipybox/cgroup.hpp>
 #include <ipybox/detail/project_quota.hpp>
 #include <ipybox/guest_identity.hpp>
@@ -19,7 +15,7 @@
 #include <ipybox/process.hpp>
 #include <launcher_image.hpp>
 #include <launcher_options.hpp>
-#include <sstream>
+#include <syscall_filter.hpp>
 
 namespace {
 using namespace ipybox;
@@ -47,138 +43,6 @@ constexpr bool without(std::string_view) { return false; }
 // Where the guest finds the way to the proxy, when it may use the network.
 constexpr const char* proxy_url = "http://127.0.0.1:3128";
 constexpr const char* proxy_port = "3128";
-
-// ---- system call filter -------------------------------------------------------------------------
-
-// What the namespaces and the lack of capabilities already forbid (kept as a second wall), and what
-// reaches deep into the kernel.
-constexpr const char* denied_calls =
-    "acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init "
-    "finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl kcmp kexec_file_load "
-    "kexec_load keyctl lookup_dcookie mbind migrate_pages modify_ldt mount mount_setattr "
-    "move_mount move_pages nfsservctl open_by_handle_at open_tree perf_event_open pidfd_getfd "
-    "pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl quotactl_fd "
-    "reboot request_key set_mempolicy setdomainname sethostname setns settimeofday swapoff swapon "
-    "syslog umount2 unshare userfaultfd uselib ustat vhangup vmsplice";
-
-// No such call: programs then take the older way, whose arguments a filter can see.
-constexpr const char* absent_calls =
-    "clone3 openat2 io_uring_setup io_uring_enter io_uring_register";
-
-// Allows everything but the above and some arguments.
-class SyscallFilter {
-public:
-    SyscallFilter() : filter_(seccomp_init(SCMP_ACT_ALLOW), seccomp_release) {
-        if (!filter_) refuse("libseccomp cannot build a filter for this machine");
-        std::string name;
-        for (std::istringstream names(denied_calls); names >> name;) deny(name.c_str(), EPERM);
-        for (std::istringstream names(absent_calls); names >> name;) deny(name.c_str(), ENOSYS);
-        // set_mempolicy_home_node, statmount, listmount, open_tree_attr, file_getattr,
-        // file_setattr, listns: too new for some versions of libseccomp to know by name.
-        for (const int number : {450, 457, 458, 467, 468, 469, 470}) deny(number, ENOSYS);
-        for (const unsigned flag :
-             {0x00020000u /* NEWNS */, 0x02000000u /* NEWCGROUP */, 0x04000000u /* NEWUTS */,
-              0x08000000u /* NEWIPC */, 0x10000000u /* NEWUSER */, 0x20000000u /* NEWPID */,
-              0x40000000u /* NEWNET */, 0x00000080u /* NEWTIME */})
-            deny("clone", EPERM, {masked(0, flag)});
-        // The kernel looks at 32 bits of the request only.
-        for (const unsigned request : {0x5412u /* TIOCSTI */, 0x541cu /* TIOCLINUX */})
-            deny("ioctl", EPERM, {low_half(1, request)});
-        deny_sockets();
-        deny_setuid_bits();
-        // What programs that want no core dumps take for a system without them.
-        deny("setrlimit", EINVAL, {low_half(0, RLIMIT_CORE)});
-        deny("prlimit64", EINVAL, {low_half(1, RLIMIT_CORE), scmp_arg_cmp{2, SCMP_CMP_NE, 0, 0}});
-    }
-
-    // The program as the kernel reads it.
-    std::string code() const {
-        const UniqueFd file(::memfd_create("seccomp", MFD_CLOEXEC));
-        if (!file || seccomp_export_bpf(filter_.get(), file.get()) != 0)
-            refuse("libseccomp cannot export the filter");
-        std::string text(static_cast<std::size_t>(::lseek(file.get(), 0, SEEK_END)), '\0');
-        if (::pread(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-            refuse("the system call filter cannot be read back");
-#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
-        // libseccomp cannot compare numbers of calls: those that came after this was written do not
-        // exist. Jumps in what follows are relative.
-        constexpr unsigned first_unknown = 471;
-        const sock_filter before[] = {
-            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-            BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first_unknown, 0, 1),
-            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS)};
-        text.insert(0, reinterpret_cast<const char*>(before), sizeof before);
-#endif
-        return text;
-    }
-
-private:
-    void deny(int number, int error, const std::vector<scmp_arg_cmp>& when = {}) {
-        const int result =
-            seccomp_rule_add_array(filter_.get(), SCMP_ACT_ERRNO(static_cast<std::uint16_t>(error)),
-                                   number, static_cast<unsigned>(when.size()), when.data());
-        // EDOM: the call does not exist on this architecture.
-        if (result != 0 && result != -EDOM)
-            refuse("libseccomp refuses a rule for system call " + std::to_string(number));
-    }
-    void deny(const char* name, int error, const std::vector<scmp_arg_cmp>& when = {}) {
-        const int number = seccomp_syscall_resolve_name(name);
-        if (number == __NR_SCMP_ERROR)
-            refuse(std::string("libseccomp does not know the system call ") + name +
-                   ": install libseccomp 2.5.3 or newer");
-        deny(number, error, when);
-    }
-    // Unix, IPv4, IPv6 and route netlink (libzmq lists interfaces) are what a kernel needs.
-    void deny_sockets() {
-        constexpr unsigned allowed[] = {1, 2, 10, 16};
-        for (unsigned family = 0; family < 16; ++family)
-            if (std::find(std::begin(allowed), std::end(allowed), family) == std::end(allowed))
-                deny("socket", EAFNOSUPPORT, {low_half(0, family)});
-        const scmp_arg_cmp newer{0, SCMP_CMP_GT, 16, 0}, netlink{0, SCMP_CMP_EQ, 16, 0};
-        const scmp_arg_cmp not_route{2, SCMP_CMP_NE, 0, 0};
-        deny("socket", EAFNOSUPPORT, {newer});
-        deny("socket", EAFNOSUPPORT, {netlink, not_route});
-        // Not TCP, UDP or ICMP: SCTP, MPTCP, L2TP …, and DCCP.
-        for (const unsigned family : {2u, 10u}) {
-            deny("socket", EPROTONOSUPPORT,
-                 {low_half(0, family), scmp_arg_cmp{2, SCMP_CMP_GT, 58, 0}});
-            deny("socket", EPROTONOSUPPORT, {low_half(0, family), low_half(2, 33)});
-        }
-        // Only Unix sockets come in pairs, but others are made and their modules loaded first.
-        deny("socketpair", EAFNOSUPPORT, {scmp_arg_cmp{0, SCMP_CMP_NE, 1, 0}});
-    }
-    // A file with the setuid bit in the workspace would serve another user of the host.
-    void deny_setuid_bits() {
-        struct Call {
-            const char* name;
-            unsigned mode;
-        };
-        for (const unsigned bit : {04000u, 02000u}) {
-            for (const Call& call : {Call{"chmod", 1},
-                                     {"fchmod", 1},
-                                     {"fchmodat", 2},
-                                     {"creat", 1},
-                                     {"mkdir", 1},
-                                     {"mkdirat", 2},
-                                     {"mknod", 1},
-                                     {"mknodat", 2}})
-                deny(call.name, EPERM, {masked(call.mode, bit)});
-            deny(452 /* fchmodat2 */, EPERM, {masked(2, bit)});
-            for (const unsigned creates : {unsigned{O_CREAT}, unsigned{O_TMPFILE & ~O_DIRECTORY}}) {
-                deny("open", EPERM, {masked(1, creates), masked(2, bit)});
-                deny("openat", EPERM, {masked(2, creates), masked(3, bit)});
-            }
-        }
-    }
-    static scmp_arg_cmp low_half(unsigned argument, unsigned value) {
-        return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, 0xffffffffu, value};
-    }
-    static scmp_arg_cmp masked(unsigned argument, unsigned bits) {
-        return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, bits, bits};
-    }
-
-    std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter_;
-};
 
 // ---- the command line ---------------------------------------------------------------------------
 
@@ -299,7 +163,7 @@ private:
 class Bubblewrap final : public Sandbox {
 public:
     Bubblewrap(Host& host, const json::object& config)
-        : executor_(host.executor), filter_(SyscallFilter().code()) {
+        : executor_(host.executor) {
         const char* path = std::getenv("PATH");
         const auto* name = config.if_contains("bwrap");
         const std::string wanted(name != nullptr ? std::string_view(name->as_string()) : "bwrap");
@@ -310,6 +174,11 @@ public:
         if (const auto* networks = config.if_contains("private_networks"))
             for (const auto& network : networks->get_array())
                 private_networks_.emplace_back(network.get_string());
+        if (const auto* calls = config.if_contains("allow_calls"))
+            for (const auto& call : calls->get_array()) {
+                allow_calls_.emplace_back(call.get_string());
+                detail::check_call_name(allow_calls_.back());
+            }
         const auto* log = config.if_contains("kernel_log");
         kernel_log_ = log != nullptr && log->get_bool();
         missing_ = wanted;
@@ -352,11 +221,9 @@ private:
         if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
                         "a list of allowed hosts needs the channel \"network\" to their proxy");
-        if (policy.limits.scratch_inodes && !scratch_inodes_)
-            refuse("sandbox \"bubblewrap\" cannot limit the number of files in the scratch space "
-                   "here: only bwrap may make user namespaces");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
+        refuse_written(bwrap_);
         SpawnRequest request;
         request.stdio = stdio;
         request.identity = detail::guest_identity(policy, user_);
@@ -412,6 +279,15 @@ private:
                                           std::move(group), std::move(quota));
     }
 
+    // In the order of adding them. Made when first needed, while the interpreter is being looked at.
+    const std::vector<std::string>& filters() const {
+        if (filters_.empty()) {
+            if (!without("calls") && !without("seccomp")) filters_.push_back(detail::allowing_filter(allow_calls_));
+            if (!without("seccomp")) filters_.push_back(detail::denying_filter());
+        }
+        return filters_;
+    }
+
     static bool is_read_only(const Channel& channel) {
         return channel.access == Channel::Access::read;
     }
@@ -427,9 +303,11 @@ private:
         std::vector<std::string> command = {program};
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
         options.file(program.c_str(), detail::launcher_image(), "0555");
-        // From bwrap, so that its init process has it as well; once more where refusals are logged.
-        if (!without("seccomp")) options.add("--seccomp", options.data(filter_));
-        if (!without("seccomp") && kernel_log_) add("--seccomp", options.data(filter_));
+        // From bwrap, so that its init process has them as well; once more where refusals are logged.
+        for (const auto& filter : filters()) {
+            options.add("--add-seccomp-fd", options.data(filter));
+            if (kernel_log_) add("--seccomp", options.data(filter));
+        }
         if (kernel_log_) add("--log");
         if (!without("landlock")) {
             add("--landlock");
@@ -640,13 +518,18 @@ private:
             found.problem = diagnosis(said);
             co_return found;
         }
-        found.filesystem = found.network_none = found.process_isolation = true;
+        found.filesystem = found.network_none = found.process_isolation = found.pinned_protection = true;
         found.unix_sockets = found.wall_time = found.scratch_size = true;
         found.network_allow_list = found.limits_per_process = true;
-        found.scratch_inodes = scratch_inodes_;
-        found.memory_total = Cgroup::problem().empty();
+        const auto limit = [&found](bool Capabilities::*can, const char* field, std::string problem) {
+            found.*can = problem.empty();
+            if (!problem.empty()) found.reasons[field] = std::move(problem);
+        };
+        limit(&Capabilities::scratch_inodes, "scratch_inodes",
+              scratch_inodes_ ? "" : "only bwrap may make user namespaces");
+        limit(&Capabilities::memory_total, "memory_total", Cgroup::problem());
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
-        found.workspace_size = detail::ProjectQuota::machine_problem().empty();
+        limit(&Capabilities::workspace_size, "workspace_size", detail::ProjectQuota::machine_problem());
         co_return found;
     }
 
@@ -685,7 +568,8 @@ private:
     static constexpr int scratch_places = 3;  // /dev/shm, /tmp and the home directory
 
     asio::any_io_executor executor_;
-    std::string filter_;
+    std::vector<std::string> allow_calls_;
+    mutable std::vector<std::string> filters_;
     fs::path bwrap_;       // empty: not found
     std::string missing_;  // what was looked for
     std::optional<uid_t> user_;
@@ -709,6 +593,8 @@ constexpr Plugin self{
             "private_networks": {"type": "array",
                      "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
                      "description": "private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; none without"},
+            "allow_calls": {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+$"},
+                     "description": "system calls to allow besides those that ordinary programs make; see docs/sandboxing.md"},
             "kernel_log": {"type": "boolean", "default": false,
                      "description": "what the system call filter and Landlock refuse is told to the machine's audit log"}
         },

@@ -1,7 +1,8 @@
-// No confinement: the process runs as the user and with the sight of whoever starts it.
+// No confinement: the process runs as the user and with the sight of whoever starts it; root may name another user.
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <ipybox/guest_identity.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
 
@@ -14,7 +15,7 @@ public:
 
     awaitable<Capabilities> probe() override {
         Capabilities nothing;
-        nothing.available = nothing.unix_sockets = nothing.wall_time = true;
+        nothing.available = nothing.unix_sockets = nothing.limits_per_process = nothing.wall_time = true;
         co_return nothing;
     }
 
@@ -22,28 +23,25 @@ public:
         return channel.host_path.string();
     }
 
-    uid_t guest_user(const SandboxPolicy&) const override { return ::geteuid(); }
+    uid_t guest_user(const SandboxPolicy& policy) const override {
+        return policy.user && ::geteuid() == 0 ? *policy.user : ::geteuid();
+    }
 
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel>,
                                                         Stdio stdio) override {
-        // readable and writable only describe what everything here can be; the rest forbids.
-        if (policy.network.mode != NetworkPolicy::Mode::full) refuse("restrict the network");
-        if (!policy.hidden.empty()) refuse("hide files");
-        if (!policy.write_protected.empty()) refuse("write-protect paths");
-        if (policy.user && *policy.user != ::geteuid()) refuse("change the user");
-        if (policy.limits.memory_total) refuse("limit the memory of several processes together");
-        if (policy.limits.scratch_size || policy.limits.scratch_inodes)
-            refuse("limit the size of /tmp");
-        if (policy.limits.workspace_size) refuse("limit the size of the workspace");
-        // The kernel's own limit counts everything the user runs on this machine.
-        if (policy.limits.processes) refuse("limit the number of processes");
+        // readable and writable only describe what everything here can be; what forbids more is refused before.
+        const bool other = policy.user && *policy.user != ::geteuid();
+        if (other && ::geteuid() != 0)
+            throw Error(errc::sandbox_refused, "sandbox \"none\" cannot change the user unless root starts it: "
+                                               "use sandbox \"bubblewrap\", or do not ask for it");
 
         SpawnRequest request;
         request.argv = std::move(argv);
         request.env = std::move(policy.env);
-        request.cwd = std::move(policy.cwd);
+        if (!policy.cwd.empty()) request.cwd = std::move(policy.cwd);
+        if (other) request.identity = detail::identity_of(*policy.user);
         request.stdio = stdio;
         request.wall_seconds = policy.limits.wall_seconds;
         const auto limit = [&request](int resource, const std::optional<std::uint64_t>& value) {
@@ -57,12 +55,6 @@ public:
     }
 
 private:
-    [[noreturn]] static void refuse(const std::string& what) {
-        throw Error(errc::sandbox_refused,
-                    "sandbox \"none\" cannot " + what +
-                        ": use sandbox \"bubblewrap\", or do not ask for it");
-    }
-
     asio::any_io_executor executor_;
 };
 

@@ -25,6 +25,7 @@
 #include <ipybox/stdio_mux.hpp>
 #include <launcher_image.hpp>
 #include <launcher_options.hpp>
+#include <syscall_filter.hpp>
 #include <sstream>
 
 namespace {
@@ -242,12 +243,18 @@ class Srt final : public Sandbox {
 public:
     Srt(Host& host, const json::object& config) : executor_(host.executor) {
         const char* path = std::getenv("PATH");
-        path_ = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+        // srt looks its own programs up there.
+        path_ = host_search_path(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
         if (const auto* user = config.if_contains("user")) user_ = user->to_number<uid_t>();
         if (const auto* open = config.if_contains("unix_sockets")) unix_sockets_ = open->get_bool();
         if (const auto* networks = config.if_contains("private_networks"))
             for (const auto& network : networks->get_array())
                 private_networks_.emplace_back(network.get_string());
+        if (const auto* calls = config.if_contains("allow_calls"))
+            for (const auto& call : calls->get_array()) {
+                allow_calls_.emplace_back(call.get_string());
+                detail::check_call_name(allow_calls_.back());
+            }
         find(config);
     }
 
@@ -279,7 +286,9 @@ public:
         const auto able = co_await probe();
         if (!able.available)
             throw Error(missing_ ? errc::missing_dependency : errc::sandbox_refused, able.problem);
-        refuse_what_it_cannot(policy);
+        if (policy.network.mode == NetworkPolicy::Mode::full)
+            refuse("sandbox \"srt\" cannot give the whole network, only named hosts: use sandbox "
+                   "\"bubblewrap\", or do not ask for it");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         RelayCommand command;
@@ -310,8 +319,10 @@ private:
         auto program = find_program(wanted.empty() ? "srt" : wanted, path_);
         // Node runs it, so it need not be executable.
         if (!program && wanted.find('/') != std::string::npos &&
-            ::access(wanted.c_str(), R_OK) == 0)
+            ::access(wanted.c_str(), R_OK) == 0) {
+            refuse_written(fs::absolute(wanted));
             program = wanted;
+        }
         if (!program) {
             problem_ =
                 (wanted.empty() ? "srt" : wanted) +
@@ -409,7 +420,10 @@ private:
         }
         found.filesystem = found.network_none = found.network_allow_list = true;
         found.process_isolation = found.limits_per_process = found.wall_time = true;
-        found.memory_total = Cgroup::problem().empty();
+        if (const auto problem = Cgroup::problem(); problem.empty())
+            found.memory_total = true;
+        else
+            found.reasons["memory_total"] = problem;
         co_return found;
     }
 
@@ -419,19 +433,6 @@ private:
     }
 
     // ---- one guest --------------------------------------------------------------------------
-
-    static void refuse_what_it_cannot(const SandboxPolicy& policy) {
-        const auto no = [](const std::string& what) {
-            refuse("sandbox \"srt\" cannot " + what +
-                   ": use sandbox \"bubblewrap\", or do not ask for it");
-        };
-        if (policy.network.mode == NetworkPolicy::Mode::full)
-            no("give the whole network, only named hosts");
-        const auto& limits = policy.limits;
-        if (limits.scratch_size || limits.scratch_inodes)
-            no("limit its scratch space (limits.scratch)");
-        if (limits.workspace_size) no("limit the size of the workspace (limits.workspace)");
-    }
 
     std::uint16_t port_of(const std::string& name) const {
         const auto next = static_cast<std::uint16_t>(first_port + ports_.size());
@@ -479,6 +480,10 @@ private:
                 refuse(program.string() +
                        " lies where the sandbox may write: install it elsewhere");
 
+        // What was found when this was made may have become writable for other sessions since.
+        for (const auto& program : {package_, node_, bwrap_, socat_}) refuse_written(program);
+        path_ = host_search_path(path_);
+
         Confined::Belongings belongings{
             RunDirectory(request.identity), view.take_placeholders(), {}};
         const auto& directory = belongings.directory;
@@ -499,7 +504,9 @@ private:
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
             command.kept_env.assign(std::begin(proxy_variables), std::end(proxy_variables));
         const auto launcher = (directory / "launcher").string();
-        limit(command.argv, launcher, policy.limits);
+        for (std::size_t i = 0; i < filters().size(); ++i)
+            directory.write_file(filter_names[i], filters()[i], ::geteuid(), 0444);
+        limit(command.argv, directory, policy.limits);
 
         request.argv = {launcher, "guard", node_,    "--require", directory / "prompt_bridge.cjs",
                         srt_,     "-s",    settings, "-c",        "exec '" + launcher + "' relay"};
@@ -524,12 +531,18 @@ private:
         return writable;
     }
 
+    // What srt itself keeps from being written in the directory where it starts.
+    static constexpr std::string_view own_names[] = {
+        ".gitconfig", ".gitmodules", ".bashrc",          ".bash_profile", ".zshrc",    ".zprofile",
+        ".profile",   ".ripgreprc",  ".mcp.json",        ".vscode",       ".idea",     ".claude/commands",
+        ".claude/agents", ".git/hooks", ".git/config",   ".git/commondir", ".git/config.worktree"};
+
     // srt keeps its well-known names from being created by mounting over files that it makes and
     // removes; where it is killed they stay. So ours are there first.
     static void protect_as_srt_does(SandboxPolicy& policy) {
         if (policy.cwd.empty()) return;
         const bool repository = fs::is_directory(policy.cwd / ".git");
-        for (const auto name : detail::mandatory_protected) {
+        for (const auto name : own_names) {
             const auto path = policy.cwd / name;
             const auto first = policy.cwd / *fs::path(name).begin();
             const bool git = name.starts_with(".git/");
@@ -576,6 +589,7 @@ private:
             if (unix_sockets_) add(deny_read, "/run");
         }
         add(allow_read, directory / "launcher");
+        for (const char* name : filter_names) add(allow_read, directory / name);
         add(allow_read, package_);
         // The socket of srt's own proxy lies there.
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
@@ -723,13 +737,23 @@ private:
                                " or newer");
     }
 
-    // Limits are set inside, where those on processes count the guest's alone.
-    static void limit(std::vector<std::string>& argv, const std::string& launcher,
-                      const Limits& limits) {
-        std::vector<std::string> prefix = {launcher};
+    // Limits are set inside, where those on processes count the guest's alone; so are the system call
+    // filters of our own, which srt has no place for.
+    void limit(std::vector<std::string>& argv, const RunDirectory& directory, const Limits& limits) const {
+        std::vector<std::string> prefix = {directory / "launcher"};
+        for (std::size_t i = 0; i < filters().size(); ++i) {
+            prefix.emplace_back("--seccomp-file");
+            prefix.push_back(directory / filter_names[i]);
+        }
         detail::add_rlimits(prefix, limits);
         prefix.emplace_back("--");
-        if (prefix.size() > 2) argv.insert(argv.begin(), prefix.begin(), prefix.end());
+        argv.insert(argv.begin(), prefix.begin(), prefix.end());
+    }
+
+    // In the order of adding them. Made when first needed, while the interpreter is being looked at.
+    const std::vector<std::string>& filters() const {
+        if (filters_.empty()) filters_ = {detail::allowing_filter(allow_calls_), detail::denying_filter()};
+        return filters_;
     }
 
     asio::any_io_executor executor_;
@@ -742,6 +766,9 @@ private:
     std::vector<std::string> private_networks_;
     std::optional<uid_t> user_;
     std::optional<Capabilities> probed_;
+    static constexpr const char* filter_names[] = {"allowed-calls", "denied-calls"};
+    std::vector<std::string> allow_calls_;
+    mutable std::vector<std::string> filters_;
     mutable std::map<std::string, std::uint16_t> ports_;  // by the channel's name
 };
 
@@ -762,8 +789,10 @@ constexpr Plugin self{
             "private_networks": {"type": "array",
                 "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
                 "description": "private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; none without"},
+            "allow_calls": {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+$"},
+                "description": "system calls to allow besides those that ordinary programs make; see docs/sandboxing.md"},
             "unix_sockets": {"type": "boolean", "default": false,
-                "description": "let the guest make Unix sockets (srt's allowAllUnixSockets): faster, and without srt's seccomp filter"}
+                "description": "let the guest make Unix sockets (srt's allowAllUnixSockets): faster, and without srt's own seccomp filter"}
         }
     })",
     .make =

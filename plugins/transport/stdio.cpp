@@ -18,6 +18,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <ipybox/config.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
@@ -36,7 +37,6 @@ constexpr auto patience = std::chrono::seconds(2);            // between close, 
 constexpr std::size_t max_outgoing = std::size_t{256} << 20;  // for a server that does not read
 constexpr std::size_t max_after_exit = std::size_t{2} << 20;  // more than any pipe holds
 constexpr int max_noise_lines = 20;         // of output that is no message, logged
-constexpr std::size_t shortest_secret = 6;  // shorter values would blank out words
 
 struct Settings {
     std::string command;
@@ -46,14 +46,18 @@ struct Settings {
     std::size_t max_message = detail::default_max_message;
     Logger logger;
 
+    // The path of a directory, such as the workspace, is no secret.
+    static bool is_directory(const std::string& value) {
+        std::error_code ignored;
+        return value.starts_with('/') && std::filesystem::is_directory(value, ignored);
+    }
+
     // Text of the server without the values of its configured environment.
     std::string redacted(std::string text) const {
-        for (const auto& [name, secret] : env) {
-            if (secret.size() < shortest_secret) continue;
-            for (auto at = text.find(secret); at != text.npos; at = text.find(secret, at + 3))
-                text.replace(at, secret.size(), "***");
-        }
-        return text;
+        Secrets given;
+        for (const auto& [name, secret] : env)
+            if (!is_directory(secret)) given.add(secret);
+        return given.hide(std::move(text));
     }
 };
 
@@ -147,9 +151,12 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
             if (!connection->end) {
                 connection->end =
                     Error(errc::mcp_protocol,
-                          connection->settings.command + " sent a message of more than " +
-                              std::to_string(connection->settings.max_message) +
-                              " bytes (max_message); the server was stopped");
+                          connection->settings.command +
+                              (next.error() == errc::mcp_protocol
+                                   ? " sent a message of more than " +
+                                         std::to_string(connection->settings.max_message) + " bytes (max_message)"
+                                   : " sent a message that " + std::string(detail::costs_too_much)) +
+                              "; the server was stopped");
                 connection->process->kill_tree();
                 connection->changed.notify();
             }
@@ -354,6 +361,7 @@ public:
             settings.cwd = std::string(cwd->as_string());
         if (const auto* limit = config.if_contains("max_message"))
             settings.max_message = limit->to_number<std::size_t>();
+        MemoryBudget::process().ensure(3 * settings.max_message);
     }
 
     ~StdioTransport() override {
@@ -396,9 +404,9 @@ private:
         SandboxPolicy policy;
         policy.network.mode = NetworkPolicy::Mode::full;
         policy.env = environment(settings);
+        // Without a directory the sandbox chooses one: ours may be one that code can write.
         std::error_code ignored;
-        policy.cwd = std::filesystem::absolute(
-            settings.cwd.empty() ? std::filesystem::current_path(ignored) : settings.cwd, ignored);
+        if (!settings.cwd.empty()) policy.cwd = std::filesystem::absolute(settings.cwd, ignored);
         std::vector<std::string> argv{locate(settings, policy)};
         argv.insert(argv.end(), settings.arguments.begin(), settings.arguments.end());
 
@@ -440,10 +448,18 @@ private:
     static std::string locate(const Settings& settings, const SandboxPolicy& policy) {
         const auto path = policy.env.find("PATH");
         auto command = settings.command;
-        if (command.find('/') != command.npos) command = (policy.cwd / command).string();
+        if (command.find('/') != command.npos) {
+            if (policy.cwd.empty() && command.front() != '/')
+                throw Error(errc::missing_dependency,
+                            "the command \"" + command +
+                                "\" is a relative path: give its full path, or a \"cwd\"");
+            command = (policy.cwd / command).string();
+        }
+        // Whether it may run on the host is judged there (server_judgement.hpp); in a sandbox all may.
         const auto found =
             find_program(command, path == policy.env.end() ? std::string_view()
-                                                           : std::string_view(path->second));
+                                                           : std::string_view(path->second),
+                         Trust::named);
         if (found) return found->string();
         throw Error(errc::missing_dependency,
                     "the command \"" + settings.command +
@@ -466,9 +482,9 @@ constexpr Plugin self{
             "args": {"type": "array", "items": {"type": "string"}},
             "env": {"type": "object", "additionalProperties": {"type": "string"},
                     "description": "added to HOME, PATH and the like; nothing else is inherited"},
-            "cwd": {"type": "string", "minLength": 1, "description": "default: the current directory"},
+            "cwd": {"type": "string", "minLength": 1, "description": "default: an empty directory of its own, \"/\" outside of sessions"},
             "max_message": {"type": "integer", "minimum": 4096, "maximum": 1073741824,
-                            "description": "bytes of one message of the server; default: 64 MiB"}
+                            "description": "bytes of one message of the server; default: 32 MiB"}
         },
         "required": ["command"],
         "additionalProperties": false

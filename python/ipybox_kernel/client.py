@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import socket
 import sys
 import threading
 import time
+from contextvars import ContextVar
 from typing import Any
 
 from .results import Parts, from_content, parts_of
@@ -119,7 +121,28 @@ _HEAD = (
 ).encode()
 
 
+# Coroutines and tasks keep the cell they were begun in; threads know of none, and belong to the cell that runs.
+_begun_in: ContextVar[str | None] = ContextVar("ipybox_cell", default=None)
+_running: set[str] = set()  # subshells run cells beside others
+
+
+def begin_cell(cell: str) -> None:
+    """The code that follows in this context is that of `cell`, until end_cell()."""
+    _running.add(cell)
+    _begun_in.set(cell)
+
+
+def end_cell(cell: str) -> None:
+    _running.discard(cell)
+
+
 def _request(server: str, tool: str, arguments: dict[str, Any]) -> bytes:
+    cell = _begun_in.get()
+    if cell is not None and cell not in _running:
+        raise ToolRunnerError(
+            "the cell in which this was begun has ended: its tasks can call tools while it runs, "
+            "not during a later one; await them in it"
+        )
     call = {"server_name": server, "tool_name": tool, "tool_args": arguments}
     body = _encode(call).encode("utf-8", "surrogatepass")
     return b"%b%d\r\n\r\n%b" % (_HEAD, len(body), body)
@@ -161,6 +184,9 @@ class _Response:
             raise ToolRunnerError("the tool server's answer has no Content-Length")
         self._body_at, self._end = body_at, body_at + length
 
+    def begun(self) -> bool:
+        return bool(self._data)
+
     def missing(self) -> int:
         return max(self._end - len(self._data), 0)
 
@@ -183,13 +209,24 @@ def _flush() -> None:
             pass
 
 
-def _take() -> socket.socket:
+def _is_open(connection: socket.socket) -> bool:
+    """False when the host has closed it: it does so to those that are idle longest, when they are too many."""
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    return not poller.poll(0)
+
+
+def _kept() -> socket.socket | None:
     connection, _idle.connection = _idle.connection, None
     if connection is not None:
         fresh = _context is None or time.monotonic() - _idle.since < _REUSABLE
-        if _idle.owner == os.getpid() and fresh:
+        if _idle.owner == os.getpid() and fresh and _is_open(connection):
             return connection
         connection.close()
+    return None
+
+
+def _fresh() -> socket.socket:
     if _context is not None:
         try:
             return _connect_tls()
@@ -207,16 +244,29 @@ def _take() -> socket.socket:
     return connection
 
 
+def _exchange(connection: socket.socket, request: bytes, response: _Response) -> None:
+    connection.sendall(request)
+    while not response.feed(connection.recv(max(65536, min(response.missing(), 1 << 20)))):
+        pass
+
+
 def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     """Calls a tool and waits for its result; raises ToolRunnerError or one of its kinds."""
     request = _request(server, tool, arguments)
     _flush()
-    connection = _take()
+    kept = _kept()
+    connection = kept or _fresh()
     response = _Response()
     try:
-        connection.sendall(request)
-        while not response.feed(connection.recv(max(65536, min(response.missing(), 1 << 20)))):
-            pass
+        try:
+            _exchange(connection, request, response)
+        except (ConnectionError, ToolRunnerError):
+            # The host has given its place away in this moment; then it has carried out nothing.
+            if kept is None or response.begun():
+                raise
+            connection.close()
+            connection, response = _fresh(), _Response()
+            _exchange(connection, request, response)
     except BaseException as error:  # an interrupted call must not leave half an answer behind
         connection.close()
         if isinstance(error, OSError):

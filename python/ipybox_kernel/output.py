@@ -23,7 +23,7 @@ from typing import Any
 from ipykernel.iostream import OutStream
 
 CHUNK = 1 << 20  # characters in one message
-HELD = 32 << 20  # characters that wait before the one who prints waits as well
+HELD = 8 << 20  # characters that wait before the one who prints waits as well
 DELAY = 0.02  # seconds: soon enough for a person, seldom enough for a million lines
 
 

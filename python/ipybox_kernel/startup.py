@@ -19,6 +19,7 @@ try:
 except ImportError:  # before jupyter_client 7
     from jupyter_client.jsonutil import date_default as json_default
 
+from .client import begin_cell, end_cell
 from .output import adopt
 
 
@@ -91,6 +92,8 @@ class _Cells:
             self._running = self._kernel.get_parent("shell")["header"]["msg_id"]
             if self._running == self._unwanted:
                 code = "raise KeyboardInterrupt"
+            cell = self._running
+        begin_cell(cell)
         self._tape.in_cell = True
         # After the cell, before its reply: without this there would be none.
         reply: dict[str, Any] = {
@@ -105,6 +108,7 @@ class _Cells:
         except KeyboardInterrupt:
             self._set_handler(self._keep_interrupt)
         finally:
+            end_cell(cell)
             with self._lock:
                 self._finished, self._reply = self._running, reply
                 self._running = None

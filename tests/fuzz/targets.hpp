@@ -5,8 +5,10 @@
 #include <boost/json/serialize.hpp>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/sse.hpp>
+#include <ipybox/detail/zmtp.hpp>
 #include <ipybox/http_client.hpp>
 #include <optional>
 #include <stdexcept>
@@ -195,10 +197,59 @@ inline void http(std::string_view input) {
     detail::bypasses_proxy(line, "host.test", 80);
 }
 
+// What follows a peer's opening.
+inline void zmtp(std::string_view input) {
+    constexpr detail::ZmtpReader::Limits limits{.frames = 8, .bytes = 200'000};
+    struct Result {
+        std::vector<std::vector<std::string>> messages;
+        std::optional<detail::ZmtpFault> fault;
+    };
+    const auto parse = [&](std::string_view text, std::size_t size) {
+        Result result;
+        detail::ZmtpReader reader(limits);
+        in_pieces(text, size, [&](std::string_view piece) {
+            while (!result.fault) {
+                const auto done = reader.advance();
+                require(reader.announced() <= limits.bytes, "no more is announced than may be");
+                if (!done) {
+                    result.fault = done.error();
+                } else if (*done) {
+                    const auto frames = reader.frames();
+                    require(!frames.empty() && frames.size() <= limits.frames, "a message has few frames");
+                    result.messages.emplace_back(frames.begin(), frames.end());
+                    reader.drop();
+                } else if (piece.empty()) {
+                    break;
+                } else {
+                    const auto room = reader.room();
+                    const auto count = std::min(room.size, piece.size());
+                    require(count > 0, "there is room for a piece");
+                    std::memcpy(room.data, piece.data(), count);
+                    reader.add(count);
+                    piece.remove_prefix(count);
+                }
+            }
+        });
+        return result;
+    };
+    const auto size = take_size(input);
+    const auto text = detail::zmtp_opening("ROUTER").append(input);
+    const auto whole = parse(text, 0), cut = parse(text, size), strange = parse(input, size);
+    require(whole.messages == cut.messages && whole.fault == cut.fault, "cuts do not change what was said");
+    require(strange.messages.empty() || input.starts_with('\xFF'), "nothing is heard without a greeting");
+    // What is written comes back.
+    std::string written = detail::zmtp_opening("ROUTER");
+    for (const auto& message : whole.messages)
+        for (std::size_t i = 0; i < message.size(); ++i)
+            detail::append_zmtp_frame(written, message[i], i + 1 < message.size());
+    require(parse(written, size).messages == whole.messages, "what is written comes back");
+}
+
 struct Target {
     const char* name;  // also that of its folder of seeds
     void (*run)(std::string_view);
 };
-inline constexpr Target targets[] = {{"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc}};
+inline constexpr Target targets[] = {{"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc},
+                                        {"zmtp", zmtp}};
 
 }  // namespace ipybox::fuzz

@@ -183,6 +183,12 @@ BOOST_AUTO_TEST_CASE(output_over_the_cap_is_an_explicit_error) {
     BOOST_TEST(result.error.find("1048576 bytes") != std::string::npos, result.error);
     BOOST_TEST(result.text.value().size() > (1u << 19));
     BOOST_TEST(text("print('usable')") == "usable");
+    // What a display holds counts, text or not.
+    const auto numbers = execute(
+        "for i in range(10_000): display({'application/x': [0] * 1000, 'text/plain': ''}, raw=True)");
+    BOOST_TEST(numbers.status == Status::output_limit);
+    BOOST_TEST(numbers.displays.size() > 10U);
+    BOOST_TEST(numbers.displays.size() < 100U);
 }
 
 BOOST_DATA_TEST_CASE_F(test::ExecutorFixture, a_million_lines_arrive_whole, data::make(test::sandboxes), sandbox) {

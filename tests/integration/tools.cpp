@@ -14,7 +14,8 @@ struct ToolsFixture : test::ExecutorFixture {
     ToolsFixture() {
         options.variables["NODE_SERVERS"] = test::node_servers().string();
         options.variables["SUPPORT"] = test::required_environment("IPYBOX_TEST_SUPPORT");
-        options.variables["TEST_WORKSPACE"] = workspace.path().string();
+        // The filesystem server writes there, which root starts as another user than the kernel.
+        std::filesystem::permissions(workspace.path(), std::filesystem::perms(0777));
         options.variables["TEST_SECRET"] = "s3cr3t-token-value";
     }
     std::vector<std::string> generate(const std::string& name, std::string_view params) {
@@ -26,7 +27,7 @@ struct ToolsFixture : test::ExecutorFixture {
     }
     void generate_files() {
         generate("files", R"({"command": "node", "args":
-            ["${NODE_SERVERS}/@modelcontextprotocol/server-filesystem/dist/index.js", "${TEST_WORKSPACE}"]})");
+            ["${NODE_SERVERS}/@modelcontextprotocol/server-filesystem/dist/index.js", "${WORKSPACE}"]})");
     }
     // The configurable server of tests/support.
     std::vector<std::string> generate_own(const std::string& flags = "") {

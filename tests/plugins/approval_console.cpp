@@ -1,4 +1,5 @@
 #include <pty.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -92,7 +93,8 @@ BOOST_AUTO_TEST_CASE(one_question_at_a_time_and_arguments_cannot_deceive) {
     ask(*policy, "\x1b[2J\xE2\x80\xAE");
     ask(*policy, "two");
     wait_for(prompt);
-    BOOST_TEST(seen.find(R"(Allow own.echo(text='\x1b[2J\u202e') ? )") != std::string::npos, seen);
+    BOOST_TEST(seen.find("Question ") != std::string::npos, seen);
+    BOOST_TEST(seen.find(": own.echo\r\n  'text': '\\x1b[2J\\u202e'\r\nAllow own.echo? ") != std::string::npos, seen);
     BOOST_TEST(seen.find("two") == std::string::npos);
     type("y");
     wait_for(prompt);
@@ -152,13 +154,58 @@ BOOST_AUTO_TEST_CASE(a_question_nobody_answers_is_taken_back_and_the_next_is_put
     BOOST_TEST((decisions[1].verdict == Verdict::allow));
 }
 
-BOOST_AUTO_TEST_CASE(a_question_too_long_to_show_says_so) {
+BOOST_AUTO_TEST_CASE(a_long_value_is_folded_and_its_file_lives_as_long_as_the_question) {
     const auto policy = make(terminal);
     ask(*policy, std::string(20'000, 'x'));
     wait_for(prompt);
-    BOOST_TEST(seen.size() < 6000u);
-    BOOST_TEST(seen.find("[cut; the arguments have 20011 bytes]") != std::string::npos, seen);
+    BOOST_TEST(seen.size() < 1000u);
+    BOOST_TEST(seen.find("[folded: 20000 characters, 20000 bytes, 1 line, sha256 ") != std::string::npos, seen);
+    const auto from = seen.find("all of it: '") + 12;
+    const std::filesystem::path whole = seen.substr(from, seen.find('\'', from) - from);
+    BOOST_TEST(test::read_file(whole) == "own.echo\n  'text': '" + std::string(20'000, 'x') + "'\n");
+    struct stat info {};
+    BOOST_TEST((::stat(whole.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600));
+    BOOST_TEST((::stat(whole.parent_path().c_str(), &info) == 0 && (info.st_mode & 0777) == 0700));
     type("n");
+    until(1);
+    BOOST_TEST((decisions[0].verdict == Verdict::deny));
+    BOOST_TEST(!std::filesystem::exists(whole.parent_path()));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_shown_is_denied_with_the_reason) {
+    const auto policy = make(terminal);
+    auto made = call("");
+    made.arguments["command"] = std::string(20'000, 'x');
+    asio::co_spawn(context, approve(*policy, made, 20s), [this](std::exception_ptr, Decision said) { decisions.push_back(std::move(said)); });
+    until(1);
+    BOOST_TEST((decisions[0].verdict == Verdict::deny));
+    BOOST_TEST(decisions[0].reason.starts_with("the call cannot be put before a person: "), decisions[0].reason);
+}
+
+BOOST_AUTO_TEST_CASE(two_consoles_do_not_ask_at_once) {
+    const auto one = make(terminal), two = make(terminal);
+    ask(*one, "one");
+    wait_for(prompt);
+    ask(*two, "two");
+    type("y");
+    until(1);
+    wait_for(prompt);
+    BOOST_TEST(seen.find("'two'") != std::string::npos, seen);
+    type("n");
+    until(2);
+    BOOST_TEST((decisions[0].verdict == Verdict::allow));
+    BOOST_TEST((decisions[1].verdict == Verdict::deny));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_typed_too_early_answers_nothing) {
+    const auto policy = make(terminal);
+    type("y");
+    ask(*policy, "one");
+    wait_for("'text'");
+    type("y");
+    wait_for(prompt);
+    BOOST_TEST(decisions.empty());
+    type("");
     until(1);
     BOOST_TEST((decisions[0].verdict == Verdict::deny));
 }

@@ -36,6 +36,8 @@ struct Chaos : test::HttpFixture {
         McpClientOptions options;
         options.name = "chaos";
         options.era = McpEra::legacy;
+        // What it takes to start Python on a busy machine is no misbehaviour.
+        options.connect_timeout = 5min;
         if (client) test::run(context, client->close());
         client = std::make_unique<McpClient>(
             host.executor, registry.make<McpTransport>(plugin, host, config), std::move(options));

@@ -51,8 +51,9 @@ BOOST_AUTO_TEST_CASE(promises_nothing_but_runs) {
     const auto able = test::run(context, sandbox->probe());
     BOOST_TEST(able.available);
     BOOST_TEST(able.problem.empty());
+    BOOST_TEST(able.limits_per_process);  // by what a process can set for itself
     for (const bool claim : {able.filesystem, able.network_none, able.network_allow_list,
-                             able.process_isolation, able.limits_per_process, able.memory_total})
+                             able.process_isolation, able.memory_total})
         BOOST_TEST(!claim);
 }
 
@@ -86,10 +87,21 @@ BOOST_AUTO_TEST_CASE(refuses_what_it_cannot_enforce) {
     change([](auto& p) { p.network.mode = NetworkPolicy::Mode::allow_list; }, "network");
     change([](auto& p) { p.hidden = {".env"}; }, "hide");
     change([](auto& p) { p.write_protected = {"/x"}; }, "write-protect");
-    change([](auto& p) { p.user = ::geteuid() + 1; }, "user");
+    if (::geteuid() != 0) change([](auto& p) { p.user = ::geteuid() + 1; }, "user");
     change([](auto& p) { p.limits.memory_total = 1; }, "memory");
     change([](auto& p) { p.limits.processes = 1; }, "processes");
     change([](auto& p) { p.limits.scratch_size = 1; }, "/tmp");
+}
+
+BOOST_AUTO_TEST_CASE(root_may_name_another_user) {
+    policy.user = ::geteuid() == 0 ? 4242 : ::geteuid();
+    BOOST_TEST(sandbox->guest_user(policy) == *policy.user);
+    BOOST_TEST(output("id -u; id -G | wc -w") == std::to_string(*policy.user) + (::geteuid() == 0 ? "\n1\n" : "\n" + output("id -G | wc -w")));
+}
+
+BOOST_AUTO_TEST_CASE(without_a_directory_it_starts_where_nobody_writes) {
+    policy.cwd.clear();
+    BOOST_TEST(output("pwd") == "/\n");
 }
 
 BOOST_AUTO_TEST_CASE(interrupt_reaches_the_command) {

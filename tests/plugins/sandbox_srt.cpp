@@ -459,8 +459,9 @@ BOOST_AUTO_TEST_CASE(what_it_cannot_do_is_refused) {
         fs::copy(package() / file, copy / file);
     json::object config;
     config["node"] = (node_servers() / "node/bin/node").string();
-    use(copy, config);
-    change([](auto&) {}, "install it elsewhere");
+    BOOST_CHECK_EXCEPTION(use(copy, config), Error, [](const Error& error) {
+        return error.code() == errc::denied && contains(error.detail(), "install it elsewhere");
+    });
 }
 
 BOOST_AUTO_TEST_CASE(nothing_is_left_when_it_is_killed) {

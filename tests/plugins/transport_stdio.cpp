@@ -435,8 +435,8 @@ BOOST_AUTO_TEST_CASE(configured_secrets_appear_in_no_error_and_no_log) {
     McpClientOptions options;
     options.logger = host.logger;
     const auto error = failure([&] { connect(config, std::move(options)); });
-    BOOST_TEST(contains(error.detail(), "err ***"));
-    BOOST_TEST(logged("out ***"));
+    BOOST_TEST(contains(error.detail(), "err [hidden]"));
+    BOOST_TEST(logged("out [hidden]"));
     BOOST_TEST(!contains(error.what(), "t0p"));
     BOOST_TEST(!logged("t0p"));
 }
@@ -451,6 +451,12 @@ BOOST_AUTO_TEST_CASE(the_working_directory_is_the_configured_one) {
     BOOST_TEST(contains(error.detail(), directory.path().string()));
     config["cwd"] = "/no/such/directory";
     BOOST_TEST((failure([&] { connect(config); }).code() == errc::missing_dependency));
+    // Where this program happens to run is none.
+    const auto relative = failure([&] { connect(params("./server.sh", {})); });
+    BOOST_TEST((relative.code() == errc::missing_dependency));
+    BOOST_TEST(contains(relative.detail(), "\"./server.sh\" is a relative path: give its full path, or a \"cwd\""));
+    const auto report = failure([&] { connect(params("sh", {"-c", "pwd >&2; exit 1"})); });
+    BOOST_TEST(report.detail().ends_with(":\n/\n"), report.detail());
 }
 
 BOOST_AUTO_TEST_CASE(close_ends_a_willing_server_by_closing_its_input) {

@@ -30,7 +30,7 @@ class SkillTest(unittest.TestCase):
         (reports / "staff.md").write_text("Nobody left.\n")
         self.config = self.workspace / "mcp.json"
         self.config.write_text(json.dumps({"mcpServers": {"files": {
-            "command": "node", "args": [str(SERVER), str(self.workspace)], "cwd": str(self.workspace)}}}))
+            "command": "node", "args": [str(SERVER), "${WORKSPACE}"]}}}))
         if os.geteuid() == 0:  # the sandbox drops root
             for path in (self.workspace, *self.workspace.rglob("*")):
                 os.chown(path, 65534, 65534)

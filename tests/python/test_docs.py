@@ -77,6 +77,27 @@ class ToolCallsTest(unittest.TestCase):
                 self.assertEqual(source.count(f"//! [{part}]\n"), 2, part)
 
 
+class ServerLinesTest(unittest.TestCase):
+    """Servers start in an empty directory: lines that people copy name what they mean."""
+
+    ARGUMENTS = re.compile(r'"args"\s*[:,]\s*[\[{]\s*((?:"(?:[^"\\\\]|\\\\.)*"\s*,?\s*)+)')
+
+    def test_no_argument_of_a_server_is_relative(self):
+        found = 0
+        for page in [*PAGES, *(p for folder in ("examples", "claude", "scripts") for p in (ROOT / folder).rglob("*")
+                               if p.suffix in (".md", ".json", ".cpp", ".py"))]:
+            for line in self.ARGUMENTS.findall(page.read_text(errors="replace")):
+                found += 1
+                for argument in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
+                    with self.subTest(page=page.name, line=line):
+                        self.assertNotRegex(argument, r"^(--?\w[\w-]*=)?\.{1,2}(/|$)|^\w[\w-]*\.(py|js|mjs|ts|sh)$")
+        self.assertGreaterEqual(found, 8)
+
+    def test_the_filesystem_server_of_the_readme_lists_the_workspace(self):
+        line = re.search(r'\{"args", \{(.*)\}\}\}\);$', PAGES[0].read_text(), re.M)[1]
+        self.assertEqual(json.loads(f"[{line}]")[-1], "${WORKSPACE}")
+
+
 def anchors(page):
     """The anchors that hosts of Markdown make of headings."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)

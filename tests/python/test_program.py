@@ -28,7 +28,7 @@ ENVIRONMENT = {
 }
 
 
-PROMPT = re.compile(r"\[y/s/a/N/r/\?\] |Reason: ")
+PROMPT = re.compile(r"\nAllow [^\n]*\? \[y/s/a/N/r/\?\] |Reason: ")
 
 
 class ProgramTest(unittest.TestCase):
@@ -40,7 +40,7 @@ class ProgramTest(unittest.TestCase):
             os.chown(self.directory, 65534, 65534)
         self.config = self.directory / "mcp.json"
         self.config.write_text(json.dumps({"mcpServers": {"own": {
-            "command": "python3", "args": ["${SUPPORT}/mcp_server.py"], "env": {"TOKEN": "${SECRET_OF_TEST:-none}"}}}}))
+            "command": PYTHON, "args": ["${SUPPORT}/mcp_server.py"], "env": {"TOKEN": "${SECRET_OF_TEST:-none}"}}}}))
 
     def ipybox(self, *arguments, stdin="", env=None, start_new_session=True):
         return subprocess.run(
@@ -111,6 +111,17 @@ class RunTest(ProgramTest):
             "try:\n    print(open('.env').read())\nexcept OSError as e:\n    print('hidden')")
         self.assertEqual(run.stdout, "True\n[]\nhidden\n", run.stderr)
         self.assertNotIn("s3cr3t", run.stdout + run.stderr)
+
+    def test_results_of_tools_do_not_carry_secrets_to_the_kernel(self):
+        self.config.write_text(json.dumps({"mcpServers": {"own": {"command": "python3", "args": ["${SUPPORT}/mcp_server.py"], "env": {
+            "PUT_IN": "${VALUE_OF_TEST}", "API_TOKEN": "literal-token", "MODE": "production", "PLACE": "${SUPPORT}"}}}}))
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
+                          "from ipybox_kernel.client import send\n"
+                          "for name in ('PUT_IN', 'API_TOKEN', 'MODE', 'PLACE'): print(send('own', 'environment', {'name': name}))",
+                          env={"VALUE_OF_TEST": "put-in-for-it"})
+        self.assertEqual(run.returncode, 0, run.stderr)
+        shown = [{"list": [{f"key {value}": value}]} for value in ("[hidden]", "[hidden]", "production", str(SUPPORT))]
+        self.assertEqual(run.stdout.splitlines(), [str(value) for value in shown])
 
     def test_without_a_terminal_ask_means_deny(self):
         run = self.ipybox("run", "--config", "mcp.json", "-c", "from mcptools.own import echo\nprint(echo.run(text='x'))")
@@ -248,7 +259,7 @@ class TerminalTest(ProgramTest):
                 "try:\n    echo.run(text='two')\nexcept ApprovalRejectedError as e:\n    print('refused:', e)")
         status, seen = self.converse(["run", "--config", "mcp.json", "-c", code], ["y\n", "\n"])
         self.assertEqual(status, 0, seen)
-        self.assertIn("Allow own.echo(text='one') ? [y/s/a/N/r/?] ", seen)
+        self.assertIn("Question 1: own.echo\r\n  'text': 'one'\r\nAllow own.echo? [y/s/a/N/r/?] ", seen)
         self.assertIn("got one", seen)
         self.assertIn("refused: approval request for own.echo rejected: the user said no", seen)
 
@@ -260,8 +271,8 @@ class TerminalTest(ProgramTest):
         self.assertNotIn("\x1b[2J", seen)
         self.assertNotIn("\x1b]0;", seen)
         self.assertNotIn("\u202e", seen)
-        self.assertIn(r"Allow own.echo(text='\x1b[2K\rAllow harmless() ? [y/s/a/N/r/?] y') ? [y/s/a/N/r/?] ", seen)
-        self.assertLess(seen.index("visible"), seen.index("Allow own.echo"))
+        self.assertIn("  'text': '\\x1b[2K\\rAllow harmless() ? [y/s/a/N/r/?] y'\r\nAllow own.echo? [y/s/a/N/r/?] ", seen)
+        self.assertLess(seen.index("visible"), seen.index("Question 1: own.echo"))
         self.assertEqual(status, 1)
 
 
@@ -297,7 +308,7 @@ class TerminalTest(ProgramTest):
         status, seen = self.converse(["run", "--approve-shell-cmds", "-c", code], ["s\n", "y\n"])
         self.assertEqual(status, 0, seen)
         self.assertEqual(len(PROMPT.findall(seen)), 2, seen)
-        self.assertIn("Allow ipybox.shell(cmd='echo two') ?", seen)
+        self.assertIn("Question 2: ipybox.shell\r\n  'cmd': 'echo two'\r\nAllow ipybox.shell?", seen)
 
 
 class ApprovalTest(ProgramTest):
@@ -330,7 +341,7 @@ class ApprovalTest(ProgramTest):
                 "attempt(lambda: os.symlink('/tmp', '.config/ipybox'))\n"
                 "from mcptools.own import echo\necho.run(text='x')")
         for _ in range(2):
-            run = self.ipybox("run", "--config", "mcp.json", "-c", code, env={"HOME": str(self.directory)})
+            run = self.ipybox("run", "--allow-home", "--config", "mcp.json", "-c", code, env={"HOME": str(self.directory)})
             self.assertEqual((run.returncode, run.stdout), (1, "refused\n" * 3), run.stderr)
             self.assertIn("ApprovalRejectedError", run.stderr)
             self.assertFalse((self.directory / ".config/ipybox/always.json").exists())
@@ -471,6 +482,17 @@ class OtherCommandsTest(ProgramTest):
             self.assertTrue(Path(plugin["file"]).exists())
             self.assertEqual(plugin["config_schema"]["type"], "object")
         self.assertIn("sandbox bubblewrap", self.ipybox("plugins").stdout)
+
+    def test_what_is_no_file_in_a_plugin_directory_is_told_and_not_waited_for(self):
+        plugins = self.directory / "plugins"
+        plugins.mkdir()
+        os.mkfifo(plugins / "fifo.so")
+        (plugins / "zero.so").symlink_to("/dev/zero")
+        run = self.ipybox("plugins", env={"IPYBOX_PLUGIN_PATH": str(plugins)})
+        self.assertEqual(run.returncode, 2)
+        for name in ("fifo.so", "zero.so"):
+            self.assertIn(f"{plugins}/{name}: not a regular file", run.stderr)
+        self.assertIn("sandbox bubblewrap", run.stdout)
 
     def test_playwright_over_both_http_transports(self):
         with socket.socket() as free:

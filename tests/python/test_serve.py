@@ -5,13 +5,16 @@ import contextlib
 import json
 import os
 import re
+import resource
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest
 from pathlib import Path
+from urllib.parse import urlsplit
 
 try:
     import mcp
@@ -347,6 +350,14 @@ class BeyondTest(ServeTest):
             prompt = await client.get_prompt("code_action", {"task": "count the words"})
             self.assertIn("count the words", prompt.messages[0].content.text)
 
+    async def test_files_that_the_host_runs_are_told_in_the_result(self):
+        async with self.client("--sandbox", "bubblewrap") as client:
+            self.assertEqual(await self.run_cell(client, "open('data.txt', 'w').write('x')"), "1")
+            told = await self.run_cell(client, "open('Makefile', 'w').write('all:')\nprint('done')")
+            self.assertIn("done\n[Files that programs of the host run or obey", told)
+            self.assertIn("\n- Makefile is new: make runs it]", told)
+            self.assertEqual(await self.run_cell(client, "1"), "1")
+
     async def test_results_have_a_limit_and_structure(self):
         async with self.client("--structured-output") as client:
             result = await client.call_tool("execute_ipython_cell", {
@@ -373,10 +384,11 @@ class ApprovalTest(ServeTest):
 
     async def answered(self, *flags, mode="legacy", answers, code=CODE, cells=1):
         """What cells print when the person answers so, and the questions they got."""
-        questions = []
+        questions, self.forms = [], []
 
         async def answer(context, params):
             questions.append(params.message)
+            self.forms.append(params.requested_schema)
             given = answers[min(len(questions), len(answers)) - 1]
             if isinstance(given, str):
                 return types.ElicitResult(action=given)
@@ -397,7 +409,43 @@ class ApprovalTest(ServeTest):
             with self.subTest(era):
                 (printed,), questions = await self.answered("--approve", "ask", mode=era, answers=[{"decision": "allow once"}])
                 self.assertEqual(printed, "hello")
-                self.assertEqual(questions, ["Code wants to call own.echo(text='hello')"])
+                self.assertEqual(questions, ["Code wants to call a tool:\n\n```\nown.echo\n  'text': 'hello'\n```"])
+
+    async def test_nothing_but_a_deliberate_choice_is_a_yes(self):
+        answers = [{"decision": "deny"}, {"decision": "Allow once"}, {"decision": ""}, {}, {"reason": "yes"}]
+        printed, _ = await self.answered("--approve", "ask", cells=len(answers), answers=answers)
+        for line in printed:
+            self.assertIn("ApprovalRejectedError", line)
+        self.assertEqual(self.forms[0]["required"], ["decision"])
+        self.assertNotIn("default", self.forms[0]["properties"]["decision"])
+        self.assertEqual(self.forms[0]["properties"]["decision"]["enum"], ["deny", "allow once", "allow this tool for the session"])
+
+    async def test_tasks_of_an_earlier_cell_call_nothing(self):
+        (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": OWN}}))
+        async with self.client("--config", "mcp.json") as client:
+            await self.run_cell(client, "import asyncio\nfrom ipybox_kernel.client import send_async\nstart = asyncio.Event()\n"
+                                        "async def call():\n    await start.wait()\n    return await send_async('own', 'echo', {'text': 'hi'})\n"
+                                        "task = asyncio.create_task(call())\nawait asyncio.sleep(0)")
+            printed = await self.run_cell(client, "start.set()\ntry: print(await task)\nexcept Exception as error: print(error)\n"
+                                                  "print(await asyncio.create_task(call()))")
+            self.assertIn("the cell in which this was begun has ended", printed)
+            self.assertTrue(printed.endswith("\nhi"), printed)
+
+    async def test_a_question_is_inert_and_whole(self):
+        """Markdown stays in a fence, blanks are counted, what is long is folded and what does not fit is not asked."""
+        code = ("from ipybox_kernel.client import send\n"
+                "for arguments in ({' ' * 3600 + 'x': '```\\n# [link](https://evil) ![image](https://evil) <b>'},\n"
+                "                  {'content': 'x' * 5000, 'path': '/etc/shadow'}, {'command': 'x' * 9000}):\n"
+                "    try:\n        print(send('own', 'echo', {'text': '', **arguments}))\n"
+                "    except Exception as error:\n        print(type(error).__name__, error)")
+        (printed,), questions = await self.answered("--approve", "ask", answers=[{"decision": "deny"}], code=code)
+        self.assertEqual(questions[0], "Code wants to call a tool:\n\n````\nown.echo\n  'text': ''\n  '\\[3600 blanks]x': "
+                                       "'```\\n# [link](https://evil) ![image](https://evil) <b>'\n````")
+        self.assertRegex(questions[1], r"^Code wants to call a tool:\n\n```\nown\.echo\n  'text': ''\n  'path': '/etc/shadow'\n"
+                                       r"  'content': 'x{100}' … 'x{100}' \[folded: 5000 characters, 5000 bytes, 1 line, sha256 \w{32}\]\n"
+                                       r"  all of it: '/\S+/arguments\.txt'\n```$")
+        self.assertEqual(len(questions), 2)
+        self.assertIn("the call cannot be put before a person", printed.splitlines()[2])
 
     async def test_answers(self):
         printed, questions = await self.answered("--approve", "ask", cells=6, answers=[
@@ -438,7 +486,9 @@ class ApprovalTest(ServeTest):
         self.assertIn("no echo here", printed)
         async with self.client(*flags) as client:
             refused = await client.call_tool("register_mcp_server", {
-                "server_name": "mine", "server_params": {**OWN, "env": {"TOKEN": "${SECRET_NAME}", "OTHER": "private"}}})
+                "server_name": "mine", "server_params": {
+                    **OWN, "env": {"TOKEN": "${SECRET_NAME}", "OTHER": "private"}, "cwd": "${WORKSPACE}", "trust_cwd": True,
+                    "user": "somebody"}})
             self.assertTrue(refused.is_error)
             self.assertIn("no servers of yours", text(refused))
             package = await client.call_tool("install_package", {"package_name": "six"})
@@ -447,7 +497,8 @@ class ApprovalTest(ServeTest):
         (record,) = [record for record in records if record.get("origin") == "register"]
         self.assertEqual((record["server"], record["verdict"]), ("mine", "deny"))
         self.assertEqual(record["arguments"], {"command": "python3", "args": OWN["args"], "env": ["TOKEN", "OTHER"],
-                                               "variables": ["SECRET_NAME"]})
+                                               "cwd": "${WORKSPACE}", "trust_cwd": True, "user": "somebody",
+                                               "variables": ["SECRET_NAME", "WORKSPACE"]})
         self.assertNotIn("private", audit.read_text())
 
 
@@ -567,6 +618,22 @@ class HttpTest(ServeTest):
         async with http, Client(streamable_http_client(url, http_client=http), mode=mode, **callbacks) as client:
             yield client
 
+    async def test_connections_without_a_token_keep_nobody_out(self):
+        with self.serving("--legacy-sse") as url, contextlib.ExitStack() as stack:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+            address = ("127.0.0.1", urlsplit(url).port)
+            async with self.connected(url) as before:
+                await self.run_cell(before, "x = 1")
+                for i in range(1100):
+                    stranger = stack.enter_context(socket.create_connection(address, 30))
+                    with contextlib.suppress(OSError):  # sent away already
+                        stranger.sendall((b"", b"POST /mcp HTTP/1.1\r\nHost: 127", b"GET /sse HTTP/1.1\r\nAuthorization: Bearer x\r\n")[i % 3])
+                async with self.connected(url) as client:
+                    self.assertEqual(await self.run_cell(client, "print('there is room')"), "there is room")
+                self.assertEqual(await self.run_cell(before, "print(x)"), "1")
+
     async def test_every_legacy_session_has_a_kernel_and_a_directory_of_its_own(self):
         with self.serving() as url:
             async with self.connected(url) as one, self.connected(url) as two:
@@ -618,6 +685,31 @@ class HttpTest(ServeTest):
                         await asyncio.sleep(0.1)
                 again = await call("'x' in globals()", "a")
                 self.assertEqual(again.content[-1].text, "False")
+
+    async def test_sessions_leave_no_more_than_their_files(self):
+        directories = self.workspace / "sessions"
+
+        def left():
+            return len(list(directories.iterdir())) if directories.exists() else 0
+
+        with self.serving("--max-sessions", "3") as url:
+            async with self.connected(url) as client:
+                for number in range(20):
+                    gone = await client.call_tool("download_file", {"path": "x", "session": str(number)})
+                    self.assertTrue(gone.is_error)
+                    self.assertIn("no files yet", text(gone))
+                self.assertEqual(left(), 0)
+                # A name that may not be written, so that nothing is there either.
+                for number in range(20):
+                    refused = await client.call_tool("upload_file", {"path": ".env", "content": "", "session": str(number)})
+                    self.assertIn("is protected", text(refused))
+                self.assertLessEqual(left(), 3)
+                await self.run_cell(client, "open('kept', 'w').write('here')", session="files")
+                self.assertEqual(text(await client.call_tool("download_file", {"path": "kept", "session": "files"})), "here")
+            async with asyncio.timeout(60):
+                while left() > 1:
+                    await asyncio.sleep(0.1)
+        self.assertEqual([path.name for path in directories.glob("*/*") if path.is_file()], ["kept"])
 
     async def test_many_at_once(self):
         """Every cell waits for all the others: they run at the same time, or not at all."""

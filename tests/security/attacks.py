@@ -89,6 +89,27 @@ def _submodule(place: Place) -> None:
     shutil.rmtree(place.outside / "part")
 
 
+def _husky(place: Place) -> None:
+    """git's hooks as husky and its kin set them up, and configuration in files of its own."""
+    place.repository()
+    place.git("config", "core.hooksPath", ".husky/_")
+    place.file("workspace/.husky/_/pre-commit", "#!/bin/sh\n. .husky/pre-commit\n", 0o755)
+    place.file("workspace/.husky/pre-commit", "sh scripts/check.sh\n", 0o755)
+    place.file("workspace/scripts/check.sh", "python3 scripts/more.py || true\n")
+    place.file("workspace/scripts/more.py", "")
+    place.git("config", "core.fsmonitor", "tools/watch.sh")
+    place.file("workspace/tools/watch.sh", "#!/bin/sh\nfalse\n", 0o755)
+    place.git("config", "include.path", "../shared.conf")  # absent
+    place.git("config", "includeIf.gitdir:/.path", "../team/team.conf")
+    place.file("workspace/team/team.conf", "[include]\npath = more.conf\n")
+
+
+def _linked_hook(place: Place) -> None:
+    place.repository()
+    place.file("workspace/tools/commit", "#!/bin/sh\n", 0o755)
+    place.link("workspace/.git/hooks/pre-commit", "../../tools/commit")
+
+
 def memory_below(limit: int):
     def check(place: Place, outcome: Outcome) -> str:
         return f"the host's process used {outcome.peak_memory >> 20} MiB" if outcome.peak_memory > limit else ""
@@ -113,6 +134,8 @@ BOTH = ("bubblewrap", "srt")
 
 
 def attack(name: str, layer: str, code: str, **more) -> None:
+    if layer in ("seccomp", "calls"):
+        more.setdefault("sandboxes", BOTH)  # the same filters
     ATTACKS.append(Attack(name, layer, code.strip() + "\n", **more))
 
 
@@ -485,6 +508,34 @@ for family in (socket.AF_INET, socket.AF_INET6):
     for kind, protocol in ((1, 132), (5, 132), (2, 136), (1, 262), (6, 33), (2, 115)):  # SCTP, UDP-Lite, MPTCP, DCCP, L2TP
         attempt(lambda: socket.socket(family, kind, protocol))
 """, by="EPROTONOSUPPORT", escapes_without="seccomp")
+attack("make_calls_that_nobody_needs", "calls", """
+# They work for everybody elsewhere: segments, semaphores and queues of System V and POSIX, asynchronous
+# reading of files, file handles, and memory that the kernel itself cannot read.
+attempt(lambda: call("shmget", 0, 4096, 0o600))
+attempt(lambda: call("semget", 0, 1, 0o600))
+attempt(lambda: call("msgget", 0, 0o600))
+attempt(lambda: call("mq_open", b"queue", os.O_CREAT | os.O_RDWR, 0o600, 0))
+attempt(lambda: call("io_setup", 1, ctypes.create_string_buffer(8)))
+attempt(lambda: call("name_to_handle_at", -100, b".", struct.pack("<Ii", 64, 0) + bytes(64), bytes(4), 0))
+""", by="EPERM", escapes_without="calls")
+attack("change_how_a_terminal_reads", "calls", """
+# A line discipline is a driver of its own; loading one is how some exploits begin.
+import fcntl, pty
+main, terminal = pty.openpty()
+attempt(lambda: fcntl.ioctl(terminal, 0x5423, struct.pack("i", 0)))  # TIOCSETD
+""", by="EPERM", escapes_without="calls")
+attack("send_urgent_data_between_ones_own_sockets", "calls", """
+near, far = socket.socketpair()
+attempt(lambda: near.send(b"x", socket.MSG_OOB))
+attempt(lambda: near.sendmsg([b"x"], [], socket.MSG_OOB))
+""", by="EPERM", escapes_without="calls")
+attack("put_protocols_and_filters_on_a_socket", "calls", """
+stream = socket.socket()
+attempt(lambda: stream.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HxxxxxxP", 1, 0)))  # SO_ATTACH_FILTER
+attempt(lambda: stream.setsockopt(socket.SOL_TCP, 31, b"tls"))                            # TCP_ULP
+attempt(lambda: stream.setsockopt(0, 64, bytes(64)))                                      # IPT_SO_SET_REPLACE
+attempt(lambda: stream.setsockopt(socket.SOL_SOCKET, 60, 1))                              # SO_ZEROCOPY
+""", by="EPERM", escapes_without="calls")
 attack("make_calls_that_came_later", "seccomp", """
 for number in (471, 472, 500, 511, 1000, (1 << 32) | 471):
     libc.syscall(ctypes.c_long(number), 0, 0, 0)
@@ -638,6 +689,48 @@ for path in (".mcp.json", ".claude/settings.json", ".claude/commands/x.md", ".cl
 """, by="EROFS|EACCES|EBUSY|EPERM|EEXIST|EXDEV|ENOTDIR|EISDIR|ENOTEMPTY",
        harm=absent(".mcp.json", ".claude", ".vscode", ".idea", ".gitconfig", ".gitmodules", ".env", ".venv"), alone=True,
        escapes_without="protect,hidden")
+attack("plant_what_the_host_runs_unasked", "protect", """
+def plant(path):
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    return write(path)
+for path in (".husky/pre-commit", ".envrc", ".cursor/mcp.json", ".devcontainer/devcontainer.json", ".codex/config.toml",
+             ".gemini/settings.json", ".zed/settings.json", ".kiro/settings/mcp.json", ".roo/mcp.json", ".zshenv", ".bash_login",
+             "lefthook.yml", "mise.toml"):
+    top = path.split("/")[0]
+    attempt(lambda: plant(path))
+    attempt(lambda: os.symlink("/tmp", top))
+    attempt(lambda: os.rename(top, "moved_" + top))
+    write("unasked.txt")
+    attempt(lambda: os.rename("unasked.txt", top))
+    attempt(lambda: os.link("unasked.txt", top))
+""", by="EROFS|EACCES|EBUSY|EPERM|EEXIST|EXDEV|ENOTDIR|EISDIR",
+       harm=absent(".husky", ".envrc", ".cursor", ".devcontainer", ".codex", ".gemini", ".zed", ".kiro", ".roo", ".zshenv", ".bash_login",
+                   "lefthook.yml", "mise.toml"), alone=True, escapes_without="protect", sandboxes=BOTH)
+attack("change_what_the_host_runs_unasked_below", "protect", """
+for path in ("project/.envrc", "project/lefthook.yml", "project/lefthook-local.yml", "project/.vscode/tasks.json", "team.code-workspace"):
+    attempt(lambda: write(path))
+    attempt(lambda: os.rename(path, "moved"))
+attempt(lambda: os.rename("project", "moved"))
+""", by="EROFS|EACCES|EBUSY|EPERM|EXDEV|ENOENT", alone=True, escapes_without="protect", sandboxes=BOTH,
+       setup=lambda place: [place.file("workspace/" + name, "kept") for name in
+                            ("project/.envrc", "project/lefthook.yml", "project/.vscode/tasks.json", "team.code-workspace")],
+       harm=unchanged("project/.envrc", "kept"))
+attack("change_what_git_s_hooks_and_settings_name", "protect", """
+script = '#!/bin/sh\\ntouch "$HOME/pwned"\\n'
+for path in (".husky/_/pre-commit", ".husky/pre-commit", ".husky/_/husky.sh", "scripts/check.sh", "tools/watch.sh"):
+    attempt(lambda: write(path, script))
+    attempt(lambda: os.rename(path, "moved"))
+attempt(lambda: write("scripts/more.py", "import os, pathlib\\npathlib.Path(os.environ['HOME'], 'pwned').touch()\\n"))
+for path in ("shared.conf", "team/team.conf", "team/more.conf"):
+    attempt(lambda: write(path, '[core]\\n\\tfsmonitor = "touch $HOME/pwned; false"\\n'))
+for path in (".husky", "scripts", "tools", "team"):
+    attempt(lambda: os.rename(path, "moved"))
+""", by="EROFS|EACCES|EBUSY|EPERM|EXDEV|ENOENT", setup=_husky, harm=git_is_safe, alone=True, escapes_without="protect", sandboxes=BOTH)
+attack("change_the_script_that_a_hook_is_a_link_to", "protect", """
+attempt(lambda: write("tools/commit", '#!/bin/sh\\ntouch "$HOME/pwned"\\n'))
+attempt(lambda: os.rename("tools", "moved"))
+attempt(lambda: os.unlink(".git/hooks/pre-commit"))
+""", by="EROFS|EACCES|EBUSY|EPERM|EXDEV", setup=_linked_hook, harm=git_is_safe, alone=True, escapes_without="protect", sandboxes=BOTH)
 attack("plant_start_files_of_shells", "protect", """
 # Of whoever has chosen the home directory as workspace.
 for path in (".bashrc", ".bash_profile", ".profile", ".zshrc", ".zprofile", ".ripgreprc"):
@@ -1000,7 +1093,24 @@ attempt(lambda: os.link("/proc/self/exe", f"{directory}/linked"))
 attempt(lambda: os.rename(f"{directory}/connection.json", f"{directory}/renamed"))
 attempt(lambda: write(f"{directory}/connection.json"))
 attempt(lambda: os.mkfifo(f"{directory}/fifo"))
-""", by="EACCES|EXDEV|EPERM|EROFS", escapes_without="landlock", needs=("landlock",))
+""", by="EACCES|EXDEV|EPERM|EROFS|ENOENT", holds_without="landlock")
+attack("fill_the_host_s_inodes_by_sockets", "host", """
+# Each is an inode of the host's file system, and none is counted by a limit.
+def flood(directory):
+    os.chdir(directory)
+    for number in range(2000):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(f"more-{number}")
+    return directory
+os.makedirs("/tmp/sockets")
+print("elsewhere:", flood("/tmp/sockets"))
+attempt(flood, "/run/ipybox/kernel")
+os.chdir("/run/ipybox/kernel")
+attempt(os.chmod, ".", 0o777) if os.stat(".").st_uid != os.getuid() else None
+attempt(os.link, "/proc/self/exe", "linked")
+attempt(os.rename, "/tmp/sockets", "moved")
+print("there:", os.listdir("."))
+""", says=r"^elsewhere: /tmp/sockets\n(refused: (EACCES|EPERM|ENOENT|EXDEV|EROFS)\n)+there: \[\]$", holds_without="landlock")
 attack("hide_a_link_among_the_images", "host", """
 # The host writes images: not where a link leads, and not into a pipe that nobody reads.
 os.symlink(host["outside"], "pictures")

@@ -26,6 +26,8 @@ BUILD = Path(PROGRAM).resolve().parent
 AS_ROOT = os.geteuid() == 0
 GUEST = 65534 if AS_ROOT else os.geteuid()  # whose rights the kernel has: root is dropped
 PRELUDE = (Path(__file__).parent / "prelude.py").read_text()
+# What ipybox remembers of the sessions of these tests, and of no others.
+STATE = tempfile.TemporaryDirectory(prefix="ipybox-state-", dir="/var/tmp")
 IPC_KEY = 0x1B0C0000 + os.getpid() % 65536
 
 
@@ -76,7 +78,8 @@ def environment(**more: str) -> dict[str, str]:
     # srt is found where npm put it.
     path = os.environ.get("IPYBOX_TEST_NODE_MODULES", "/nonexistent") + "/.bin:" + os.environ["PATH"]
     return {"PATH": path, "HOME": "/nonexistent", "SUPPORT": str(SUPPORT), "IPYBOX_PYTHON": PYTHON,
-            "IPYBOX_PLUGIN_PATH": str(BUILD / "tests/security"), "PYTHONDONTWRITEBYTECODE": "1", **more}
+            "IPYBOX_PLUGIN_PATH": str(BUILD / "tests/security"), "PYTHONDONTWRITEBYTECODE": "1",
+            "XDG_STATE_HOME": STATE.name, **more}
 
 
 @dataclasses.dataclass

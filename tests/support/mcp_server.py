@@ -85,10 +85,10 @@ TOOLS = [
     {"name": "log", "description": "Sends a log message.", "inputSchema": schema(level=STRING, text=STRING)},
     {"name": "ask", "description": "Sends a request to the client, returns the answer.",
      "inputSchema": schema(["method"], method=STRING, params={"type": "object"})},
-    {"name": "environment", "description": "Returns the names of its environment variables.",
-     "inputSchema": schema()},
-    {"name": "change_tools", "description": "Says that the tools have changed, after adding one.",
-     "inputSchema": schema(add=STRING)},
+    {"name": "environment", "description": "Returns the names of its environment variables, or the value of one.",
+     "inputSchema": schema(name=STRING)},
+    {"name": "change_tools", "description": "Says that the tools have changed, after adding one or changing one.",
+     "inputSchema": schema(add=STRING, writes=STRING, describes=STRING)},
     {"name": "die", "description": "Ends the server.",
      "inputSchema": schema(code=INTEGER, signal=INTEGER, message=STRING)},
 ] + [{"name": f"extra_{n}", "inputSchema": schema()} for n in range(options.tools)]
@@ -181,11 +181,19 @@ def call(request_id, name, arguments, token):
         return text("logged")
     if name == "ask":
         return text(json.dumps(ask(arguments["method"], arguments.get("params", {}))))
+    if name == "environment" and "name" in arguments:
+        value = os.environ.get(arguments["name"], "")
+        return text(f"it is {value}.", structuredContent={"list": [{f"key {value}": value}]})
     if name == "environment":
         return text("\n".join(sorted(os.environ)))
     if name == "change_tools":
         if "add" in arguments:
             TOOLS.append({"name": arguments["add"], "inputSchema": schema()})
+        for tool in TOOLS:
+            if tool["name"] == arguments.get("writes"):
+                tool["annotations"] = {"readOnlyHint": False}
+            if tool["name"] == arguments.get("describes"):
+                tool["inputSchema"] = {**tool["inputSchema"], "description": "means something else"}
         send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         return text("said")
     if name == "die":

@@ -3,6 +3,7 @@
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/approval_channel.hpp>
+#include <list>
 #include <set>
 
 #include "test_support.hpp"
@@ -235,6 +236,32 @@ BOOST_AUTO_TEST_CASE(only_this_machine_only_with_the_token) {
     settings.port = 1;
     ApprovalClient lost(context.get_executor(), accept_all(), settings);
     BOOST_CHECK_EXCEPTION(test::run(context, lost.connect()), Error, [](const Error& error) { return error.code() == errc::io_error; });
+}
+
+// A browser that was given the token once sends it for every page that connects.
+BOOST_AUTO_TEST_CASE(web_pages_connect_only_when_they_are_named) {
+    options.allowed_origins = {"http://localhost:3000"};
+    open();
+    const std::string token = "Authorization: Bearer " + channel->token() + "\r\n";
+    const auto page = [&](const std::string& origin) { return raw(upgrade(token + "Origin: " + origin + "\r\n")); };
+    for (const std::string bad : {"https://evil.example", "null", "", "http://localhost", "http://127.0.0.1:3001", "https://localhost:3000"})
+        BOOST_TEST(page(bad).starts_with("HTTP/1.1 403"), bad);
+    for (const std::string& good : {std::string("http://localhost:3000"), "http://127.0.0.1:" + std::to_string(port)})
+        BOOST_TEST(page(good).starts_with("HTTP/1.1 101"), good);
+}
+
+BOOST_AUTO_TEST_CASE(strangers_keep_no_approver_out) {
+    open();
+    const auto before = connect(accept_all());
+    std::list<asio::ip::tcp::socket> strangers;
+    for (int i = 0; i < 500; ++i) {
+        strangers.emplace_back(context).connect({asio::ip::address_v4::loopback(), port});
+        if (i % 2 == 0) asio::write(strangers.back(), asio::buffer("GET /approval HTTP/1.1\r\nAuth", 28));
+    }
+    const auto client = connect(accept_all());
+    BOOST_TEST(client->connected());
+    BOOST_TEST(before->connected());
+    BOOST_TEST((ask().verdict == Verdict::allow));
 }
 
 // The messages on the wire, and answers that are none.

@@ -156,7 +156,10 @@ BOOST_AUTO_TEST_CASE(paths_are_compared_after_normalisation) {
     for (const char* bad : {"/workshop", "/work/../etc", "/work/a/../../etc", "/", "/tmp/xy", "/tmp", "/Work"})
         BOOST_TEST(under(bad) == Fit::no, bad);
     for (const char* odd : {"", "a", "../work", "~/x", "~root", "file:///work/../etc", "FILE:/work/x", "/work/..\\\\..\\\\etc",
-                            "/work/%2e%2e/etc", "/work%2Fx", "/work/a\\u0000", "/work/a\\n", " /etc", "/work "})
+                            "/work/%2e%2e/etc", "/work%2Fx", "/work/a\\u0000", "/work/a\\n", " /etc", "/work ",
+                            "/work/$HOME/x", "/work/${HOME}", "/work/$(id)", "/work/`id`", "/work/%252e%252e/etc", "/work/%%32%65/x", "/work/%u002e/x",
+                            "/work/%USERPROFILE%", "/work/..%20/etc", "/work/.. /etc", "/work/. ./etc", "/work/.../etc", "/work/..\\u00a0/etc",
+                            "/work/..\\u200b/etc", "/work/\\uff0e\\uff0e/etc", "/work\\uff0fx", "/work/\\u2024\\u2024/x", "/work/\\u2026"})
         BOOST_TEST(under(odd) == Fit::unclear, odd);
     BOOST_TEST(fits(R"({"under": "/work", "base": "/work/sub"})", R"("a/b")") == Fit::yes);
     BOOST_TEST(fits(R"({"under": "/work", "base": "/work/sub"})", R"("../../x")") == Fit::no);

@@ -145,15 +145,44 @@ BOOST_AUTO_TEST_CASE(secrets_are_masked_by_name_and_by_value) {
     BOOST_TEST(all[1].at("duration_ms").is_number());
 }
 
-BOOST_AUTO_TEST_CASE(arguments_without_bounds_leave_their_size_and_hash) {
-    ToolCall made = call();
-    json::array many;
-    for (int i = 0; i < 100'000; ++i) many.emplace_back(i);
-    made.arguments["many"] = many;
-    AuditedCall(std::make_shared<AuditLog>(file), made, secrets, 0).decided(Decision(Verdict::deny));
-    const auto all = records(file);
-    BOOST_TEST(all.at(0).at("arguments").as_object().contains("sha256"));
-    BOOST_TEST(test::read_file(file).size() < 1000u);
+BOOST_AUTO_TEST_CASE(padding_removes_nothing_from_the_record) {
+    const auto recorded = [&](json::value padding) {
+        std::filesystem::remove(file);
+        ToolCall made = call();
+        made.arguments.clear();
+        made.arguments["padding"] = std::move(padding);
+        made.arguments["path"] = "/etc/shadow";
+        made.arguments["nested"] = json::parse(R"({"deep": [{"path": "/root", "n": 7}]})");
+        AuditedCall(std::make_shared<AuditLog>(file), made, secrets, 0).decided(Decision(Verdict::deny));
+        const auto arguments = records(file).at(0).at("arguments").as_object();
+        BOOST_TEST(text(arguments, "path") == "/etc/shadow");
+        BOOST_TEST(json::serialize(arguments.at("nested")) == R"({"deep":[{"path":"/root","n":7}]})");
+        return arguments.at("padding");
+    };
+    const std::string long_text(300'000, 'x');
+    const auto one = recorded(json::value(long_text));
+    BOOST_TEST(one.as_string() == std::string(16 * 1024, 'x') + "… [300000 bytes, sha256 " + detail::sha256_hex(long_text) + "]");
+    std::string wide;
+    for (int i = 0; i < 10'000; ++i) wide += "\xe2\x82\xac";
+    BOOST_TEST(recorded(json::value(wide)).as_string().starts_with(wide.substr(0, 16 * 1024 / 3 * 3) + "… [30000 bytes, "));
+    json::array numbers, texts;
+    for (int i = 0; i < 100'000; ++i) numbers.emplace_back(i);
+    const auto many = recorded(numbers);
+    BOOST_TEST(many.as_array().size() == 101u);
+    BOOST_TEST(many.as_array().back().as_string().starts_with("… [99900 more numbers, sha256 "));
+    for (int i = 0; i < 1000; ++i) texts.emplace_back(std::to_string(i) + long_text.substr(0, 1000));
+    const auto all = recorded(texts);
+    BOOST_TEST(all.as_array().size() == 1000u);
+    BOOST_TEST(all.as_array()[999].as_string().starts_with("999xxx"));
+    BOOST_TEST(all.as_array()[999].as_string().size() < 400u);
+    BOOST_TEST(test::read_file(file).size() < 500'000u);
+    // Names that hide to the same one do not hide each other.
+    secrets.add("s3cr3t-one");
+    secrets.add("s3cr3t-two");
+    json::object names;
+    names["s3cr3t-one"] = 1;
+    names["s3cr3t-two"] = 2;
+    BOOST_TEST(json::serialize(recorded(names)) == R"({"[hidden]":1,"[hidden]'":2})");
 }
 
 BOOST_AUTO_TEST_CASE(every_call_leaves_its_end) {

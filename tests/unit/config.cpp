@@ -55,6 +55,15 @@ BOOST_AUTO_TEST_CASE(variables_are_replaced_everywhere_and_become_secrets) {
     BOOST_TEST(error == "server x/a: the variable UNSET_OF_TEST is not set; set it in the environment or in .env");
 }
 
+BOOST_AUTO_TEST_CASE(what_ipybox_defines_nothing_else_sets_and_it_is_no_secret) {
+    ::setenv("PLACE_OF_TEST", "/from/environment", 1);
+    const VariableSource source(Variables{{"PLACE_OF_TEST", "/from/dotenv"}}, Variables{{"PLACE_OF_TEST", "/the/workspace"}});
+    Secrets secrets;
+    BOOST_TEST(substitute_variables(parsed(R"("${PLACE_OF_TEST}/data")"), source, "s", secrets).as_string() == "/the/workspace/data");
+    BOOST_TEST(secrets.hide("at /the/workspace") == "at /the/workspace");
+    ::unsetenv("PLACE_OF_TEST");
+}
+
 BOOST_AUTO_TEST_CASE(servers_are_checked_field_by_field) {
     const auto servers = read_mcp_servers(parsed(R"({"mcpServers": {
         "a": {"command": "x", "args": ["1"], "env": {"K": "v"}, "alwaysAllow": ["t"]},
@@ -69,6 +78,9 @@ BOOST_AUTO_TEST_CASE(servers_are_checked_field_by_field) {
     BOOST_TEST(problem(R"({"command": "x", "args": "y"})") == "s: \"args\" must be an array of strings");
     for (const char* params : {R"({"command": "x", "max_message": "1"})", R"({"url": "http://x/mcp", "max_message": 9999})"})
         BOOST_TEST(problem(params) == "s: \"max_message\" must be a number of bytes, and goes with a \"command\"");
+    BOOST_TEST(problem(R"({"command": "x", "user": true})") == "s: \"user\" must be a user's name or number");
+    for (const char* params : {R"({"url": "http://x/mcp", "user": "a"})", R"({"command": "x", "user": "a", "sandbox": {}})"})
+        BOOST_TEST(problem(params).starts_with("s: \"user\" is for a \"command\" without \"sandbox\""));
     BOOST_TEST(problem(R"({"command": "x", "env": {"K": 1}})") == "s: \"env/K\" must be a string");
     BOOST_TEST(error_of([] { read_mcp_servers(parsed("[]"), "f"); }) == "f: must be a JSON object with \"mcpServers\"");
 }
@@ -99,6 +111,10 @@ BOOST_AUTO_TEST_CASE(the_transport_follows_type_or_url) {
     BOOST_TEST(transport(R"({"url": "https://h/mcp"})") == "streamable_http");
     BOOST_TEST(transport(R"({"url": "https://h/sse"})") == "sse");
     BOOST_TEST(transport(R"({"url": "https://h/sse", "type": "http"})") == "streamable_http");
+    BOOST_TEST(transport(R"({"url": "https://h/a/sse?key=/x#y"})") == "sse");
+    BOOST_TEST(transport(R"({"url": "https://h/sse/"})") == "sse");
+    for (const char* url : {"https://h/sse-tools/mcp", "https://h/sse/mcp", "https://h/xsse", "https://sse", "https://h/mcp?x=/sse"})
+        BOOST_TEST(transport_of(json::object{{"url", url}}) == "streamable_http", url);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -3,6 +3,7 @@
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/ip/host_name.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/http_client.hpp>
 #include <optional>
@@ -579,6 +580,28 @@ BOOST_AUTO_TEST_CASE(proxies_of_the_environment_are_used) {
     test::HttpServer direct(context, ok);
     BOOST_TEST(get(direct.origin()).body == "GET / ");
     BOOST_TEST(!contains(failure("http://other.test/").detail(), "proxy"));
+}
+
+BOOST_AUTO_TEST_CASE(a_proxy_is_asked_for_no_name_that_may_not_be_connected_to) {
+    serve(ok);
+    options.proxies_from_environment = true;
+    const Variable http_proxy("http_proxy", server->origin()), none("no_proxy", "");
+    const std::string here = boost::asio::ip::host_name();
+    BOOST_TEST(get("http://corp.internal/").body == "GET http://corp.internal/ ");  // nobody judges
+    client.reset();
+    options.may_name = [](const std::string& host) {
+        return detail::classify_name(host) == detail::AddressKind::public_;
+    };
+    for (const char* host : {"corp.internal", "printer", "127.1", "0x7f000001", "localhost.", "kubernetes.default.svc"})
+        BOOST_TEST(contains(failure("http://" + std::string(host) + "/").detail(), "may not be connected to"), host);
+    BOOST_TEST(get("http://www.example.net/").body == "GET http://www.example.net/ ");
+    client.reset();
+    options.may_name = nullptr;
+    options.may_connect = [](const asio::ip::address&) { return false; };
+    // What is known of a name counts; an unknown one is the proxy's to find.
+    BOOST_TEST(contains(failure("http://" + here + "/").detail(), "may not be connected to"));
+    BOOST_TEST(get("http://no-such-host.invalid/").body == "GET http://no-such-host.invalid/ ");
+    BOOST_TEST(server->seen().size() == 3u);
 }
 
 BOOST_AUTO_TEST_CASE(no_proxy_lists_are_understood) {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iostream>
 #include <ipybox/mcp_http_server.hpp>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -252,16 +253,26 @@ BOOST_AUTO_TEST_CASE(strange_hosts_and_origins_are_refused_before_the_body) {
     BOOST_TEST(
         fixture.ask("POST /mcp HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n" + rest).status ==
         403u);
-    for (const auto* bad :
-         {"http://evil.example.com", "null", "http://localhost.evil.example", "file://localhost"})
+    // Pages that other programs of this machine serve are strangers like any other.
+    const auto port = ":" + std::to_string(fixture.port);
+    for (const std::string bad :
+         {"http://evil.example.com", "null", "http://localhost.evil.example", "file://localhost",
+          "http://localhost:3000", "http://127.0.0.1", "http://localhost"}) {
+        const auto answer =
+            fixture.ask(fixture.head("POST /mcp", "Origin: " + bad + "\r\n") + rest);
+        BOOST_TEST(answer.status == 403u, bad);
+        BOOST_TEST(answer.header("Access-Control-Allow-Origin") == "");
+    }
+    for (const auto& bad : {"https://localhost" + port, "http://x.localhost" + port,
+                                  "http://localhost" + port + "0", "http://localhost@evil" + port})
         BOOST_TEST(
-            fixture.ask(fixture.head("POST /mcp", "Origin: " + std::string(bad) + "\r\n") + rest)
-                    .status == 403u,
+            fixture.ask(fixture.head("POST /mcp", "Origin: " + bad + "\r\n") + rest).status ==
+                403u,
             bad);
     const json::object ping = detail::rpc_request(1, "ping", {});
-    for (const auto* good : {"http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443"}) {
-        const auto answer =
-            fixture.ask(fixture.post(ping, "Origin: " + std::string(good) + "\r\n"));
+    for (const auto& good :
+         {"http://localhost" + port, "http://127.0.0.1" + port, "http://[::1]" + port}) {
+        const auto answer = fixture.ask(fixture.post(ping, "Origin: " + good + "\r\n"));
         BOOST_TEST(answer.status == 400u, good);  // there is no session, and that was looked at
         BOOST_TEST(answer.header("Access-Control-Allow-Origin") == good);
         BOOST_TEST(answer.header("Access-Control-Expose-Headers").find("Mcp-Session-Id") !=
@@ -269,8 +280,10 @@ BOOST_AUTO_TEST_CASE(strange_hosts_and_origins_are_refused_before_the_body) {
     }
     McpHttpOptions options;
     options.allowed_hosts = {"mcp.example"};
-    options.allowed_origins = {"https://app.example"};
+    options.allowed_origins = {"https://app.example", "http://localhost:3000"};
     Fixture named(std::move(options));
+    BOOST_TEST(named.ask(named.post(ping, "Origin: http://localhost:3000\r\n")).status == 400u);
+    BOOST_TEST(named.ask(named.post(ping, "Origin: http://localhost:3001\r\n")).status == 403u);
     BOOST_TEST(
         named
             .ask(
@@ -282,7 +295,7 @@ BOOST_AUTO_TEST_CASE(pages_ask_before_they_send) {
     Fixture fixture;
     const auto answer = fixture.ask(
         fixture.head("OPTIONS /mcp",
-                     "Origin: http://localhost:1\r\nAccess-Control-Request-Method: POST\r\n"
+                     "Origin: http://" + fixture.host() + "\r\nAccess-Control-Request-Method: POST\r\n"
                      "Access-Control-Request-Headers: content-type, mcp-param-region\r\n") +
         "\r\n");
     BOOST_TEST(answer.status == 204u);
@@ -646,6 +659,7 @@ BOOST_AUTO_TEST_CASE(sessions_and_connections_have_limits) {
     options.max_sessions = 2;
     options.session_idle = 1ms;
     options.connection_idle = 1ms;
+    options.stranger_timeout = 1s;
     Fixture fixture(std::move(options));
     fixture.begin();
     fixture.begin();
@@ -657,6 +671,30 @@ BOOST_AUTO_TEST_CASE(sessions_and_connections_have_limits) {
     BOOST_TEST(fixture.ended == 2);
     BOOST_TEST(fixture.http->connections() == 0u);
     fixture.begin();
+}
+
+BOOST_AUTO_TEST_CASE(who_has_a_token_finds_room_among_those_who_have_none) {
+    McpHttpOptions options;
+    options.tokens = {"sesame"};
+    options.max_connections = 4;
+    options.max_strangers = 16;
+    Fixture fixture(std::move(options));
+    const std::string token = "Authorization: Bearer sesame\r\n";
+    const auto session = fixture.begin("2025-11-25", token);
+    Connection streaming(fixture.context, fixture.port);
+    test::run(fixture.context, streaming.send(fixture.head("GET /mcp", session + "Accept: text/event-stream\r\n") + "\r\n"));
+    fixture.settle();
+    std::list<Connection> strangers, idle;
+    for (int i = 0; i < 200; ++i) strangers.emplace_back(fixture.context, fixture.port);
+    BOOST_TEST(fixture.ask(fixture.post(detail::rpc_request(1, "ping", {}), session)).status == 200u);
+    // Of one's own, the longest idle goes; the stream stays.
+    for (int i = 0; i < 8; ++i) {
+        idle.emplace_back(fixture.context, fixture.port);
+        BOOST_TEST(fixture.ask(idle.back(), fixture.post(detail::rpc_request(1, "ping", {}), session)).status == 200u);
+    }
+    fixture.settle();
+    BOOST_TEST(fixture.http->connections() <= 4u + 17u);
+    BOOST_TEST(fixture.ask(fixture.head("GET /mcp", session + "Accept: text/event-stream\r\n") + "\r\n").status == 409u);
 }
 
 BOOST_AUTO_TEST_CASE(a_server_ends_with_everything_open) {

@@ -6,6 +6,7 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/oauth.hpp>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -387,9 +388,16 @@ BOOST_AUTO_TEST_CASE(the_scope_of_the_challenge_comes_first_and_the_configured_o
 BOOST_AUTO_TEST_CASE(the_redirect_reaches_the_loopback_address) {
     auto settings = options();
     std::vector<unsigned> statuses;
+    std::list<asio::ip::tcp::socket> strangers;
     settings.browse = [&](std::string page) -> awaitable<std::string> {
         const auto asked = fields_of(detail::query_of(page));
         HttpClient client(context.get_executor(), HttpClientOptions());
+        // Whoever else finds the port keeps nobody from it.
+        const HttpUrl address = HttpUrl::parse(asked.at("redirect_uri"));
+        for (int i = 0; i < 400; ++i) {
+            strangers.emplace_back(context).connect({asio::ip::address_v4::loopback(), address.port});
+            if (i % 2 == 0) asio::write(strangers.back(), asio::buffer("GET /callback?", 14));
+        }
         for (const auto& query :
              {std::string("?code=evil&state=guessed"), std::string(), "?code=the-code&state=" + asked.at("state") + "&iss=" + authority.issuer}) {
             HttpRequest request;
@@ -481,6 +489,37 @@ BOOST_AUTO_TEST_CASE(a_server_on_the_internet_cannot_make_us_ask_around_here) {
     const auto local = make();
     BOOST_TEST(holds(refusal(*local, 401, R"(resource_metadata="https://169.254.169.254/m")"),
                      "may not be connected to"));
+}
+
+BOOST_AUTO_TEST_CASE(a_proxy_is_not_asked_for_what_is_near_it) {
+    // The authority stands for the proxy: whatever reaches it was asked for.
+    const std::string proxy = authority.mcp.origin();
+    for (const char* name : {"http_proxy", "https_proxy"}) ::setenv(name, proxy.c_str(), 1);
+    struct Clear {
+        ~Clear() {
+            for (const char* name : {"http_proxy", "https_proxy"}) ::unsetenv(name);
+        }
+    } const clear;
+    auto settings = options();
+    settings.url = "https://203.0.113.1/mcp";
+    settings.request_timeout = 5s;
+    settings.http.proxies_from_environment = true;
+    const auto ask = [&](const std::string& host) {
+        OAuth oauth(context.get_executor(), settings);
+        return refusal(oauth, 401, "resource_metadata=\"https://" + host + "/m\"");
+    };
+    for (const std::string host : {"metadata.google.internal", "instance-data", "printer", "vault.corp", "api.svc.cluster.local",
+                                   "localhost.localdomain", "localhost.", "127.1", "2130706433", "0x7f.0.0.1", "10.0.0.1",
+                                   "169.254.169.254", "[fd00::1]", "[::ffff:127.0.0.1]"})
+        BOOST_TEST(holds(ask(host), "may not be connected to"), host);
+    BOOST_TEST(authority.mcp.seen().empty());
+    BOOST_TEST(!holds(ask("login.example.net"), "may not be connected to"));
+    BOOST_REQUIRE(!authority.mcp.seen().empty());
+    BOOST_TEST(authority.mcp.seen().front().target == "login.example.net:443");
+    // Who says that the network is meant reaches its names, and still nothing that gives credentials.
+    settings.auth["private_network"] = true;
+    BOOST_TEST(!holds(ask("vault.corp"), "may not be connected to"));
+    BOOST_TEST(holds(ask("metadata.google.internal"), "may not be connected to"));
 }
 
 BOOST_AUTO_TEST_CASE(endpoints_are_as_limited_as_metadata) {

@@ -1,4 +1,7 @@
+#include <sys/stat.h>
+
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/test/unit_test.hpp>
 #include <cstdio>
 #include <ipybox/approval.hpp>
@@ -126,6 +129,24 @@ BOOST_AUTO_TEST_CASE(what_is_no_plugin_is_refused) {
     const auto half_file = directory.path() / "half.so";
     test::write_file(half_file, test::read_file(sample("sample")).substr(0, 200));
     load_refusal(half_file);
+}
+
+BOOST_AUTO_TEST_CASE(only_regular_files_are_opened) {
+    test::TemporaryDirectory directory;
+    const auto fifo = directory.path() / "fifo.so", socket = directory.path() / "socket.so";
+    BOOST_REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    asio::local::stream_protocol::acceptor acceptor(context, socket.string());
+    const auto device = directory.path() / "device.so", to_fifo = directory.path() / "to_fifo.so";
+    std::filesystem::create_symlink("/dev/zero", device);
+    std::filesystem::create_symlink(fifo, to_fifo);
+    for (const auto& file : {fifo, socket, device, to_fifo}) BOOST_TEST(holds(load_refusal(file), "not a regular file"));
+    // Links to plugins are plugins, and what is in their way is told.
+    std::filesystem::create_symlink(sample("sample"), directory.path() / "sample.so");
+    registry.add_directory(directory.path());
+    std::size_t refused = 0;
+    BOOST_TEST(registry.list([&](const auto&, const auto&) { ++refused; }).size() == 1u);
+    BOOST_TEST(refused == 4u);
+    refusal([&] { registry.make<ApprovalPolicy>("fifo", host, {}); }, errc::bad_plugin);
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_name_lists_those_that_exist) {

@@ -32,8 +32,11 @@ struct Fixture {
                                   home.path());
     }
     bool is_protected(const SandboxPolicy& policy, const fs::path& name) {
+        // Itself, or as a part of what is protected as a whole.
         const auto& list = policy.write_protected;
-        return std::find(list.begin(), list.end(), workspace.path() / name) != list.end();
+        for (auto path = workspace.path() / name; path != workspace.path() && path.has_relative_path(); path = path.parent_path())
+            if (std::find(list.begin(), list.end(), path) != list.end()) return true;
+        return false;
     }
     void fails(std::string_view text, std::string_view words) {
         BOOST_CHECK_EXCEPTION(apply(text), Error, [&](const Error& error) {
@@ -52,7 +55,8 @@ BOOST_AUTO_TEST_CASE(empty_settings_read_everything_and_write_nothing) {
     BOOST_TEST((policy.network.mode == NetworkPolicy::Mode::none));
     BOOST_TEST((policy.readable == std::vector<fs::path>{"/opt/python", "/", workspace.path()}));
     BOOST_TEST(policy.writable.empty());
-    BOOST_TEST(policy.hidden.empty());
+    BOOST_TEST((policy.hidden == std::vector<std::string>{".env", "**/.env"}));
+    BOOST_TEST(policy.shown.empty());
     BOOST_TEST(policy.cwd == workspace.path());
     BOOST_TEST(policy.limits.processes.value() == 7u);
     BOOST_TEST(policy.env.at("PATH") == "/bin");
@@ -68,11 +72,12 @@ BOOST_AUTO_TEST_CASE(paths_are_resolved_and_absent_write_paths_ignored) {
         "allowWrite": [".", "out/", "~/cache", "/nowhere/at/all", "/dev/stdout"], "denyWrite": ["out/fixed", "/etc"]}})");
     const auto& ws = workspace.path();
     BOOST_TEST((policy.hidden ==
-                std::vector<std::string>{(ws / ".env").string(), (home.path() / ".ssh").string(),
+                std::vector<std::string>{".env", "**/.env", (ws / ".env").string(), (home.path() / ".ssh").string(),
                                          "/etc/secrets", (ws / "keys/*.pem").string()}));
     BOOST_TEST(
         (policy.readable == std::vector<fs::path>{"/opt/python", "/", ws, ws, home.path() / "cache"}));
     BOOST_TEST((policy.writable == std::vector<fs::path>{ws, ws / "out", home.path() / "cache"}));
+    BOOST_TEST((policy.shown == std::vector<fs::path>{ws, home.path() / "cache"}));
     BOOST_TEST(is_protected(policy, "out/fixed"));
     BOOST_TEST(is_protected(policy, "/etc"));
 }

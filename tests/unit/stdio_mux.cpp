@@ -279,6 +279,30 @@ BOOST_AUTO_TEST_CASE(carries_connections_of_the_guest) {
     BOOST_TEST(process->output_tail() == "");
 }
 
+// A guest that never closes what the host has closed would soon have no place left.
+BOOST_AUTO_TEST_CASE(what_the_host_has_left_keeps_no_place) {
+    const auto port = channel(Channel::Kind::socket);
+    LocalSocket::acceptor acceptor(context, LocalSocket::endpoint(channels[0].host_path.string()));
+    python(
+        "kept = []\n"
+        "for i in range(2 * 128 + 1):\n"
+        "    kept.append(socket.create_connection(('127.0.0.1', int(sys.argv[1]))))\n"
+        "    kept[-1].settimeout(60)\n"
+        "    if kept[-1].makefile('rb').read() != b'bye': os._exit(3)\n"
+        "print(len(kept))\n");
+    command.argv.push_back(std::to_string(port));
+    start();
+    auto serve = [&]() -> awaitable<void> {
+        for (int i = 0; i < 257; ++i) {
+            auto socket = co_await acceptor.async_accept(asio::use_awaitable);
+            co_await write_all(socket, "bye");
+        }
+    };
+    run(context, serve());
+    BOOST_TEST(exit_code() == 0);
+    BOOST_TEST(process->output_tail() == "257\n");
+}
+
 BOOST_AUTO_TEST_CASE(a_host_that_does_not_answer_is_an_end_of_file) {
     const auto port = channel(Channel::Kind::socket);
     python(

@@ -15,7 +15,11 @@ using namespace std::chrono_literals;
 
 namespace {
 struct AloneFixture {
-    AloneFixture() { registry.add_directory(test::plugin_directory()); }
+    AloneFixture() {
+        registry.add_directory(test::plugin_directory());
+        // The server writes there, which root starts as another user.
+        std::filesystem::permissions(directory.path(), std::filesystem::perms(0777));
+    }
     // The server of tests/support; each of its starts adds a line to a file.
     json::object own() const {
         const auto program = test::required_environment("IPYBOX_TEST_SUPPORT") + "/mcp_server.py";

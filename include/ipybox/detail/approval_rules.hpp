@@ -7,6 +7,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
+#include <cctype>
 #include <chrono>
 #include <ctime>
 #include <deque>
@@ -15,6 +16,7 @@
 #include <ipybox/detail/domain_rule.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/pattern.hpp>
+#include <ipybox/detail/question.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
 #include <map>
@@ -148,22 +150,41 @@ Fit any_fit(const List& list, Function fit) {
     return result;
 }
 
-inline bool holds_encoded_separator(std::string_view text) {
-    for (std::size_t i = 0; i + 2 < text.size(); ++i) {
-        if (text[i] != '%') continue;
-        const char high = text[i + 1], low = static_cast<char>(text[i + 2] | 0x20);
-        if ((high == '2' && (low == 'e' || low == 'f')) || (high == '5' && low == 'c')) return true;
+// Whether servers read a path in different ways: what some take for a variable or a command ($HOME,
+// %USERPROFILE%, `id`), or decode, once or more (%2e, %252e, %u002e), for a separator or a dot
+// after normalization (U+FF0F), or leave out (blanks and dots at the end of "..%20", zero width).
+inline bool reads_differently(std::string_view path) {
+    bool blank_or_dot = true;  // nothing else in this name so far
+    std::size_t name = 0;      // bytes of it
+    std::size_t dots = 0;
+    for (std::string_view rest = path;; ) {
+        const bool end = rest.empty() || rest.front() == '/';
+        if (end) {
+            if (name > 0 && blank_or_dot && !(dots == name && name <= 2)) return true;
+            if (rest.empty()) return false;
+            blank_or_dot = true;
+            name = dots = 0;
+            rest.remove_prefix(1);
+            continue;
+        }
+        const CodePoint point = decode_utf8(rest);
+        const auto c = point.value;
+        if (!point.valid || is_deceptive(c) || c == '\\' || c == '$' || c == '`') return true;
+        if (c == '%' && rest.size() > 1 && (std::isalnum(static_cast<unsigned char>(rest[1])) || rest[1] == '%')) return true;
+        // Full-width and small forms of / \ . and ~, and dot leaders.
+        if (c == 0xFF0F || c == 0xFF3C || c == 0xFF0E || c == 0xFF5E || c == 0xFE52 || c == 0xFE68 || c == 0x2024 || c == 0x2025) return true;
+        const bool blank = c == ' ' || c == 0xA0 || c == 0x3000 || (c >= 0x2000 && c <= 0x200A) || c == 0x202F || c == 0x205F || c == 0x2026;
+        blank_or_dot = blank_or_dot && (blank || c == '.');
+        dots += c == '.' ? 1 : 0;
+        name += point.size;
+        rest.remove_prefix(point.size);
     }
-    return false;
 }
 
 // An absolute path without "." and "..", by its text alone: links are not followed. A relative one
 // starts at `base`. Nothing for what servers read in different ways.
 inline std::optional<std::string> normal_path(std::string_view path, std::string_view base) {
-    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F || c == '\\'; };
-    if (path.empty() || path.front() == '~' || path.front() == ' ' || path.back() == ' ' ||
-        std::any_of(path.begin(), path.end(), is_control) || holds_encoded_separator(path))
-        return {};
+    if (path.empty() || path.front() == '~' || path.front() == ' ' || path.back() == ' ' || reads_differently(path)) return {};
     std::string start(path.substr(0, 5));
     for (char& c : start) c = static_cast<char>(c | 0x20);
     if (start == "file:" || (path.front() != '/' && base.empty())) return {};
@@ -630,8 +651,7 @@ private:
             const Fit fit = ConditionReader::all_fit(conditions, found, steps, explain ? &failed : nullptr);
             if (explain) {
                 part.what = what + (failed.empty() ? "" : "/" + failed);
-                if (found) append_python(part.value, *found, 200);
-                else part.value = "absent";
+                part.value = found ? literal_text(*found) : "absent";
             }
             return fit;
         });
@@ -774,7 +794,7 @@ public:
     }
     static std::string unclear_text(const Rule::Part& part) {
         std::string text = part.what + " cannot be checked on " + part.value;
-        if (part.what.ends_with("/under")) text += " (relative paths need \"base\"; ~, file:, backslashes and %2e are refused)";
+        if (part.what.ends_with("/under")) text += " (relative paths need \"base\"; ~, $, file:, backslashes and %2e are refused)";
         if (part.what.ends_with("/url_host")) text += " (an http(s) URL without user name and odd characters is needed)";
         return text;
     }

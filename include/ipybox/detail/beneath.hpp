@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,6 +64,34 @@ inline UniqueFd make_directory_beneath(int root, const std::filesystem::path& re
         current = std::move(next);
     }
     return current;
+}
+
+// A regular file whole; without it `why` says why not. file: opened with O_NONBLOCK, because opening a
+// pipe would wait for somebody to write. limit: bytes, whole KiB or MiB.
+inline std::optional<std::string> read_regular(const UniqueFd& file, std::size_t limit, std::string& why) {
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0) {
+        why = errno == ELOOP || errno == EXDEV ? "it is reached over a symbolic link" : std::strerror(errno);
+        return std::nullopt;
+    }
+    if (!S_ISREG(status.st_mode)) {
+        why = "it is no regular file";
+        return std::nullopt;
+    }
+    std::string text;
+    char block[16'384];
+    while (text.size() <= limit) {
+        const auto count = ::read(file.get(), block, sizeof block);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) {
+            why = std::strerror(errno);
+            return std::nullopt;
+        }
+        if (count == 0) return text;
+        text.append(block, static_cast<std::size_t>(count));
+    }
+    why = "it has more than " + (limit >> 20 > 0 ? std::to_string(limit >> 20) + " MiB" : std::to_string(limit >> 10) + " KiB");
+    return std::nullopt;
 }
 
 inline void write_all(int fd, std::string_view data, const std::string& what) {

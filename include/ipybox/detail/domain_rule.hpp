@@ -225,4 +225,24 @@ inline AddressKind classify_address(const AddressBytes& address,
     return mine && kind != Kind::loopback ? Kind::this_machine : kind;
 }
 
+// What kind of address a name promises, where somebody else resolves it: a name that the public
+// DNS has is public_, those of one network are private_, what is no host name is reserved.
+inline AddressKind classify_name(std::string_view text) {
+    const auto host = canonical_host(text);
+    if (!host) return AddressKind::reserved;
+    const auto is_below = [&](std::string_view name) {
+        return *host == name || (host->ends_with(name) && (*host)[host->size() - name.size() - 1] == '.');
+    };
+    for (const char* name : {"localhost", "localdomain"})
+        if (is_below(name)) return AddressKind::loopback;
+    for (const char* name : {"metadata", "metadata.google.internal", "metadata.goog", "metadata.azure.internal",
+                             "instance-data", "instance-data.ec2.internal"})
+        if (*host == name) return AddressKind::metadata;
+    // RFC 6761, 6762, 8375 and 9476, ICANN's "internal", and what networks use without asking.
+    for (const char* name : {"internal", "local", "home.arpa", "test", "alt", "invalid", "example", "onion", "lan", "home",
+                             "corp", "private", "intranet", "svc", "cluster", "consul", "docker", "workgroup"})
+        if (is_below(name)) return AddressKind::private_;
+    return host->find('.') == host->npos ? AddressKind::private_ : AddressKind::public_;
+}
+
 }  // namespace ipybox::detail

@@ -1,11 +1,13 @@
 #pragma once
 // Bytes in hexadecimal.
 #include <openssl/rand.h>
+#include <openssl/sha.h>
 
 #include <cstddef>
 #include <ipybox/error.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ipybox::detail {
@@ -19,6 +21,12 @@ inline std::string hex(std::span<const unsigned char> bytes) {
         text += digits[byte & 15];
     }
     return text;
+}
+
+inline std::string sha256_hex(std::string_view data) {
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    ::SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(), digest);
+    return hex(digest);
 }
 
 // `size` random bytes, so twice as many characters: a key, a token, a name that nobody guesses.

@@ -4,17 +4,20 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 #include <boost/system/result.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/memory_budget.hpp>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,7 +43,7 @@ enum RpcCode : std::int64_t {
 };
 
 inline constexpr std::size_t max_message_depth = 128;
-inline constexpr std::size_t default_max_message = std::size_t{64} << 20;
+inline constexpr std::size_t default_max_message = std::size_t{32} << 20;
 
 inline json::object rpc_request(json::value id, std::string_view method, json::object params) {
     json::object message;
@@ -230,7 +233,9 @@ public:
     void commit(std::size_t size) noexcept { end_ += size; }
 
     // The next message; nullopt when more bytes are needed. errc::mcp_protocol when a line exceeds
-    // the limit: the stream is of no more use then.
+    // the limit, or not_enough_memory (boost::system::errc) when it would take more than
+    // default_max_decoded (or three times the limit) once decoded, or more than the memory budget has left: the stream is of
+    // no more use then.
     boost::system::result<std::optional<json::object>> next() {
         for (;;) {
             if (!batch_.empty()) {
@@ -248,10 +253,16 @@ public:
             if (size > limit_) return make_error_code(errc::mcp_protocol);
             if (stop == nullptr) {
                 scanned_ = end_;
+                const auto held = size > keep ? size + chunk : 0;
+                if (!memory_.resize(held)) return too_costly();
                 return std::optional<json::object>();
             }
             begin_ = scanned_ = begin_ + size + 1;
-            if (auto message = parse(std::string_view(start, size))) return message;
+            memory_.release();
+            boost::system::error_code error;
+            auto message = parse(std::string_view(start, size), error);
+            if (error) return error;
+            if (message) return message;
         }
     }
 
@@ -259,21 +270,31 @@ private:
     static constexpr std::size_t chunk = std::size_t{64} << 10;
     static constexpr std::size_t keep = std::size_t{1} << 20;
 
+    static boost::system::error_code too_costly() noexcept {
+        return boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
+    }
+
+    // Large buffers grow in place, without a moment in which both the old and the new one are there.
     void resize(std::size_t capacity) {
-        auto larger = std::make_unique_for_overwrite<char[]>(capacity);
-        if (end_ > 0) std::memcpy(larger.get(), buffer_.get(), end_);
-        buffer_ = std::move(larger);
+        auto* larger = static_cast<char*>(std::realloc(buffer_.get(), capacity));
+        if (larger == nullptr) throw std::bad_alloc();
+        static_cast<void>(buffer_.release());
+        buffer_.reset(larger);
         capacity_ = capacity;
     }
 
-    std::optional<json::object> parse(std::string_view line) {
+    // Nothing for a line that is none; an error for one that costs too much.
+    std::optional<json::object> parse(std::string_view line, boost::system::error_code& failed) {
         const auto first = line.find_first_not_of(" \t\r");
         if (first == line.npos) return std::nullopt;
         if (line[first] == '{' || line[first] == '[') {
-            json::parse_options options;
-            options.max_depth = max_message_depth;
             boost::system::error_code error;
-            json::value value = json::parse(line, error, {}, options);
+            const auto most = std::max(default_max_decoded, 3 * limit_);
+            json::value value = parse_within(line, max_message_depth, most, error);
+            if (error == too_costly()) {
+                failed = error;
+                return std::nullopt;
+            }
             if (!error && value.is_object()) return std::move(value.get_object());
             if (!error && value.is_array()) {
                 if (on_batch_) {
@@ -293,7 +314,11 @@ private:
     std::size_t limit_;
     std::function<void(std::string_view)> on_noise_;
     std::function<void(json::array)> on_batch_;
-    std::unique_ptr<char[]> buffer_;
+    struct Free {
+        void operator()(char* memory) const noexcept { std::free(memory); }
+    };
+    std::unique_ptr<char[], Free> buffer_;
+    MemoryReservation memory_;  // for a long line
     std::size_t capacity_ = 0;
     std::size_t begin_ = 0;    // of the first line not yet taken
     std::size_t scanned_ = 0;  // no line end before this

@@ -92,9 +92,10 @@ struct IncomingMessage {
     std::optional<json::object> parsed;
     std::vector<std::string_view> buffers;
 
-    WireResult<json::object> read_content(std::size_t max_depth) {
+    // extra_depth: levels that its sender put around it.
+    WireResult<json::object> read_content(const WireLimits& limits, std::size_t extra_depth = 0) {
         if (parsed) return std::move(*parsed);
-        return read_object(content, max_depth);
+        return read_object(content, limits.depth + extra_depth, limits.decoded);
     }
 };
 
@@ -168,7 +169,7 @@ inline WireResult<IncomingMessage> decode_json(std::string_view bytes, bool bina
         }
     }
     // One level more than its parts may have.
-    auto whole = read_object(text, limits.depth + 1);
+    auto whole = read_object(text, limits.depth + 1, limits.decoded);
     if (!whole) return WireFault::bad_json;
     json::object parts[4];
     constexpr std::string_view names[] = {"header", "parent_header", "metadata", "content"};

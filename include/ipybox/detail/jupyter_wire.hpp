@@ -18,6 +18,7 @@
 #include <ctime>
 #include <initializer_list>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_memory.hpp>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -32,11 +33,13 @@ namespace json = boost::json;
 
 struct WireLimits {
     std::size_t frames = 1024;        // of one message, identities and buffers included
-    std::size_t bytes = 256U << 20;   // of all its frames together
+    std::size_t bytes = 32U << 20;    // of all its frames together
+    std::size_t header = 64U << 10;   // of each of its two headers
     std::size_t depth = 128;          // nesting of each JSON part
+    std::size_t decoded = default_max_decoded;  // memory that each JSON part may take
 };
 
-enum class WireFault { frame_count, too_large, no_delimiter, bad_signature, bad_json, bad_header };
+enum class WireFault { frame_count, too_large, no_delimiter, bad_signature, bad_json, too_costly, bad_header };
 
 inline const char* describe(WireFault fault) noexcept {
     switch (fault) {
@@ -45,7 +48,8 @@ inline const char* describe(WireFault fault) noexcept {
         case WireFault::no_delimiter: return "a message without its delimiter";
         case WireFault::bad_signature: return "a message with a bad signature";
         case WireFault::bad_json: return "a message that is not valid or too deeply nested JSON";
-        case WireFault::bad_header: return "a message with an incomplete header";
+        case WireFault::too_costly: return "a message that takes too much memory once decoded";
+        case WireFault::bad_header: return "a message with an incomplete or overlong header";
     }
     return "a malformed message";
 }
@@ -90,16 +94,16 @@ inline std::string repair_utf8(std::string_view text) {
 
 // One JSON object from the wire. Python encodes text that is no valid Unicode (a file name, say)
 // into bytes that are no valid UTF-8: those become U+FFFD instead of costing the kernel its life.
-inline WireResult<json::object> read_object(std::string_view text, std::size_t max_depth) {
-    json::parse_options options;
-    options.max_depth = max_depth;
+inline WireResult<json::object> read_object(std::string_view text, std::size_t max_depth,
+                                            std::size_t max_decoded = default_max_decoded) {
     boost::system::error_code error;
-    json::value value = json::parse(text, error, {}, options);
+    json::value value = parse_within(text, max_depth, max_decoded, error);
+    if (error == boost::system::errc::not_enough_memory) return WireFault::too_costly;
     if (error) {
         const std::string repaired = repair_utf8(text);
         if (repaired == text) return WireFault::bad_json;
         error.clear();
-        value = json::parse(repaired, error, {}, options);
+        value = parse_within(repaired, max_depth, max_decoded, error);
     }
     if (error || !value.is_object()) return WireFault::bad_json;
     return std::move(value.get_object());
@@ -202,6 +206,8 @@ public:
             CRYPTO_memcmp(parts[0].data(), expected.data(), expected.size()) != 0)
             return WireFault::bad_signature;
 
+        if (parts[1].size() > limits_.header || parts[2].size() > limits_.header)
+            return WireFault::bad_header;
         const auto header = read_object(parts[1], limits_.depth);
         const auto parent = read_object(parts[2], limits_.depth);
         if (!header || !parent) return WireFault::bad_json;

@@ -16,6 +16,7 @@ enum class MuxFrame : std::uint8_t {
     data,       // of a connection
     close,      // no more data from this side; both sides send it once
     credit,     // value: so many bytes were passed on, and the other side may send as many more
+    gone,       // host, after close: takes no data either, so that the guest's end is to be closed
     signal,     // host: value is the signal for the command, with connection 1 for its whole group
 };
 

@@ -26,8 +26,10 @@ class PrivateDirectory {
 public:
     // owner: to whom it belongs; it lies in $XDG_RUNTIME_DIR if that is us and `for_guest`, who
     // must be able to enter it, is us as well, else in /tmp. Throws errc::io_error.
-    explicit PrivateDirectory(uid_t owner, uid_t for_guest, mode_t mode = 0700) {
-        const auto parent = parent_for(for_guest);
+    explicit PrivateDirectory(uid_t owner, uid_t for_guest, mode_t mode = 0700)
+        : PrivateDirectory(parent_for(for_guest), owner, mode) {}
+    // The same in `parent`, which exists.
+    PrivateDirectory(const std::filesystem::path& parent, uid_t owner, mode_t mode = 0700) {
         remove_abandoned(parent);
         std::string name = (parent / (std::string(name_start) + "XXXXXX")).string();
         if (::mkdtemp(name.data()) == nullptr) fail("create", name);
@@ -64,6 +66,14 @@ public:
         empty(handle_.get());
         handle_.reset();
         ::rmdir(path_.c_str());
+    }
+    // Removes it while the guest has it: what we hold handles on goes on, and nobody can make
+    // anything in it again, so that no guest fills the host's inodes. Throws errc::io_error.
+    void seal() {
+        const std::string path = path_.string();
+        remove();
+        struct stat info {};
+        if (::lstat(path.c_str(), &info) == 0 || errno != ENOENT) fail("remove", path);
     }
 
 private:

@@ -60,6 +60,8 @@ public:
         return std::optional<SseEvent>();
     }
 
+    // Bytes it keeps for what is not complete.
+    std::size_t held() const noexcept { return buffer_.capacity() + event_.data.capacity(); }
     // The id of the newest event that is complete, for Last-Event-ID; empty when there was none.
     const std::string& last_id() const noexcept { return last_id_; }
     // How long to wait before connecting again, if the server has said so.

@@ -1,0 +1,274 @@
+"""What code, and MCP servers, send costs the program no more memory than it allows them."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import unittest
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from harness import PROGRAM, PYTHON, SUPPORT, Outcome, Place, ability, as_guest, environment  # noqa: E402
+
+MORE = 256 << 20  # bytes that the program may take beyond what it takes when idle
+
+# Writes to the host past everything in between: on the connections that ZeroMQ has accepted. Nothing else may
+# follow half a frame, so the kernel's own messages are over.
+RAW = """
+import os, select, socket, threading, time
+def connections():
+    for number in range(3, 200):
+        try:
+            one = socket.socket(fileno=os.dup(number))
+            name = one.getsockname()
+            if one.family == socket.AF_UNIX and one.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM:
+                one.getpeername()
+                if name and "s-" in str(name):
+                    yield one
+            elif one.family == socket.AF_INET and one.getpeername() and name[1] >= 27_000:
+                yield one
+        except OSError:
+            pass
+def send_all(start, piece, limit=4 << 30):
+    def send(one):
+        one.settimeout(None)
+        try:
+            one.sendall(start)
+            sent = 0
+            while sent < limit:
+                one.sendall(piece)
+                sent += len(piece)
+        except OSError:
+            pass
+    found = list(connections())
+    print("connections:", len(found), flush=True)
+    time.sleep(0.3)
+    for one in found:
+        threading.Thread(target=send, args=(one,), daemon=True).start()
+    time.sleep(40)
+"""
+
+POST = """
+import json, os, threading
+def post(body, times=1):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with to_tools() as connection:
+        connection.settimeout(60)
+        head = (f"POST /run HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer {os.environ['IPYBOX_TOOL_TOKEN']}\\r\\n"
+                f"Content-Length: {len(data)}\\r\\n\\r\\n")
+        try:
+            connection.sendall(head.encode() + data)
+        except OSError:
+            pass  # refused by its head
+        answer = b""
+        while piece := connection.recv(1 << 20):
+            answer += piece
+            start, blank, body = answer.partition(b"\\r\\n\\r\\n")
+            if blank and len(body) >= int(start.lower().partition(b"content-length:")[2].split()[0]):
+                break
+        return body.decode(errors="replace")
+def with_arguments(text, server="own"):
+    return ('{"server_name":"%s","tool_name":"echo","tool_args":{"text":%s}}' % (server, text)).encode()
+"""
+
+# An MCP server whose answers are as large as its only argument says.
+SERVER = """
+import json, sys
+kind = sys.argv[1]
+def large(size):
+    return {"numbers": "[" + "0," * (size // 2) + "0]", "text": json.dumps("x" * size),
+            "endless": json.dumps("x" * 1000)}[kind]
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    head = '{"jsonrpc":"2.0","id":%s,"result":' % json.dumps(request["id"])
+    if request["method"] == "initialize":
+        print(head + json.dumps({"protocolVersion": request["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                                 "serverInfo": {"name": "large", "version": "1"}}) + "}", flush=True)
+    elif request["method"] == "tools/list":
+        print(head + json.dumps({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}) + "}", flush=True)
+    elif request["method"] == "tools/call" and kind == "endless":
+        while True:
+            sys.stdout.write("x" * 1000000)
+    elif request["method"] == "tools/call":
+        answer = large(25_000_000)
+        print(head + ('{"content":[{"type":"text","text":%s}]}}' % answer if kind == "text" else
+                      '{"content":[],"structuredContent":{"x":%s}}}' % answer), flush=True)
+    else:
+        print('{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}' % json.dumps(request["id"]), flush=True)
+"""
+
+
+@cache
+def idle(sandbox: str) -> int:
+    with Place() as place:
+        outcome = place.run("print('idle')", sandbox=sandbox)
+        assert outcome.output == "idle\n", outcome
+        return outcome.peak_memory
+
+
+class Memory:
+    sandbox = ""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        if cls.sandbox == "srt" and (lacks := ability("srt")):
+            raise unittest.SkipTest(lacks)
+
+    def run_code(self, code: str, options: Iterable[str] = (), place: Place | None = None) -> Outcome:
+        with place or Place() as where:
+            outcome = where.run(where.prepared(code), options, self.sandbox, 200)
+        self.assertLess(outcome.peak_memory - idle(self.sandbox), MORE, outcome)
+        return outcome
+
+    # ---- kernels
+
+    def attack_raw(self, start: str, piece: str, says: str) -> None:
+        outcome = self.run_code(RAW + f"send_all({start}, {piece})")
+        self.assertRegex(outcome.output, "connections: [1-9]")
+        self.assertRegex(outcome.errors, says)
+        self.assertIn("broke the protocol", outcome.errors)
+
+    def test_frames_without_end_in_one_message(self) -> None:
+        self.attack_raw("b''", "b'\\x01\\x00' * 100_000", "a wrong number of frames")
+
+    def test_large_frames_without_end_in_one_message(self) -> None:
+        self.attack_raw("b''", "b'\\x03' + (1 << 20).to_bytes(8, 'big') + b'\\x01' * (1 << 20)",
+                        # What the kernel itself sends may come in between.
+                        "a message over the size limit|a wrong number of frames")
+
+    def test_a_frame_without_end(self) -> None:
+        self.attack_raw("b'\\x02' + (1 << 62).to_bytes(8, 'big')", "bytes(1 << 20)", "a message over the size limit")
+
+    def test_commands_without_end(self) -> None:
+        self.attack_raw("b''", "b'\\x04\\x05\\x04PING' * 100_000", "a malformed ZMTP frame")
+
+    def test_a_display_of_numbers(self) -> None:
+        outcome = self.run_code("""
+from IPython.display import display
+display({"application/x": [0] * 100_000}, raw=True)
+print("shown")
+display({"application/x": [0] * 9_000_000}, raw=True)
+display({"application/x": [[]] * 6_000_000}, raw=True)
+display({"text/plain": "x" * 100_000_000}, raw=True)
+print("goes on")
+""")
+        self.assertEqual((outcome.status, outcome.output), (0, "shown\ngoes on\n"))
+        self.assertEqual(outcome.errors.count("a display was left out: it takes more than the"), 3, outcome.errors)
+
+    def test_large_messages_of_all_kinds(self) -> None:
+        outcome = self.run_code("""
+from IPython.display import display
+kernel = get_ipython().kernel
+text = "\\n" * 14_000_000  # two bytes each on the wire
+for _ in range(3):
+    kernel.session.send(kernel.iopub_socket, "status", {"execution_state": "busy", "more": text}, parent=kernel.get_parent())
+    kernel.session.send(kernel.iopub_socket, "no_such_type", {"more": [0] * 9_000_000}, parent=kernel.get_parent())
+    kernel.session.send(kernel.iopub_socket, "comm_msg", {"data": {}}, metadata={"x": text}, parent=kernel.get_parent())
+print("goes on")
+""")
+        self.assertEqual((outcome.status, outcome.output), (0, "goes on\n"), outcome.errors)
+
+    # ---- tool calls
+
+    def test_arguments_that_grow_when_they_are_decoded(self) -> None:
+        with Place() as place:
+            outcome = self.run_code(POST + """
+for part in ("0,", "[],", "{},", '"",', "[[[[]]]],"):
+    print(post(with_arguments("[" + part * (30_000_000 // len(part)) + "0]"))[:200])
+print(post(with_arguments('"small"')))
+""", self.servers(place), place)
+        self.assertEqual(outcome.output.count("more than the 96 MiB of memory"), 5, outcome)
+        self.assertIn('{"result":"small"}', outcome.output)
+
+    def test_large_arguments_at_once(self) -> None:
+        with Place() as place:
+            outcome = self.run_code(POST + """
+answers = []
+body = with_arguments('"' + "x" * 20_000_000 + '"')
+threads = [threading.Thread(target=lambda: answers.append(post(body)[:200])) for _ in range(30)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(answers), "answers,", sum("too much data in tool calls at once" in one for one in answers), "refused")
+print(post(with_arguments('"small"')))
+""", self.servers(place), place)
+        self.assertRegex(outcome.output, "30 answers, ([1-9]|1[0-9]|2[0-9]) refused")
+        self.assertIn('{"result":"small"}', outcome.output)
+
+    # ---- MCP servers
+
+    def servers(self, place: Place, **more: str) -> list[str]:
+        own = {"own": {"command": sys.executable, "args": [str(SUPPORT / "mcp_server.py")]}}
+        for name in more:
+            script = place.file("outside/large.py", SERVER)
+            own[name] = {"command": PYTHON, "args": [str(script), more[name]]}
+        return ["--config", str(place.file("servers.json", json.dumps({"mcpServers": own}))), "--approve", "allow"]
+
+    def answers_of(self, kind: str, code: str) -> str:
+        with Place() as place:
+            return self.run_code(POST + code, self.servers(place, large=kind), place).output
+
+    def test_answers_that_grow_when_they_are_decoded(self) -> None:
+        printed = self.answers_of("numbers", "print(post(with_arguments('0', 'large'))[:500])")
+        self.assertIn("takes more memory than is left for messages", printed)
+
+    def test_an_answer_without_end(self) -> None:
+        printed = self.answers_of("endless", "print(post(with_arguments('0', 'large'))[:500])")
+        self.assertIn("sent a message of more than", printed)
+
+    def test_large_answers_that_nobody_reads(self) -> None:
+        printed = self.answers_of("text", """
+print(len(post(with_arguments("0", "large"))) > 25_000_000)
+held = []
+for _ in range(12):
+    body = with_arguments("0", "large")
+    connection = to_tools()
+    connection.sendall((f"POST /run HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer {os.environ['IPYBOX_TOOL_TOKEN']}\\r\\n"
+                        f"Content-Length: {len(body)}\\r\\n\\r\\n").encode() + body)
+    held.append(connection)
+import time
+time.sleep(5)
+print(post(with_arguments('"small"')))
+""")
+        self.assertEqual(printed, 'True\n{"result":"small"}\n')
+
+
+class Instances(unittest.TestCase):
+    """Of inotify a user has few (128, as a rule), for all kernels and the program together."""
+
+    def test_a_kernel_starts_while_another_process_of_its_user_holds_all(self) -> None:
+        take_all = """
+import ctypes, sys
+count = 0
+while ctypes.CDLL(None).inotify_init() >= 0:
+    count += 1
+print(count, flush=True)
+sys.stdin.read()
+"""
+        with Place() as place:
+            # Where nobody else's work depends on them: of the guest's user, as whom the program runs here as well.
+            holder = subprocess.Popen([sys.executable, "-c", take_all], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **as_guest())
+            try:
+                self.assertGreater(int(holder.stdout.readline()), 0)
+                started = subprocess.run([PROGRAM, "run", "--sandbox", "bubblewrap", "--python", PYTHON, "-c", "print('started')"],
+                                         cwd=place.workspace, env=environment(XDG_STATE_HOME=str(place.directory("state"))),
+                                         capture_output=True, text=True, timeout=100, **as_guest())
+            finally:
+                holder.communicate()
+        self.assertEqual((started.stdout, started.returncode), ("started\n", 0), started.stderr)
+
+
+class InBubblewrap(Memory, unittest.TestCase):
+    sandbox = "bubblewrap"
+
+
+class InSrt(Memory, unittest.TestCase):
+    sandbox = "srt"
+
+
+if __name__ == "__main__":
+    unittest.main()

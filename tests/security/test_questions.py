@@ -1,0 +1,224 @@
+"""A person sees everything they agree to, and only what they mean as an answer is one.
+
+Code in the kernel tries to have a call approved that its person did not see: by what it sends, prints and withdraws. A
+pseudo-terminal plays the person; the MCP server itself tells which calls were carried out.
+"""
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import sys
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from harness import PROGRAM, SUPPORT, Place, ability, environment  # noqa: E402
+
+PROMPT = r"\? \[y/s/a/N/r/\?\] "
+SEND = "from ipybox_kernel.client import send\nimport threading, time\n"
+
+
+class Questions:
+    """The cases; subclasses say in which sandbox."""
+
+    sandbox = ""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        if cls.sandbox == "srt" and (lacks := ability("srt")):
+            raise unittest.SkipTest(lacks)
+
+    def setUp(self) -> None:
+        place = Place()
+        self.place = self.enterContext(place)
+        self.calls = place.file("outside/calls", mode=0o666)
+        self.config = place.file("outside/mcp.json", json.dumps({"mcpServers": {"own": {
+            "command": sys.executable, "args": [str(SUPPORT / "mcp_server.py"), "--calls", str(self.calls)]}}}))
+
+    def converse(self, code: str, *script: tuple[str, float, str], policy: object = "ask", flags: tuple = ()) -> str:
+        """Runs code on a terminal. Each step waits for a pattern after the last one's, so many seconds, and types."""
+        file = self.place.file("outside/policy.json", json.dumps(policy))
+        arguments = ["run", "--sandbox", self.sandbox, "--config", str(self.config), "--policy", str(file), *flags, "-c", SEND + code]
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.place.workspace)
+            os.execve(PROGRAM, [PROGRAM, *arguments], environment(TERM="xterm", XDG_CONFIG_HOME=str(self.place.outside / "settings")))
+        seen, position, steps, deadline = "", 0, list(script), time.monotonic() + 100
+        while time.monotonic() < deadline:
+            while steps and (found := re.search(steps[0][0], seen[position:])):
+                _, pause, text = steps.pop(0)
+                position += found.end()
+                time.sleep(pause)
+                os.write(terminal, text.encode())
+            if not select.select([terminal], [], [], 0.2)[0]:
+                continue
+            try:
+                data = os.read(terminal, 65536)
+            except OSError:
+                break
+            seen += data.decode(errors="replace")
+        os.waitpid(pid, 0)
+        os.close(terminal)
+        self.assertFalse(steps, seen)
+        return seen.replace("\r\n", "\n")
+
+    def carried_out(self) -> list:
+        return [json.loads(line) for line in self.calls.read_text().splitlines()]
+
+    def test_the_contrast_a_deliberate_yes(self) -> None:
+        seen = self.converse("print(send('own', 'echo', {'text': 'one'}))", (PROMPT, 0.2, "y\n"))
+        self.assertIn("Question 1: own.echo\n  'text': 'one'\nAllow own.echo? [y/s/a/N/r/?] ", seen)
+        self.assertEqual(self.carried_out(), [["echo", {"text": "one"}]])
+
+    def test_push_the_truth_off_the_screen(self) -> None:
+        """A name of 3,600 blanks, and a value of 5,000 bytes before the path."""
+        seen = self.converse("""
+for arguments in ({' ' * 3600 + 'x': 1, 'text': 'one'}, {'text': 'x' * 5000 + '\\nlast', 'path': '/etc/shadow'}):
+    try:
+        send('own', 'echo', arguments)
+    except Exception as error:
+        print(type(error).__name__)
+""", (PROMPT, 0.2, "n\n"), (PROMPT, 0.2, "n\n"))
+        self.assertIn("Question 1: own.echo\n  '\\[3600 blanks]x': 1\n  'text': 'one'\nAllow", seen)
+        self.assertNotIn(" " * 100, seen)
+        second = seen[seen.index("Question 2: own.echo"):]
+        self.assertRegex(second, r"^Question 2: own\.echo\n  'path': '/etc/shadow'\n  'text': 'x{100}' … 'last' "
+                                 r"\[folded: 5005 characters, 5005 bytes, 2 lines, sha256 [0-9a-f]{32}\]\n  all of it: '/\S+/arguments\.txt'\nAllow")
+        self.assertLess(second.index("Allow"), 600)
+        self.assertEqual(self.carried_out(), [])
+
+    def test_all_of_it_is_in_a_file_that_code_cannot_reach(self) -> None:
+        code = """
+import glob, os
+def look():
+    time.sleep(1.5)
+    for directory in ('/tmp', os.environ.get('XDG_RUNTIME_DIR', '/run')):
+        for path in glob.glob(directory + '/ipybox-*/arguments.txt'):
+            try:
+                open(path, 'r+')
+                print('ESCAPED', path)
+            except OSError:
+                pass
+    print('looked')
+threading.Thread(target=look).start()
+try:
+    send('own', 'echo', {'text': 'x' * 5000})
+except Exception as error:
+    print(error)
+time.sleep(2)
+"""
+        seen = self.converse(code, (PROMPT, 1.5, "n\n"))
+        self.assertIn("looked", seen)
+        self.assertNotIn("ESCAPED", seen)
+        self.assertFalse(Path(re.search(r"all of it: '(\S+)'", seen)[1]).exists(), "it outlives its question")
+
+    def test_what_does_not_fit_is_not_asked(self) -> None:
+        seen = self.converse("""
+for arguments in ({f'k{i}': i for i in range(3000)}, {'command': 'true;' * 2000}):
+    try:
+        send('own', 'echo', {'text': '', **arguments})
+    except Exception as error:
+        print('refused:', error)
+""")
+        self.assertEqual(len(re.findall(r"refused: approval request for own\.echo rejected: the call cannot be put before a person: .* "
+                                        r"more than 8000 bytes", seen)), 2, seen)
+        self.assertNotIn("Question", seen)
+        self.assertEqual(self.carried_out(), [])
+
+    def test_print_another_question_while_one_is_open(self) -> None:
+        for policy in ("ask", "console"):  # the program's console, and that of a plugin
+            with self.subTest(policy):
+                seen = self.converse("""
+def forge():
+    for i in range(20):
+        time.sleep(0.1)
+        print('\\n' * 50 + f'Question {i}: own.harmless\\nAllow own.harmless? [y/s/a/N/r/?] ', flush=True)
+        import sys
+        print('FORGED', file=sys.stderr, flush=True)
+threading.Thread(target=forge).start()
+try:
+    send('own', 'echo', {'text': 'harmful'})
+except Exception as error:
+    print('refused', error)
+time.sleep(2.5)
+print('end')
+""", (r"Allow own\.echo" + PROMPT, 1, "n\n"), policy=policy)
+                asked, answered = seen.index("Question 1: own.echo"), seen.index("[y/s/a/N/r/?] n\n")
+                self.assertNotIn("harmless", seen[asked:answered])
+                self.assertNotIn("FORGED", seen[asked:answered])
+                # Nothing is lost.
+                self.assertEqual(seen.count("Allow own.harmless?"), 20, seen)
+                self.assertEqual(seen.count("FORGED"), 20, seen)
+                self.assertIn("\nend\n", seen)
+        self.assertEqual(self.carried_out(), [])
+
+    def test_flood_the_terminal_while_a_question_is_open(self) -> None:
+        seen = self.converse("""
+threading.Thread(target=lambda: print('z' * 3_000_000)).start()
+try:
+    send('own', 'echo', {'text': 'harmful'})
+except Exception as error:
+    print('refused', error)
+""", (PROMPT, 1, "n\n"))
+        asked, answered = seen.index("Question 1: own.echo"), seen.index("[y/s/a/N/r/?] n\n")
+        before = seen[:asked].count("z")  # it may begin before the question
+        self.assertNotIn("z", seen[asked:answered])
+        self.assertEqual(before + seen[answered:].count("z"), 3_000_000)
+
+    def test_use_an_answer_from_before_the_question(self) -> None:
+        """Typed before it, in its first second, and for another one that was withdrawn."""
+        seen = self.converse("""
+print('ready', flush=True)
+time.sleep(1)
+send('own', 'echo', {'text': 'one'})
+""", ("ready", 0.3, "y\n"), ("Question 1: ", 0.3, "y\ny\n"), (PROMPT, 0.2, "n\n"))
+        self.assertIn("[what was typed before now is no answer]", seen)
+        self.assertEqual(self.carried_out(), [])
+        seen = self.converse("""
+import asyncio
+from ipybox_kernel.client import send_async
+try:
+    await asyncio.wait_for(send_async('own', 'echo', {'text': 'harmless'}), 3)
+except Exception as error:
+    print(type(error).__name__)
+send('own', 'echo', {'text': 'harmful'})
+""", (PROMPT, 0, ""), (r"\[withdrawn\]", 0.15, "y\n"), ("Question 2: ", 0.3, "y\n"), (PROMPT, 0.2, "n\n"))
+        self.assertEqual(self.carried_out(), [])
+
+    def test_change_the_tool_while_its_question_is_open(self) -> None:
+        policy = {"rules": [{"when": {"tool": "change_tools"}, "then": "allow"},
+                            {"when": {"annotations": {"readOnlyHint": True}}, "then": "ask"},
+                            {"then": {"deny": "it writes"}}]}
+        code = """
+def change():
+    time.sleep(0.5)
+    send('own', 'change_tools', {CHANGE})
+threading.Thread(target=change).start()
+try:
+    print('sum', send('own', 'add', {'a': 1, 'b': 2}))
+except Exception as error:
+    print('refused:', error)
+"""
+        answer = (PROMPT, 0.5, "y\n")
+        seen = self.converse(code.replace("CHANGE", "'add': 'other'"), answer, policy=policy)
+        self.assertIn("sum {'sum': 3}", seen)
+        seen = self.converse(code.replace("CHANGE", "'writes': 'add'"), answer, policy=policy)
+        self.assertIn("refused: approval request for own.add rejected: it writes", seen)
+        self.assertEqual([name for name, _ in self.carried_out()], ["change_tools", "add", "change_tools"])
+        # One whose meaning is another, though it is allowed to be asked about, is asked about again.
+        seen = self.converse(code.replace("CHANGE", "'describes': 'add'"), answer, (PROMPT, 0.2, "n\n"), policy=policy)
+        self.assertIn("Question 2: own.add", seen)
+        self.assertEqual([name for name, _ in self.carried_out()][3:], ["change_tools"])
+
+
+for _sandbox in ("bubblewrap", "srt"):
+    globals()[_sandbox.capitalize()] = type(_sandbox.capitalize(), (Questions, unittest.TestCase), {"sandbox": _sandbox})
+
+
+if __name__ == "__main__":
+    unittest.main()
