@@ -370,8 +370,8 @@ struct Link : std::enable_shared_from_this<Link> {
         return (exited && shell.lost && iopub.lost) || Clock::now() >= end_grace;
     }
     bool lost() const { return shell.lost || iopub.lost || control.lost; }
-    // How far the ends of a connection and of the process may lie apart.
-    Duration patience() const { return relayed ? 3s : 500ms; }
+    // How far the ends of a connection and of the process may lie apart, on a busy machine too.
+    static constexpr Duration patience() { return 3s; }
 
     awaitable<std::string> ending() {
         const auto held = process;
@@ -500,7 +500,7 @@ public:
             } catch (const Error&) {
                 // It takes no more requests, so it is killed now.
             }
-            const auto deadline = Clock::now() + std::max<Duration>(1s, link->patience());
+            const auto deadline = Clock::now() + (link->relayed ? Duration(3s) : 1s);
             while (!link->closed && !link->failure && !link->exited && Clock::now() < deadline)
                 co_await link->changed.wait(deadline);
         }
