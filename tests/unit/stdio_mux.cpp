@@ -520,14 +520,16 @@ BOOST_AUTO_TEST_CASE(a_guard_leaves_nothing_behind) {
         }
         std::filesystem::remove(mark);
     };
+    const auto ready = directory.path() / "ready";
     auto wait_begun = [&]() -> awaitable<void> {
-        while (!std::filesystem::exists(mark)) co_await sleep_until(Clock::now() + 5ms);
+        while (!std::filesystem::exists(mark) || !std::filesystem::exists(ready))
+            co_await sleep_until(Clock::now() + 5ms);
     };
     spawn(guarded("sleep 0.1; exit 6"));
     BOOST_TEST(exit_code() == 6);
     ends();
 
-    spawn(guarded("trap 'exit 8' TERM; while :; do sleep 0.01; done"));
+    spawn(guarded("trap 'exit 8' TERM; : > " + ready.string() + "; while :; do sleep 0.01; done"));
     run(context, wait_begun());
     process->signal(SIGTERM);
     BOOST_TEST(exit_code() == 8);
