@@ -105,7 +105,8 @@ public:
     virtual HttpReply check(HttpPeer& peer, const HttpServerRequest& head) = 0;
     // Answers a request that was let through; false: the connection is over.
     virtual awaitable<bool> answer(HttpPeerPtr peer, HttpServerRequest request) = 0;
-    // What is said to one that broke the protocol or a limit; an empty one: nothing.
+    // What is said to one that broke the protocol or a limit, or whose connection is given away (408);
+    // an empty one: nothing.
     virtual HttpReply refusal(unsigned status, const std::string& why) = 0;
 };
 
@@ -120,6 +121,7 @@ inline std::string_view reason_of(unsigned status) {
         case 404: return "Not Found";
         case 405: return "Method Not Allowed";
         case 406: return "Not Acceptable";
+        case 408: return "Request Timeout";
         case 409: return "Conflict";
         case 411: return "Length Required";
         case 413: return "Content Too Large";
@@ -221,6 +223,18 @@ private:
         peer->socket.close(ignored);
         freed_.notify();
     }
+    // The same for one that is idle. What it sent meanwhile is not carried out, which no peer could
+    // tell from a connection that just ended: it is told.
+    void give_away(const ServicePtr& service, const HttpPeerPtr& peer) {
+        const auto reply = service && !peer->tls ? service->refusal(408, "the connection was given away before this was read") : HttpReply();
+        if (reply.status != 0) {
+            peer->keep_alive = peer->bodiless = false;
+            peer->headers.clear();
+            const auto text = render(*peer, reply);
+            ::send(peer->socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+        drop(peer);
+    }
     HttpPeerPtr oldest_stranger() const {
         std::map<std::string_view, std::size_t> from;
         std::size_t most = 0;
@@ -244,7 +258,7 @@ private:
     }
 
     // A stranger has shown that it may be here.
-    static awaitable<void> admit(Self self, HttpPeerPtr peer) {
+    static awaitable<void> admit(Self self, ServicePtr service, HttpPeerPtr peer) {
         self->others_.splice(self->others_.end(), self->strangers_, peer->place);
         self->enter(*peer, State::waiting);
         peer->deadline = never;
@@ -258,7 +272,7 @@ private:
         } const leave{*self};
         while (!self->closed_ && self->others_.size() - self->waiting_ >= self->room()) {
             if (const auto idle = self->longest_idle()) {
-                self->drop(idle);
+                self->give_away(service, idle);
             } else {
                 co_await self->freed_.wait();
             }
@@ -279,9 +293,8 @@ private:
             if (self->closed_) break;
             if (error) {
                 // Out of descriptors, most likely: not in a circle.
-                auto victim = self->oldest_stranger();
-                if (!victim) victim = self->longest_idle();
-                if (victim) self->drop(victim);
+                if (const auto stranger = self->oldest_stranger()) self->drop(stranger);
+                else if (const auto idle = self->longest_idle()) self->give_away(service.lock(), idle);
                 const auto soon = Clock::now() + std::chrono::milliseconds(50);
                 co_await self->freed_.wait(soon);
                 continue;
@@ -436,7 +449,7 @@ private:
                     reply = service->check(*peer, head);
                     if (reply.status >= 400 && peer->state == State::stranger) peer->keep_alive = false;
                     if (reply.status == 0 && peer->state == State::stranger) {
-                        co_await admit(self, peer);
+                        co_await admit(self, service, peer);
                         peer->limit(self->limits_.request_timeout);
                         begun = true;
                     }

@@ -39,6 +39,10 @@ class ApprovalTimeoutError(ToolRunnerError):
     """Nobody answered the approval request in time."""
 
 
+class _NotTaken(OSError):
+    """The host has not read the request to its end, and so has carried out nothing."""
+
+
 _ERRORS = {"rejected": ApprovalRejectedError, "timeout": ApprovalTimeoutError}
 
 
@@ -156,11 +160,12 @@ class _Response:
         self._body_at = -1
         self._end = -1
         self.keep_alive = True
+        self.not_taken = False
 
     def feed(self, chunk: bytes) -> bool:
         """Adds a chunk; true when the response is whole."""
         if not chunk:
-            raise ToolRunnerError("the tool server closed the connection before it answered")
+            raise ToolRunnerError("the tool server closed the connection before it answered; the call may have been carried out")
         self._data += chunk
         if self._end < 0:
             end = self._data.find(b"\r\n\r\n")
@@ -173,7 +178,9 @@ class _Response:
 
     def _read_head(self, head: bytes, body_at: int) -> None:
         length = None
-        for line in head.split(b"\r\n")[1:]:
+        status, *lines = head.split(b"\r\n")
+        self.not_taken = status.startswith(b"HTTP/1.1 408 ")
+        for line in lines:
             name, _, value = line.partition(b":")
             name = name.strip().lower()
             if name == b"content-length":
@@ -245,9 +252,22 @@ def _fresh() -> socket.socket:
 
 
 def _exchange(connection: socket.socket, request: bytes, response: _Response) -> None:
-    connection.sendall(request)
-    while not response.feed(connection.recv(max(65536, min(response.missing(), 1 << 20)))):
-        pass
+    """Raises _NotTaken where that is certain. Silence is no sign: the host reads a request before it answers."""
+    try:
+        connection.sendall(request)
+    except OSError as error:
+        raise _NotTaken(*error.args) from None
+    try:
+        while not response.feed(connection.recv(max(65536, min(response.missing(), 1 << 20)))):
+            pass
+    except ConnectionResetError as error:
+        # On this machine that is how a connection ends of which not all was read; on a way over the
+        # network anything may reset it.
+        if _context is None and not response.begun():
+            raise _NotTaken(*error.args) from None
+        raise
+    if response.not_taken:
+        raise _NotTaken("it was given away before the call was read; call again")
 
 
 def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
@@ -260,9 +280,9 @@ def send(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     try:
         try:
             _exchange(connection, request, response)
-        except (ConnectionError, ToolRunnerError):
-            # The host has given its place away in this moment; then it has carried out nothing.
-            if kept is None or response.begun():
+        except _NotTaken:
+            # The host has given its place away in this moment.
+            if kept is None:
                 raise
             connection.close()
             connection, response = _fresh(), _Response()
