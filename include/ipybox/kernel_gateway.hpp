@@ -44,7 +44,7 @@ public:
         const PythonEnvironment environment = co_await inspect_python(executor_, python, std::chrono::seconds(30));
         if (!library_) library_ = std::make_unique<detail::RunDirectory>(::geteuid());
         SpawnRequest request;
-        request.argv = {environment.executable.string(), "-m", "ipybox_kernel.gateway", "--listen",
+        request.argv = {environment.executable.string(), "-c", detail::gateway_start, "--listen",
                         options_.host + ":" + std::to_string(options_.port),
                         "--log-level=" + (options_.log_level == "WARNING" ? std::string("WARN") : options_.log_level),
                         "--ZMQChannelsWebsocketConnection.limit_rate=False"};

@@ -1481,7 +1481,7 @@ private:
         env.try_emplace("NO_COLOR", "1");
         env["IPYBOX_GATEWAY_TOKEN"] = find_header(settings_.headers, "Authorization").substr(6);
         std::vector<std::string> argv = {
-            spec.python.string(), "-m", "ipybox_kernel.gateway", "--listen", address,
+            spec.python.string(), "-c", detail::gateway_start, "--listen", address,
             "--log-level=WARN",
             "--ZMQChannelsWebsocketConnection.limit_rate=False",
             // How soon the end of a kernel is noticed, in seconds.

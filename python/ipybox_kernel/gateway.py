@@ -1,4 +1,4 @@
-"""A Jupyter Kernel Gateway for one host: `python -m ipybox_kernel.gateway --listen ADDRESS [OPTION…]`.
+"""A Jupyter Kernel Gateway for one host; the arguments of main() are `--listen ADDRESS [OPTION…]`.
 
 ADDRESS is the path of a Unix socket or 127.0.0.1:PORT. The token comes in $IPYBOX_GATEWAY_TOKEN,
 which kernels do not inherit. Other options are the gateway's own.
@@ -35,7 +35,3 @@ def main(arguments: list[str]) -> Any:
     app.init_http_server = listen
     app.initialize(arguments[2:])
     app.start()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -131,11 +131,12 @@ def nothing_late(place: Place, outcome: Outcome) -> str:
 
 ATTACKS: list[Attack] = []
 BOTH = ("bubblewrap", "srt")
+ALL = (*BOTH, "gateway")  # kernels of that backend, in bubblewrap
 
 
 def attack(name: str, layer: str, code: str, **more) -> None:
-    if layer in ("seccomp", "calls"):
-        more.setdefault("sandboxes", BOTH)  # the same filters
+    if layer in ("seccomp", "calls", "protect", "hidden"):
+        more.setdefault("sandboxes", BOTH)  # the same filters and the same policy
     ATTACKS.append(Attack(name, layer, code.strip() + "\n", **more))
 
 
@@ -785,7 +786,7 @@ write("pyvenv.cfg", "home = /tmp\\n")
 print("planted")
 """, says="^planted", alone=True,
        harm=lambda place, outcome: "the host ran a module of the workspace" if
-       (place.run("1", PROFILES["tools"](place)) and (place.outside / "pwned").exists()) else "")
+       (place.run("1", PROFILES["tools"](place)) and (place.outside / "pwned").exists()) else "", sandboxes=BOTH)
 
 # ---- hidden files -------------------------------------------------------------------------------
 
@@ -823,10 +824,10 @@ attempt(lambda: read("sub/deep/.env"))
        escapes_without="hidden")
 attack("read_what_the_settings_deny", "hidden", """
 attempt(lambda: read(host["secret"]))
-attempt(lambda: os.listdir(host["outside"]))
+attempt(lambda: next(iter(os.listdir(host["outside"]))))  # srt shows an empty one
 attempt(lambda: read("private/key"))
 attempt(lambda: os.rename("private", "public"))
-""", by="EACCES|EPERM|ENOENT|EBUSY|EXDEV|EROFS", profile="settings", setup=_hide, escapes_without="hidden")
+""", by="EACCES|EPERM|ENOENT|EBUSY|EXDEV|EROFS|StopIteration ?", profile="settings", setup=_hide, escapes_without="hidden")
 attack("write_where_the_settings_do_not_allow", "view", """
 attempt(lambda: write(host["outside"] + "/planted"))
 attempt(lambda: write("/var/tmp/ipybox-planted"))
@@ -993,14 +994,14 @@ for kind, content in (("display_data", b'{"data":' + b"[" * depth + b"]" * depth
                       ("stream", b'{"name":"stdout","text":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}")):
     shell.kernel.session.send(shell.kernel.iopub_socket, kind, content, parent=shell.kernel.get_parent("shell"))
 print("sent", flush=True)
-""", says="sent|protocol", alone=True, status=(0, 1), harm=ends_like_any_other)
+""", says="sent|protocol", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=ALL)
 attack("send_a_huge_message", "host", """
 shell = get_ipython()
 content = b'{"name":"stdout","text":"' + b"x" * (300 << 20) + b'"}'
 shell.kernel.session.send(shell.kernel.iopub_socket, "stream", content, parent=shell.kernel.get_parent("shell"))
 print("sent", flush=True)
 time.sleep(5)
-""", says="sent|protocol|kernel ended|connection", alone=True, status=(0, 1), harm=memory_below(1 << 30))
+""", says="sent|protocol|kernel ended|connection", alone=True, status=(0, 1), harm=memory_below(1 << 30), sandboxes=ALL)
 attack("send_nonsense_to_the_host", "host", """
 shell = get_ipython()
 kernel, session = shell.kernel, shell.kernel.session
@@ -1015,7 +1016,7 @@ kernel.iopub_socket.send_multipart([b"<IDS|MSG>"])
 kernel.iopub_socket.send_multipart([b"<IDS|MSG>", b"bad", b"{}", b"{}", b"{}", b"{}"])
 kernel.iopub_socket.send_multipart([b"x"] * 2000)
 print("sent", flush=True)
-""", says="sent|protocol|kernel", alone=True, status=(0, 1), harm=ends_like_any_other)
+""", says="sent|protocol|kernel", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=ALL)
 attack("say_that_the_cell_is_done", "tool server", """
 # A forged end of the cell: whatever runs on is no cell's business any more.
 from mcptools.own import echo
@@ -1131,7 +1132,7 @@ display(Image(png))
 time.sleep(0.5)
 os.chmod("pictures", 0o755)
 print("sent")
-""", says="^sent", profile="images", alone=True)
+""", says="^sent", profile="images", alone=True, sandboxes=BOTH)
 attack("exchange_the_images_directory_while_it_is_used", "host", """
 from IPython.display import Image, display
 png = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489")
@@ -1156,7 +1157,7 @@ os.symlink(host["outside"], "mcptools")
 print("planted")
 """, says="^planted", profile="tools", alone=True,
        harm=lambda place, outcome: "" if place.run("1", PROFILES["tools"](place)).status == 2
-       else "the next start did not refuse")
+       else "the next start did not refuse", sandboxes=BOTH)
 attack("ask_the_person_for_input", "host", """
 attempt(lambda: input("password: "))
 import getpass
@@ -1195,13 +1196,13 @@ post(GOOD, token="0" * 64)
 post(GOOD, token=os.environ["IPYBOX_TOOL_TOKEN"][:-1])
 post(GOOD, token=os.environ["IPYBOX_TOOL_TOKEN"] + "0")
 post(GOOD, token=os.environ["IPYBOX_TOOL_TOKEN"] + "\\0")
-""", by="40[01] .*|closed", profile="tools", sandboxes=BOTH)
+""", by="40[01] .*|closed", profile="tools", sandboxes=ALL)
 attack("reach_more_of_the_tool_server", "tool server", _RAW + """
 for target in ("/", "/approve", "/reset", "/register", "/run/../approve", "/run?x", "//run", "http://x/run", "*"):
     post(GOOD, target=target)
 for method in ("GET", "PUT", "DELETE", "CONNECT", "OPTIONS", "HEAD"):
     post(GOOD, method=method)
-""", by="40[0-9] .*|closed", profile="tools", sandboxes=BOTH)
+""", by="40[0-9] .*|closed", profile="tools", sandboxes=ALL)
 attack("register_or_approve_from_inside", "tool server", _RAW + """
 post({**GOOD, "approved": True})
 post({**GOOD, "server_params": {"command": "sh"}})
@@ -1214,7 +1215,7 @@ post({**GOOD, "tool_args": []})
 post({**GOOD, "server_name": ["own"]})
 post([GOOD])
 post(None)
-""", by="200 .*error.*", profile="tools", sandboxes=BOTH)
+""", by="200 .*error.*", profile="tools", sandboxes=ALL)
 attack("confuse_the_tool_server_s_parser", "tool server", _RAW + """
 token = os.environ["IPYBOX_TOOL_TOKEN"]
 body = json.dumps(GOOD)
@@ -1228,7 +1229,7 @@ post(b"[" * 200_000)
 post(b'{"a":' * 200_000)
 post(b"\\xff\\xfe")
 post(b"{} {}")
-""", by="(4[0-9][0-9]|200|503) .*error.*|4[0-9][0-9].*|closed", profile="tools", sandboxes=BOTH)
+""", by="(4[0-9][0-9]|200|503) .*error.*|4[0-9][0-9].*|closed", profile="tools", sandboxes=ALL)
 attack("exhaust_the_tool_server", "tool server", """
 connections = []
 try:
@@ -1254,7 +1255,7 @@ attempt(lambda: echo.run(text="denied"))
 threads = [threading.Thread(target=lambda: attempt(lambda: echo.run(text="denied"))) for _ in range(20)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-""", by="ApprovalRejectedError.*", profile="deny", sandboxes=BOTH)
+""", by="ApprovalRejectedError.*", profile="deny", sandboxes=ALL)
 attack("read_a_server_s_secrets", "tool server", """
 from mcptools.own import echo, environment, die
 text = str(environment.run())
@@ -1266,7 +1267,7 @@ except Exception as error:
 print([v for v in os.environ.values() if "s3cret" in v])
 import gc
 print("looked")
-""", says="^looked", profile="tools", sandboxes=BOTH)
+""", says="^looked", profile="tools", sandboxes=ALL)
 
 # ---- through the allow-list ---------------------------------------------------------------------
 

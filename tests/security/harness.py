@@ -328,7 +328,7 @@ class Attack:
     without which the attack gets through. holds_without: layers without which it does not, because
     another one stops it too. profile: the options it needs, a key of PROFILES. alone: in a kernel of
     its own. status: accepted exit codes of the program, for an attack that is alone. needs: what
-    ability() must know of. limit: seconds. sandboxes: in which it is tried.
+    ability() must know of. limit: seconds. sandboxes: in which it is tried; "gateway" is bubblewrap with a kernel of that backend.
     """
 
     name: str

@@ -38,10 +38,13 @@ def tried_in(group: str, sandbox: str) -> list[Attack]:
 
 
 @functools.cache
-def execution(group: str, sandbox: str) -> Execution:
+def execution(group: str, where: str) -> Execution:
     """The one run of the attacks that share a kernel."""
-    chosen = able(tried_in(group, sandbox))
-    return Execution(chosen, PROFILES[chosen[0].profile], sandbox)
+    chosen = able(tried_in(group, where))
+    options = PROFILES[chosen[0].profile]
+    if where == "gateway":
+        return Execution(chosen, lambda place: [*options(place), "--kernel", "gateway"], "bubblewrap")
+    return Execution(chosen, options, where)
 
 
 class Attacks(unittest.TestCase):
@@ -68,7 +71,7 @@ class Weakened(unittest.TestCase):
 
 def _add_attack(attack: Attack, group: str, sandbox: str) -> None:
     def test(self: unittest.TestCase) -> None:
-        require(self, *attack.needs, *SANDBOXES[sandbox])
+        require(self, *attack.needs, *WHERE[sandbox])
         run = execution(group, sandbox)
         self.assertEqual(run.failures[attack.name], "")
         if attack.alone:
@@ -79,7 +82,7 @@ def _add_attack(attack: Attack, group: str, sandbox: str) -> None:
 
 def _add_harm(group: str, sandbox: str) -> None:
     def test(self: unittest.TestCase) -> None:
-        require(self, *SANDBOXES[sandbox])
+        require(self, *WHERE[sandbox])
         if not able(GROUPS[group]):
             self.skipTest(ability(GROUPS[group][0].needs[0]))
         run = execution(group, sandbox)
@@ -105,8 +108,9 @@ def _add_weakened(layers: str, profile: str, group: list[Attack], escapes: bool)
 
 
 SANDBOXES = {"bubblewrap": (), "srt": ("srt",)}  # and what ability() must know of
+WHERE = {**SANDBOXES, "gateway": ()}
 for _group in GROUPS:
-    for _sandbox in SANDBOXES:
+    for _sandbox in WHERE:
         for _attack in (_attacks := tried_in(_group, _sandbox)):
             _add_attack(_attack, _group, _sandbox)
         if _attacks and not _attacks[0].alone:

@@ -17,10 +17,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import BUILD, PROGRAM, PYTHON, Outcome, Place, ability, environment  # noqa: E402
 
-SANDBOX = "bubblewrap"
 
+class Base:
+    """In a sandbox that subclasses name."""
 
-class Base(unittest.TestCase):
+    sandbox = "bubblewrap"
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        if cls.sandbox == "srt" and (lacks := ability("srt")):
+            raise unittest.SkipTest(lacks)
+
     def setUp(self) -> None:
         self.place = self.enterContext(Place())
         self.workspace = self.place.workspace
@@ -42,7 +49,7 @@ class Base(unittest.TestCase):
         """By code in a sandbox, whose workspace this then is on record."""
         code = (f"import os\nfor name, text in {files!r}.items():\n    os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n"
                 "    open(name, 'w').write(text)\n    os.chmod(name, 0o755)\nprint('planted')")
-        outcome = self.ipybox("run", "--sandbox", SANDBOX, "-c", code, env=env)
+        outcome = self.ipybox("run", "--sandbox", self.sandbox, "-c", code, env=env)
         self.assertEqual(outcome.output, "planted\n", outcome.errors)
         self.assertFalse(self.mark.exists())
 
@@ -67,21 +74,19 @@ class HostPrograms(Base):
     def test_programs_of_the_sandbox_are_not_found_in_a_former_workspace(self) -> None:
         path = f"{self.workspace}/.local/bin:{os.environ['PATH']}"
         self.plant({".local/bin/bwrap": self.touch + 'exec /usr/bin/bwrap "$@"\n'}, self.environment(PATH=path))
-        second = self.ipybox("run", "--sandbox", SANDBOX, "-c", "print('fine')", env=self.environment(PATH=path))
+        second = self.ipybox("run", "--sandbox", self.sandbox, "-c", "print('fine')", env=self.environment(PATH=path))
         self.assert_ran(False, second)
         self.assertEqual(second.output, "fine\n", second.errors)
         elsewhere = self.place.directory("elsewhere")
-        third = self.ipybox("run", "--sandbox", SANDBOX, "-c", "print('fine')", cwd=elsewhere, env=self.environment(PATH=path))
+        third = self.ipybox("run", "--sandbox", self.sandbox, "-c", "print('fine')", cwd=elsewhere, env=self.environment(PATH=path))
         self.assert_ran(False, third)
         self.assertEqual(third.output, "fine\n", third.errors)
         named = json.dumps({"bwrap": f"{self.workspace}/.local/bin/bwrap"})
-        self.assert_refused(self.ipybox("run", "--sandbox", SANDBOX, "--sandbox-options", named, "-c", "1"), "install it elsewhere")
-        lost = self.ipybox("run", "--sandbox", SANDBOX, "-c", "1", cwd=elsewhere, env=self.environment("other", PATH=path))
+        self.assert_refused(self.ipybox("run", "--sandbox", self.sandbox, "--sandbox-options", named, "-c", "1"), "install it elsewhere")
+        lost = self.ipybox("run", "--sandbox", self.sandbox, "-c", "1", cwd=elsewhere, env=self.environment("other", PATH=path))
         self.assert_ran(True, lost)
 
     def test_programs_of_srt_are_not_found_in_a_former_workspace(self) -> None:
-        if lacks := ability("srt"):
-            self.skipTest(lacks)
         first = environment()["PATH"]
         path = f"{self.workspace}/bin:{first}"
         # srt looks these up itself.
@@ -98,7 +103,7 @@ class HostPrograms(Base):
         python = f"{self.touch}exec {PYTHON} \"$@\"\n"
         self.plant({"project/.venv/bin/python": python, "bin/python3": python})
         project = self.workspace / "project"
-        run = ("run", "--sandbox", SANDBOX, "-c", "print('fine')")
+        run = ("run", "--sandbox", self.sandbox, "-c", "print('fine')")
         environment_of = lambda **more: self.environment(**{"IPYBOX_PYTHON": "", **more})  # noqa: E731
         self.assert_refused(self.ipybox(*run, cwd=project, env=environment_of()), "--python", str(self.workspace))
         venv = str(project / ".venv")
@@ -115,12 +120,12 @@ class HostPrograms(Base):
         outer = next((Path(PYTHON).parent.parent / "lib").glob("python*/site-packages"))
         (packages / "outer.pth").write_text(f"{outer}\n")
         for _ in range(2):
-            outcome = self.ipybox("run", "--sandbox", SANDBOX, "-c", "import sys; print(sys.prefix)",
+            outcome = self.ipybox("run", "--sandbox", self.sandbox, "-c", "import sys; print(sys.prefix)",
                                   env=self.environment(IPYBOX_PYTHON=""))
             self.assertEqual(outcome.output, f"{self.workspace}/.venv\n", outcome.errors)
         # A session that does not protect it gives it away.
         self.ipybox("run", "--sandbox", "none", "-c", "1")
-        self.assert_refused(self.ipybox("run", "--sandbox", SANDBOX, "-c", "1", env=self.environment(IPYBOX_PYTHON="")), "--python")
+        self.assert_refused(self.ipybox("run", "--sandbox", self.sandbox, "-c", "1", env=self.environment(IPYBOX_PYTHON="")), "--python")
 
     def test_start_up_files_of_an_interpreter_do_not_run_on_the_host(self) -> None:
         venv = self.place.directory("venv")
@@ -130,7 +135,7 @@ class HostPrograms(Base):
         (packages / "sitecustomize.py").write_text(f"open({str(self.mark)!r}, 'w')\n")
         (packages / "json.py").write_text(f"open({str(self.mark)!r}, 'w')\n")
         python = venv / "bin/python"
-        outcome = self.ipybox("run", "--python", str(python), "-c", "1")
+        outcome = self.ipybox("run", "--sandbox", self.sandbox, "--python", str(python), "-c", "1")
         self.assert_refused(outcome, "no ipykernel")
         done = subprocess.run([python, "-I", "-c", "1"], capture_output=True, text=True)
         self.assert_ran(True, Outcome(done.returncode, done.stdout, done.stderr, 0, 0))
@@ -151,7 +156,7 @@ class HostPrograms(Base):
         ran = self.workspace / ".ipybox/site-packages/ran"
         self.plant({".ipybox/site-packages/pip/__main__.py": "open('ran', 'w')\n", ".ipybox/site-packages/pip/__init__.py": "",
                     ".ipybox/site-packages/sitecustomize.py": "open('ran', 'w')\n"})
-        outcome = self.ipybox("run", "--sandbox", SANDBOX, "--package-host", "localhost", "--package", "nosuchpackage==1", "-c", "1")
+        outcome = self.ipybox("run", "--sandbox", self.sandbox, "--package-host", "localhost", "--package", "nosuchpackage==1", "-c", "1")
         self.assertFalse(ran.exists(), outcome)
         self.assertIn("nosuchpackage", outcome.errors)
         # As it was started before: in that directory, and not isolated.
@@ -166,7 +171,7 @@ class Servers(Base):
         """Generates the API of a server, for which that is started."""
         config = self.place.file("servers.json", json.dumps({"mcpServers": {"own": params}}))
         env = self.environment(record, **({"PATH": path} if path else {}))
-        return self.ipybox("run", "--sandbox", SANDBOX, "--config", str(config), "-c", "print('fine')", env=env)
+        return self.ipybox("run", "--sandbox", self.sandbox, "--config", str(config), "-c", "print('fine')", env=env)
 
     def assert_judged(self, *words: str, **params: object) -> None:
         """Refused with the remedy; run where the configuration answers for it."""
@@ -202,7 +207,7 @@ class Servers(Base):
     def test_path_does_not_lead_into_a_former_workspace(self) -> None:
         self.plant({"bin/helper": self.touch})
         script = self.place.file("tools/server", "#!/bin/sh\nhelper\n", 0o755)
-        self.assert_judged("the entry of PATH", command=str(script), path=f"{self.workspace}/bin:{os.environ['PATH']}")
+        self.assert_judged("the entry of PATH", command=str(script), path=f"{self.workspace}/bin:{environment()['PATH']}")
 
     def test_the_session_itself_counts_before_its_kernel_starts(self) -> None:
         self.place.file("workspace/server.py", self.server())
@@ -223,6 +228,24 @@ class Servers(Base):
         self.plant({"data/x": ""})
         server = self.place.file("tools/server.py", self.server())
         self.assert_ran(True, self.start(command=PYTHON, args=[str(server), "--root", str(self.workspace), str(self.workspace / "data")]))
+
+
+class HostProgramsInBubblewrap(HostPrograms, unittest.TestCase):
+    test_programs_of_srt_are_not_found_in_a_former_workspace = None
+
+
+class HostProgramsInSrt(HostPrograms, unittest.TestCase):
+    sandbox = "srt"
+    test_programs_of_the_sandbox_are_not_found_in_a_former_workspace = None  # those of bubblewrap
+
+
+class ServersInBubblewrap(Servers, unittest.TestCase):
+    pass
+
+
+class ServersInSrt(Servers, unittest.TestCase):
+    sandbox = "srt"
+    test_with_sandbox_none_nothing_is_refused_and_that_is_said = None
 
 
 if __name__ == "__main__":

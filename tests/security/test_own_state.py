@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness import PROGRAM, PYTHON, SUPPORT, Place, ability, environment, hand_over  # noqa: E402
 
 SANDBOXES = ("bubblewrap", "srt")
+# And a kernel that the host reaches as one elsewhere.
+WHERE = {**{name: ("--sandbox", name) for name in SANDBOXES}, "gateway": ("--sandbox", "bubblewrap", "--kernel", "gateway")}
 
 
 def without(layers: str) -> tuple[str, dict[str, str]]:
@@ -29,7 +31,7 @@ class Case(unittest.TestCase):
                 self.skipTest(missing)
 
     def tried(self, sandbox: str) -> bool:
-        return sandbox == "bubblewrap" or not ability(sandbox)
+        return sandbox != "srt" or not ability(sandbox)
 
     def run_in(self, place: Place, code: str, options: list[str] = [], sandbox: str = "bubblewrap", **env: str) -> str:
         outcome = place.run(place.prepared(code), options, sandbox, 120, env)
@@ -92,24 +94,29 @@ for path in own:
             self.assertIn("ESCAPED: " + name, printed)
 
     def test_are_made_before_code_can_make_them(self) -> None:
-        place, env = self.place()
-        (place.root / "home/.config").unlink()
-        place.directory("workspace/fresh")
-        place.link("home/.config", place.workspace / "fresh")
-        printed = self.run_in(place, "attempt(lambda: os.makedirs('fresh/ipybox/registered'))\n"
-                              "attempt(lambda: os.symlink('/tmp', 'fresh/ipybox'))", **env)
-        self.assertNotIn("ESCAPED", printed)
-        self.assertEqual(os.listdir(place.workspace / "fresh/ipybox"), [])
+        for sandbox in filter(self.tried, SANDBOXES):
+            with self.subTest(sandbox):
+                place, env = self.place()
+                (place.root / "home/.config").unlink()
+                place.directory("workspace/fresh")
+                place.link("home/.config", place.workspace / "fresh")
+                printed = self.run_in(place, "attempt(lambda: os.makedirs('fresh/ipybox/registered'))\n"
+                                      "attempt(lambda: os.symlink('/tmp', 'fresh/ipybox'))", [], sandbox, **env)
+                if sandbox == "bubblewrap":
+                    self.assertNotIn("ESCAPED", printed)
+                self.assertEqual(os.listdir(place.workspace / "fresh/ipybox"), [])
 
     def test_are_not_followed_over_a_link_that_code_could_exchange(self) -> None:
-        place, env = self.place()
-        (place.root / "home/.config").unlink()
-        place.directory("elsewhere/ipybox")
-        place.link("workspace/link", place.root / "elsewhere")
-        place.link("home/.config", place.workspace / "link")
-        outcome = place.run("print(1)", env=env)
-        self.assertEqual((outcome.status, outcome.output), (2, ""))
-        self.assertRegex(outcome.errors, "is reached over the link .*/workspace/link, which code could exchange")
+        for sandbox in filter(self.tried, SANDBOXES):
+            with self.subTest(sandbox):
+                place, env = self.place()
+                (place.root / "home/.config").unlink()
+                place.directory("elsewhere/ipybox")
+                place.link("workspace/link", place.root / "elsewhere")
+                place.link("home/.config", place.workspace / "link")
+                outcome = place.run("print(1)", sandbox=sandbox, env=env)
+                self.assertEqual((outcome.status, outcome.output), (2, ""))
+                self.assertRegex(outcome.errors, "is reached over the link .*/workspace/link, which code could exchange")
 
     def test_are_hidden_where_the_guest_could_not_look_anyway(self) -> None:
         for sandbox in filter(self.tried, SANDBOXES):
@@ -127,9 +134,10 @@ for path in own:
         for key in ("allowRead", "allowWrite"):
             for name in ("share/ipybox", "share/ipybox/tokens.json"):
                 options = ["--sandbox-config", place.settings({"filesystem": {"allowWrite": ["."], key: [name]}})]
-                outcome = place.run("print(open('share/ipybox/tokens.json').read())", options, env=env)
-                self.assertEqual((outcome.status, outcome.output), (2, ""))
-                self.assertIn("lies in ipybox's own directory", outcome.errors)
+                for sandbox in filter(self.tried, SANDBOXES):
+                    outcome = place.run("print(open('share/ipybox/tokens.json').read())", options, sandbox, env=env)
+                    self.assertEqual((outcome.status, outcome.output), (2, ""), sandbox)
+                    self.assertIn("lies in ipybox's own directory", outcome.errors)
 
 
 class Settings(Case):
@@ -238,8 +246,8 @@ print("worked")
 class Client:
     """Speaks MCP with `ipybox serve` on standard input and output."""
 
-    def __init__(self, place: Place, *flags: str, **env: str):
-        self.process = subprocess.Popen([PROGRAM, "serve", "--sandbox", "bubblewrap", *flags], stdin=subprocess.PIPE,
+    def __init__(self, place: Place, *flags: str, where: str = "bubblewrap", **env: str):
+        self.process = subprocess.Popen([PROGRAM, "serve", *WHERE[where], *flags], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=place.root,
                                         env=environment(**env))
         self.number = 0
@@ -277,72 +285,87 @@ class OnBehalf(Case):
     """A client's model has files read and written: it may do what the code may."""
 
     def test_nothing_is_planted_in_the_interpreter(self) -> None:
-        with Place() as place:
-            environment_place = place.workspace / "tools/python"
-            subprocess.run([PYTHON, "-m", "venv", "--without-pip", str(environment_place)], check=True, timeout=120)
-            packages = next(environment_place.glob("lib/python3*/site-packages"))
-            paths = subprocess.run([PYTHON, "-c", "import site; print('\\n'.join(site.getsitepackages()))"], check=True,
-                                   capture_output=True, text=True).stdout
-            (packages / "those.pth").write_text(paths)
-            inside = packages.relative_to(place.workspace)
-            planted = f"import os; open({str(place.outside / 'pwned')!r}, 'w').close()\n"
-            # Before anything has asked the interpreter what it is.
-            with Client(place, "--workspace", str(place.workspace), "--python", str(environment_place / "bin/python")) as client:
-                for name in (f"{inside}/evil.pth", f"{inside}/those.pth", "tools/python/bin/python", "tools/python/pyvenv.cfg"):
-                    done, said = client.call("upload_file", path=name, content=planted)
-                    self.assertFalse(done, said)
-                    self.assertIn("is protected", said)
-                done, said = client.call("upload_file", path="tools/other/evil.pth", content=planted)
-                self.assertTrue(done, said)
-            self.assertFalse((packages / "evil.pth").exists())
-            self.assertFalse((place.outside / "pwned").exists())
+        for where in filter(self.tried, WHERE):
+            with self.subTest(where), Place() as place:
+                environment_place = place.workspace / "tools/python"
+                subprocess.run([PYTHON, "-m", "venv", "--without-pip", str(environment_place)], check=True, timeout=120)
+                packages = next(environment_place.glob("lib/python3*/site-packages"))
+                paths = subprocess.run([PYTHON, "-c", "import site; print('\\n'.join(site.getsitepackages()))"], check=True,
+                                       capture_output=True, text=True).stdout
+                (packages / "those.pth").write_text(paths)
+                inside = packages.relative_to(place.workspace)
+                planted = f"import os; open({str(place.outside / 'pwned')!r}, 'w').close()\n"
+                # Before anything has asked the interpreter what it is.
+                options = ("--workspace", str(place.workspace), "--python", str(environment_place / "bin/python"))
+                with Client(place, *options, where=where) as client:
+                    names = (f"{inside}/evil.pth", f"{inside}/those.pth", "tools/python/bin/python", "tools/python/pyvenv.cfg")
+                    for name in names:
+                        done, said = client.call("upload_file", path=name, content=planted)
+                        self.assertFalse(done, said)
+                        self.assertIn("is protected", said)
+                    done, said = client.call("upload_file", path="tools/other/evil.pth", content=planted)
+                    self.assertTrue(done, said)
+                    # Nor where the kernel has been asked, and runs.
+                    done, said = client.call("execute_ipython_cell", code=f"for name in {names!r}:\n    try: open(name, 'a'); print('ESCAPED', name)\n"
+                                             "    except OSError: print('refused')")
+                    self.assertEqual((done, said.split()), (True, ["refused"] * len(names)))
+                    self.assertIn("is protected", client.call("upload_file", path=names[0], content=planted)[1])
+                self.assertFalse((packages / "evil.pth").exists())
+                self.assertFalse((place.outside / "pwned").exists())
 
     def test_the_name_of_the_workspace_hides_nothing_less(self) -> None:
-        for name in ("set [1]", "a*b", "who?"):
-            with self.subTest(name), Place() as place:
+        for name, where in (("set [1]", "bubblewrap"), ("set [1]", "srt"), ("set [1]", "gateway"), ("a*b", "bubblewrap"), ("who?", "bubblewrap")):
+            if not self.tried(where):
+                continue
+            with self.subTest(name, where=where), Place() as place:
                 workspace = place.directory(name)
                 place.file(name + "/.env", "KEY=" + place.token)
                 place.file(name + "/sub/.env", "KEY=" + place.token)
                 place.file(name + "/plain", "seen")
-                with Client(place, "--workspace", str(workspace)) as client:
+                with Client(place, "--workspace", str(workspace), where=where) as client:
                     for path in (".env", "sub/.env"):
                         done, said = client.call("download_file", path=path)
                         self.assertFalse(done)
                         self.assertIn("is protected", said)
                     self.assertEqual(client.call("download_file", path="plain"), (True, "seen"))
                     done, said = client.call("execute_ipython_cell", code="for p in ('.env', 'sub/.env'):\n"
-                                             "    try: print(open(p).read())\n    except OSError as e: print(e.errno)")
-                    self.assertEqual(said.split(), ["13", "13"])
+                                             "    try: print(len(open(p).read()))\n    except OSError as e: print('refused')")
+                    self.assertTrue(set(said.split()) <= {"0", "refused"}, said)  # srt shows an empty file
 
     def test_no_repository_is_led_elsewhere(self) -> None:
-        with Place() as place, Client(place, "--workspace", str(place.workspace)) as client:
-            for name in (".git", ".git/config", ".git/hooks/pre-commit", ".mcp.json", ".venv/bin/python", ".env", "sub/.env"):
-                done, said = client.call("upload_file", path=name, content="gitdir: evil")
-                self.assertFalse(done, name)
-                self.assertIn("is protected", said)
-            self.assertTrue(client.call("upload_file", path="evil/config", content="x")[0])
+        for where in filter(self.tried, WHERE):
+            with self.subTest(where), Place() as place, Client(place, "--workspace", str(place.workspace), where=where) as client:
+                for name in (".git", ".git/config", ".git/hooks/pre-commit", ".mcp.json", ".venv/bin/python", ".env", "sub/.env"):
+                    done, said = client.call("upload_file", path=name, content="gitdir: evil")
+                    self.assertFalse(done, name)
+                    self.assertIn("is protected", said)
+                self.assertTrue(client.call("upload_file", path="evil/config", content="x")[0])
 
 
 class Images(Case):
     def test_are_not_saved_where_code_must_not_write(self) -> None:
         code = "from IPython.display import Image, display\nimport base64\n" \
                "display(Image(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==')))"
-        with Place() as place:
-            place.repository()
-            for directory in (".git/hooks", str(place.workspace / ".git/hooks"), ".venv/lib"):
-                before = sorted(place.workspace.rglob("*.png"))
-                outcome = place.run(code, ["--images-dir", directory])
-                self.assertIn("an image could not be saved", outcome.errors + outcome.output)
-                self.assertEqual(sorted(place.workspace.rglob("*.png")), before)
-            outcome = place.run(code, ["--images-dir", str(place.workspace / "pictures")])
-            self.assertEqual(len(list((place.workspace / "pictures").iterdir())), 1, outcome)
-            # A link that code left, named by a path that does not begin in the workspace.
-            place.link("workspace/planted", place.outside)
-            place.link("alias", place.workspace)
-            for directory in (str(place.workspace / "planted"), str(place.root / "alias/planted")):
-                outcome = place.run(code, ["--images-dir", directory])
-                self.assertIn("leads over the link", outcome.errors + outcome.output)
-            self.assertEqual(sorted(p.name for p in place.outside.iterdir()), ["secret"])
+        for sandbox in filter(self.tried, SANDBOXES):
+            with self.subTest(sandbox), Place() as place:
+                self.attack(place, code, sandbox)
+
+    def attack(self, place: Place, code: str, sandbox: str) -> None:
+        place.repository()
+        for directory in (".git/hooks", str(place.workspace / ".git/hooks"), ".venv/lib"):
+            before = sorted(place.workspace.rglob("*.png"))
+            outcome = place.run(code, ["--images-dir", directory], sandbox)
+            self.assertIn("an image could not be saved", outcome.errors + outcome.output)
+            self.assertEqual(sorted(place.workspace.rglob("*.png")), before)
+        outcome = place.run(code, ["--images-dir", str(place.workspace / "pictures")], sandbox)
+        self.assertEqual(len(list((place.workspace / "pictures").iterdir())), 1, outcome)
+        # A link that code left, named by a path that does not begin in the workspace.
+        place.link("workspace/planted", place.outside)
+        place.link("alias", place.workspace)
+        for directory in (str(place.workspace / "planted"), str(place.root / "alias/planted")):
+            outcome = place.run(code, ["--images-dir", directory], sandbox)
+            self.assertIn("leads over the link", outcome.errors + outcome.output)
+        self.assertEqual(sorted(p.name for p in place.outside.iterdir()), ["secret"])
 
 
 class NextStart(Case):
@@ -431,12 +454,26 @@ print(act.run(code="open('plain', 'w').write('x')"), act.run(code="__import__('r
             server = {"command": "/usr/bin/python3", "args": [str(script)], "cwd": str(place.workspace),
                       "sandbox": {"name": sandbox, "readable": [str(script.parent)], "writable": [str(place.workspace)]}}
             config = place.file("mcp.json", json.dumps({"mcpServers": {"files": server}}))
-            return self.run_in(place, self.CODE, ["--config", str(config), "--approve", "allow"], **env)
+            before = self.kept(place)
+            printed = self.run_in(place, self.CODE, ["--config", str(config), "--approve", "allow"], **env)
+            if sandbox in SANDBOXES:  # what srt hides can be written, and is gone at the end
+                self.assertEqual(self.kept(place), before)
+                self.assertNotIn(place.token, printed)
+            return printed
+
+    @staticmethod
+    def kept(place: Place) -> dict[str, str]:
+        protected = (".git/config", ".git/hooks/pre-commit", ".mcp.json", ".env", ".venv/bin")
+        return {name: (place.workspace / name).read_text() if (place.workspace / name).is_file() else
+                str((place.workspace / name).exists()) for name in protected}
 
     def test_have_a_kernel_s_protections_and_limits(self) -> None:
-        printed = self.attacked("bubblewrap")
-        self.assertNotIn("ESCAPED", printed)
-        self.assertEqual(printed.splitlines()[-1], "1 (4096, 4096)")
+        for sandbox in filter(self.tried, SANDBOXES):
+            with self.subTest(sandbox):
+                printed = self.attacked(sandbox)
+                if sandbox == "bubblewrap":
+                    self.assertNotIn("ESCAPED", printed)
+                self.assertEqual(printed.splitlines()[-1], "1 (4096, 4096)")
 
     def test_would_do_it_without(self) -> None:
         self.require("bubblewrap_weakened")

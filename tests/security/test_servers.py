@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import AS_ROOT, SUPPORT, Place  # noqa: E402
+from harness import AS_ROOT, SUPPORT, Place, ability  # noqa: E402
 
 NODE_SERVERS = Path(os.environ["IPYBOX_TEST_NODE_MODULES"]).resolve() / "@modelcontextprotocol"
 TRUSTED = {"cwd": "${WORKSPACE}", "trust_cwd": True}  # the contrast: a person wants it so
@@ -29,7 +29,16 @@ except Exception:
 """
 
 
-class Servers(unittest.TestCase):
+class Servers:
+    """The cases; subclasses say in which sandbox, and on which kernel backend."""
+
+    sandbox, kernel = "bubblewrap", "zmq"
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        if cls.sandbox == "srt" and (lacks := ability("srt")):
+            raise unittest.SkipTest(lacks)
+
     def setUp(self) -> None:
         self.place = self.enterContext(Place())
         self.marks = self.place.root / "marks"
@@ -41,7 +50,8 @@ class Servers(unittest.TestCase):
         self.config.write_text(json.dumps({"mcpServers": {"own": params}}))
 
     def run_code(self, code: str, *options: str, works: bool = True) -> str:
-        outcome = self.place.run(code, ["--config", str(self.config), "--approve", "allow", *options])
+        given = ["--kernel", self.kernel, "--config", str(self.config), "--approve", "allow", *options]
+        outcome = self.place.run(code, given, self.sandbox)
         if works:
             self.assertEqual(outcome.status, 0, outcome.output + outcome.errors)
         return outcome.output + outcome.errors
@@ -144,6 +154,23 @@ except OSError as error:
         # The contrast: configured to keep root's rights, it has them.
         self.configure(**server, user="root")
         self.assertEqual(users()[1], 0)
+
+
+class InBubblewrap(Servers, unittest.TestCase):
+    pass
+
+
+class InSrt(Servers, unittest.TestCase):
+    sandbox = "srt"
+    test_a_script_in_the_workspace_is_not_run_by_its_old_name = None  # no kernel plants it, so no sandbox matters
+
+
+class OfAGateway(Servers, unittest.TestCase):
+    """What starts servers is the same for every backend; once is enough to see that it is."""
+
+    kernel = "gateway"
+    test_a_script_in_the_workspace_is_not_run_by_its_old_name = test_servers_of_root_are_out_of_the_codes_reach = None
+    test_a_package_planted_in_the_workspace_is_not_what_npx_runs = None
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ namespace ipybox::detail {
 
 namespace json = boost::json;
 
+// What Python runs (-c) to be a kernel gateway: not -m, which imports from the working directory, where code may have written.
+inline constexpr const char* gateway_start =
+    "import sys; sys.path = [p for p in sys.path if p]; from ipybox_kernel.gateway import main; main(sys.argv[1:])";
+
 struct WireLimits {
     std::size_t frames = 1024;        // of one message, identities and buffers included
     std::size_t bytes = 32U << 20;    // of all its frames together
