@@ -396,6 +396,11 @@ public:
         co_return co_await session->download(std::move(path), offset, limit);
     }
 
+    // The same of a file on this machine, wherever the kernel runs.
+    FilePart read_here(const std::string& path, std::uint64_t offset = 0, std::size_t limit = max_file) const {
+        return session_->read_here(session_->checked_path(path, false), offset, limit);
+    }
+
     // Whether the kernel works with the files of this machine, below workspace(). If not, upload()
     // and download() need a kernel that is running.
     bool shares_files() const noexcept { return session_->doors->backend->shares_files(); }
@@ -835,9 +840,13 @@ private:
 
         std::filesystem::path checked_path(const std::string& text, bool to_write) {
             auto path = detail::workspace_path(text);
-            if (is_guarded(path, to_write))
-                throw Error(errc::denied, path.string() + ": is protected; it holds settings or secrets");
+            if (is_guarded(path, to_write)) detail::throw_guarded(path);
             return path;
+        }
+        FilePart read_here(const std::filesystem::path& path, std::uint64_t offset, std::size_t limit) {
+            const auto root = detail::open_directory(workspace);
+            return detail::read_beneath(root.get(), path, offset, std::min(limit, max_file),
+                                        [this](const struct stat& opened) { return policy_of_code().may_read(opened); });
         }
         Kernel& distant_kernel() const {
             if (!kernel || !kernel->alive())
@@ -866,8 +875,7 @@ private:
             auto path = checked_path(text, false);
             limit = std::min(limit, max_file);
             if (!doors->backend->shares_files()) co_return co_await distant_kernel().read_file(std::move(path), offset, limit);
-            const auto root = detail::open_directory(workspace);
-            co_return detail::read_beneath(root.get(), path, offset, limit);
+            co_return read_here(path, offset, limit);
         }
 
         KernelSpec kernel_spec(const Capabilities& able) {

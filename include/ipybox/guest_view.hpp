@@ -267,12 +267,29 @@ public:
         look_at_roots(policy.cwd);
         for (const auto& path : policy.write_protected) protect(absolute_path(path));
         hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
+        if (policy.behind_links) {
+            *policy.behind_links = std::move(behind_links_);
+            policy.behind_links->searched = true;
+        }
         if (without_host_sockets) hide_host_sockets();
         add(fs::path("/tmp"), Kind::scratch);
         const auto home = policy.env.find("HOME");
         if (home != policy.env.end() && home->second.starts_with('/') &&
             !root_of(absolute_path(home->second)))
             add(absolute_path(home->second), Kind::scratch);
+    }
+
+    // What a guest that started now would find hidden because links with hidden names lead to it. Throws
+    // what the constructor throws.
+    static HiddenBehindLinks behind_links(const SandboxPolicy& policy) {
+        View view;
+        view.only_links_ = true;
+        for (const auto& path : policy.readable) view.add_root(path, Kind::readable);
+        for (const auto& path : policy.writable) view.add_root(path, Kind::writable);
+        for (const auto& path : policy.shown) view.shown_.insert(absolute_path(path));
+        view.hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
+        view.behind_links_.searched = true;
+        return std::move(view.behind_links_);
     }
 
     // In the order of mounting: a directory comes before what lies in it.
@@ -303,6 +320,8 @@ public:
     Placeholders take_placeholders() { return std::move(placeholders_); }
 
 private:
+    View() = default;
+
     void add(const fs::path& path, Kind rule) {
         const auto [place, fresh] = mounts_.try_emplace(path, rule);
         if (!fresh) place->second = std::max(place->second, rule);
@@ -331,6 +350,7 @@ private:
     // Mounts of their own, so that the guest cannot rename them: a later search looks for what they
     // hold under the same names.
     void pin_directories(const fs::path& path) {
+        if (only_links_) return;
         const auto root = root_of(path);
         if (!root || root->second != Kind::writable) return;
         for (auto at = path.parent_path(); at != root->first && within(at, root->first);
@@ -521,10 +541,16 @@ private:
         std::error_code error;
         const auto status = fs::symlink_status(path, error);
         if (!fs::exists(status) || !root_of(path) || shown_.contains(path)) return;
-        if (!fs::is_symlink(status)) return add(reachable(path), Kind::hidden);
+        if (!fs::is_symlink(status)) {
+            if (!only_links_) add(reachable(path), Kind::hidden);
+            return;
+        }
         // A link cannot be mounted over; the file it leads to can.
         const auto target = fs::canonical(path, error);
-        if (!error && may_lie_behind_a_link(target)) add(reachable(target), Kind::hidden);
+        struct stat found {};
+        if (error || shown_.contains(target) || !may_lie_behind_a_link(target, found)) return;
+        behind_links_.files.emplace(found.st_dev, found.st_ino);
+        add(reachable(target), Kind::hidden);
     }
 
     // Root's guest is another user. In a directory that is closed to it nothing can be mounted, and
@@ -541,8 +567,7 @@ private:
     }
 
     // The guest makes links: none may take away what the next one is started with.
-    bool may_lie_behind_a_link(const fs::path& target) const {
-        struct stat found {};
+    bool may_lie_behind_a_link(const fs::path& target, struct stat& found) const {
         const auto root = root_of(target);
         if (!root || ::stat(target.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return false;
         if (root->second == Kind::writable) return true;
@@ -555,7 +580,7 @@ private:
     // Holds a place for a file that the host may make while the guest runs.
     void hide_absent(const fs::path& path) {
         const auto root = root_of(path);
-        if (!root || root->second != Kind::writable || path == root->first || shown_.contains(path))
+        if (only_links_ || !root || root->second != Kind::writable || path == root->first || shown_.contains(path))
             return;
         const UniqueFd outer(::open(root->first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
         const auto inside = path.parent_path().lexically_relative(root->first);
@@ -578,6 +603,8 @@ private:
     std::map<fs::path, Kind> roots_;
     std::map<fs::path, struct stat> inner_roots_;
     std::set<fs::path> shown_;
+    HiddenBehindLinks behind_links_;
+    bool only_links_ = false;
     Placeholders placeholders_;
     std::size_t searched_ = 0;
     std::size_t found_ = 0;

@@ -15,6 +15,7 @@
 #include <ipybox/guest_view.hpp>
 #include <ipybox/sandbox.hpp>
 #include <ipybox/sandbox_config.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -271,6 +272,7 @@ public:
         }
         keep_own_state(policy_, sources);
         writable_ = detail::with_real_places(policy_.writable);
+        policy_.behind_links = std::make_shared<HiddenBehindLinks>();
     }
 
     const SandboxPolicy& policy() const noexcept { return policy_; }
@@ -278,7 +280,9 @@ public:
     const detail::ProtectedFiles& protected_files() const noexcept { return protected_; }
 
     // Whether the code may read this file. path: absolute or relative to the workspace, without "..".
-    bool may_read(const std::filesystem::path& path) const { return !detail::is_hidden(policy_, absolute(path)); }
+    bool may_read(const std::filesystem::path& path) const { return !is_hidden(absolute(path)); }
+    // The same of a file that was opened, whatever its name is by now.
+    bool may_read(const struct stat& opened) const { return !behind_links().files.contains({opened.st_dev, opened.st_ino}); }
     // Whether it may make or change it.
     bool may_write(const std::filesystem::path& path) const {
         return detail::within_any(absolute(path), writable_) && !is_kept(absolute(path));
@@ -312,8 +316,25 @@ private:
     std::filesystem::path absolute(const std::filesystem::path& path) const {
         return detail::absolute_path(workspace_ / path);
     }
+    // As the kernel found it when it started: code may since have removed a link, or renamed a directory
+    // that holds a file. Where no kernel has started, as it is.
+    const HiddenBehindLinks& behind_links() const {
+        auto& found = *policy_.behind_links;
+        if (found.searched) return found;
+        try {
+            found = detail::View::behind_links(policy_);
+        } catch (const Error&) {
+            found.searched = true;  // with such a policy no sandbox starts that hides anything
+        }
+        return found;
+    }
+    bool is_hidden(const std::filesystem::path& path) const {
+        struct stat status {};
+        if (detail::is_hidden(policy_, path)) return true;
+        return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && !may_read(status);
+    }
     bool is_hidden_or_below_kept(const std::filesystem::path& path) const {
-        return detail::is_hidden(policy_, path) || detail::within_any(path, policy_.write_protected);
+        return is_hidden(path) || detail::within_any(path, policy_.write_protected);
     }
     // A file in the place of a directory that leads to a protected name would be as good as that name.
     bool is_kept(const std::filesystem::path& path) const {

@@ -1238,10 +1238,7 @@ private:
         const auto state = weak.lock();
         if (!state) throw Error(errc::cancelled, "the server is stopping");
         const Use use(state->session_of(context, json::object(), true));
-        if (use.session->executor->is_guarded(path, false))
-            throw Error(errc::denied, path + ": is protected; it holds settings or secrets");
-        const auto root = detail::open_directory(use.session->executor->workspace());
-        const auto part = detail::read_beneath(root.get(), path, 0, state->options.max_result / 2);
+        const auto part = use.session->executor->read_here(path, 0, state->options.max_result / 2);
         co_return contents_of(uri, path, part);
     }
 

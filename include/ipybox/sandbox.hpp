@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ipybox {
@@ -47,6 +49,12 @@ inline std::string literal_glob(const std::filesystem::path& path) {
     return glob;
 }
 
+// Files that are hidden because links with hidden names lead to them, as of one moment.
+struct HiddenBehindLinks {
+    bool searched = false;
+    std::set<std::pair<dev_t, ino_t>> files;
+};
+
 // What a process may touch. Paths are absolute host paths; the guest sees them at the same place.
 struct SandboxPolicy {
     std::vector<std::filesystem::path> readable;
@@ -60,6 +68,8 @@ struct SandboxPolicy {
     Limits limits;
     // The uid that a process started by root drops to; absent: the owner of cwd, or 65534.
     std::optional<uid_t> user;
+    // Filled by a sandbox that hides files, when it starts the process; null: nobody wants to know.
+    std::shared_ptr<HiddenBehindLinks> behind_links;
 };
 
 // A way between host and guest that the host made for this one process.

@@ -286,6 +286,52 @@ BOOST_AUTO_TEST_CASE(a_link_called_env_hides_no_program) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(what_a_hidden_link_leads_to_is_read_by_nobody) {
+    for (const char* name : {"other/deep", "sub", "top", "plain"}) make(fs::path("workspace") / name);
+    const auto in = [&](const char* name) { return sources.workspace / name; };
+    for (const char* name : {"other/deep/file", "top/secrets", "plain/file", "plain/program"}) test::write_file(in(name), "x");
+    fs::create_symlink("../other/deep/file", in("sub/.env"));
+    fs::create_symlink("secrets", in("top/.env"));
+    fs::create_symlink("file", in("plain/link"));
+    fs::create_symlink("/usr/bin/env", in("plain/.env"));
+    for (const char* text : {"", R"({"filesystem": {"allowWrite": ["."]}})"}) {
+        if (*text != 0) settings(text);
+        const auto made = policy();
+        detail::View view(made.policy(), false);
+        for (const char* name : {"other/deep/file", "top/secrets"}) {
+            BOOST_TEST((view.kind(in(name)) == detail::View::Kind::hidden), name);
+            BOOST_TEST(!made.may_read(name), name);
+            BOOST_TEST(!made.may_write(name), name);
+        }
+        BOOST_TEST(made.may_read("plain/file"));
+        BOOST_TEST(made.may_read("other/deep/new"));
+        BOOST_TEST(made.may_write("other/deep/new"));
+        fails([&] { made.open_for_writing("other/deep/file"); }, errc::denied, "is protected");
+    }
+    sources.settings.reset();
+
+    // The link is the code's to remove, and what holds the file is its to rename: neither opens it.
+    const auto made = policy();
+    const detail::View guest(made.policy(), false);
+    fs::remove(in("sub/.env"));
+    fs::rename(in("other"), in("sub/renamed"));
+    BOOST_TEST(!made.may_read("sub/renamed/deep/file"));
+    struct stat opened {};
+    BOOST_REQUIRE(::stat(in("sub/renamed/deep/file").c_str(), &opened) == 0);
+    BOOST_TEST(!made.may_read(opened));
+    BOOST_REQUIRE(::stat(in("plain/file").c_str(), &opened) == 0);
+    BOOST_TEST(made.may_read(opened));
+    // The next kernel finds no link, and reads it.
+    BOOST_TEST(reads("sub/renamed/deep/file"));
+
+    // By its name it is opened for both.
+    settings(R"({"filesystem": {"allowWrite": ["."], "allowRead": ["top/secrets"]}})");
+    const auto opening = policy();
+    BOOST_TEST(opening.may_read("top/secrets"));
+    detail::View view(opening.policy(), false);
+    BOOST_TEST(!(view.mounts().contains(in("top/secrets")) && view.kind(in("top/secrets")) == detail::View::Kind::hidden));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace kernel_policy_tests

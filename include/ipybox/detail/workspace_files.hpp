@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
@@ -46,6 +47,10 @@ struct FilePart {
 [[noreturn]] inline void throw_irregular(const std::filesystem::path& path) {
     throw Error(errc::io_error, path.string() + ": is no regular file");
 }
+// Of one that code in a sandbox could not touch.
+[[noreturn]] inline void throw_guarded(const std::filesystem::path& path) {
+    throw Error(errc::denied, path.string() + ": is protected; it holds settings or secrets");
+}
 // Of a file that could not be put in its place, for the reason in errno.
 [[noreturn]] inline void throw_not_placed(const std::filesystem::path& path, bool overwrite) {
     if (errno == EEXIST && !overwrite)
@@ -54,15 +59,17 @@ struct FilePart {
     throw_io_error(path.string());
 }
 
-// `limit` bytes of a regular file from `offset` on. Throws errc::io_error.
-inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset,
-                             std::size_t limit) {
+// `limit` bytes of a regular file from `offset` on. may_read: asked about the file that was opened.
+// Throws errc::io_error, denied.
+inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset, std::size_t limit,
+                             const std::function<bool(const struct stat&)>& may_read = {}) {
     // Without waiting, because opening a pipe would.
     const UniqueFd file = open_beneath(root, path.string(), O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (!file) throw_io_error(path.string());
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw_io_error(path.string());
     if (!S_ISREG(status.st_mode)) throw_irregular(path);
+    if (may_read && !may_read(status)) throw_guarded(path);
     FilePart part;
     part.size = static_cast<std::uint64_t>(status.st_size);
     if (offset >= part.size) return part;
