@@ -260,6 +260,37 @@ BOOST_AUTO_TEST_CASE(mounts_and_entries_are_bounded_and_what_is_left_out_is_told
     BOOST_TEST(left_out().find("the workspace: has more than 10000 entries") != std::string::npos, left_out());
 }
 
+BOOST_AUTO_TEST_CASE(decoys_take_no_mount_from_what_lies_above_them) {
+    repository(".git");
+    repository("mine/.git");
+    repository("also/mine.git");
+    repository("also/wants/.git");
+    file("also/wants/team.code-workspace");
+    const auto all_there = [&] {
+        search();
+        for (const char* git : {".git", "mine/.git"})
+            for (const char* name : {"hooks", "config", "commondir", "config.worktree"}) BOOST_TEST(has(fs::path(git) / name), git << "/" << name);
+        BOOST_TEST(has(".envrc"));
+        BOOST_TEST(found.paths.size() <= max_protected);
+        BOOST_TEST(left_out().find(" more: not protected, because that would take more than 400 mounts") != std::string::npos, left_out());
+    };
+    // In git's own directory, which code can write but for its settings.
+    for (int i = 0; i < 300; ++i) file(".git/modules/d" + std::to_string(i) + "/HEAD");
+    all_there();
+    fs::remove_all(top / ".git/modules");
+    for (int i = 0; i < 300; ++i) file(".git/worktrees/d" + std::to_string(i) + "/HEAD");
+    all_there();
+    fs::remove_all(top / ".git/worktrees");
+    for (int i = 0; i < 300; ++i) repository("decoys/d" + std::to_string(i) + "/.git");
+    all_there();
+    fs::remove_all(top / "decoys");
+    // Names of a pattern are as many as code wants.
+    for (int i = 0; i < 500; ++i) file("p" + std::to_string(i % 5) + "/" + std::to_string(i) + ".code-workspace");
+    all_there();
+    const auto patterned = std::count_if(found.paths.begin(), found.paths.end(), [](const auto& path) { return path.extension() == ".code-workspace"; });
+    BOOST_TEST(patterned > 200);
+}
+
 BOOST_AUTO_TEST_CASE(a_watch_tells_what_came_and_changed) {
     file("package.json", "1");
     file("docs/AGENTS.md", "1");

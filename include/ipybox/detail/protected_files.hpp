@@ -17,6 +17,7 @@
 #include <ipybox/detail/git_config.hpp>
 #include <ipybox/detail/host_run_files.hpp>
 #include <ipybox/detail/unique_fd.hpp>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -228,7 +229,11 @@ public:
 
     ProtectedFiles run() {
         LeftOut deeper;
-        walk_project(tree_, rules_.depth, left_out_, deeper, [this](const ProjectDirectory& at) { look_at(at); });
+        walk_project(tree_, rules_.depth, left_out_, deeper, [this](const ProjectDirectory& at) {
+            finish_above(depth_of(at.path));
+            look_at(at);
+        });
+        finish_above(std::numeric_limits<std::ptrdiff_t>::max());
         result_.left_out = left_out_.texts();
         for (const auto& text : deeper.texts()) result_.deeper = text;
         return std::move(result_);
@@ -244,6 +249,12 @@ private:
         return file.when == HostRun::unasked || rules_.strict;
     }
 
+    static std::ptrdiff_t depth_of(const std::string& path) {
+        return path.empty() ? 0 : 1 + std::count(path.begin(), path.end(), '/');
+    }
+
+    // Mounts are given out from the top down, and at one level to names that code cannot multiply in a
+    // directory first: what it makes deeper down takes none from what lies above.
     void look_at(const ProjectDirectory& at) {
         const bool top = at.path.empty();
         std::set<std::string_view> programs;
@@ -251,12 +262,7 @@ private:
             for (const auto* file : listed_as(name)) programs.insert(file->program.empty() ? file->path : file->program);
         for (const auto& file : host_run_files) {
             if (!is_wanted(file)) continue;
-            const auto part = first_part(file.path);
-            if (part.find('*') != part.npos) {
-                for (const auto& name : at.listed)
-                    if (fits(part, name)) protect(path_in(at.path, name));
-                continue;
-            }
+            if (is_pattern(file)) continue;
             const bool there = programs.contains(file.program.empty() ? file.path : file.program);
             const bool held = top && rules_.absent && file.absent == Absent::held;
             const bool strict = top && rules_.absent && file.when == HostRun::on_persons_act;
@@ -266,7 +272,11 @@ private:
         if (at.is_repository) look_at_repository(at.path, at.path);
         // With HEAD, objects and refs a directory that has no repository is one itself to git.
         if (top && rules_.absent && rules_.git_config && tree_.kind(".git/HEAD") == Kind::absent) protect("HEAD");
+        for (const auto& name : at.listed)
+            for (const auto* file : listed_as(name))
+                if (is_pattern(*file) && is_wanted(*file)) patterned_.push_back(path_in(at.path, name));
     }
+    static bool is_pattern(const HostRunFile& file) { return first_part(file.path).find('*') != std::string_view::npos; }
 
     // must: the start is refused rather than a link left in its place, where no code can have made one.
     void protect(const std::string& name, bool must = false) {
@@ -340,8 +350,18 @@ private:
             if (const auto target = inside(git, *common)) look_at_repository(*target, directory, nesting + 1);
         }
         // git follows a submodule into modules, and a working tree into worktrees.
-        look_for_repositories(path_in(git, "modules"), nesting + 1);
-        look_for_repositories(path_in(git, "worktrees"), nesting + 1);
+        for (const char* name : {"modules", "worktrees"})
+            if (const auto inner = path_in(git, name); nesting < max_nesting)
+                waiting_.emplace(depth_of(inner), std::pair(inner, nesting + 1));
+    }
+    // What waited until all directories nearer to the top than `depth` were looked at.
+    void finish_above(std::ptrdiff_t depth) {
+        if (depth > std::exchange(depth_, depth))
+            for (const auto& name : std::exchange(patterned_, {})) protect(name);
+        while (!waiting_.empty() && waiting_.begin()->first < depth) {
+            const auto next = waiting_.extract(waiting_.begin());
+            look_for_repositories(next.mapped().first, next.mapped().second);
+        }
     }
     void look_for_repositories(const std::string& directory, int nesting) {
         if (nesting > max_nesting) return;
@@ -470,6 +490,10 @@ private:
     ProtectedFiles result_;
     LeftOut left_out_;
     std::set<std::string> seen_, pinned_, repositories_, read_;
+    // Directories in which git keeps repositories, by their depth; how nested they are.
+    std::multimap<std::ptrdiff_t, std::pair<std::string, int>> waiting_;
+    std::vector<std::string> patterned_;               // found at this level by a pattern
+    std::ptrdiff_t depth_ = 0;
     std::size_t mounts_ = 0, listed_ = 0, read_count_ = 0, words_ = 0;
 };
 
