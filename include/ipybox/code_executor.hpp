@@ -761,7 +761,8 @@ private:
             try {
                 // A quota of the workspace changes the time of every file's last change.
                 file_watch = std::make_unique<detail::FileWatch>(workspace, protection().depth, policy.write_protected,
-                                                            !policy.limits.workspace_size);
+                                                            !policy.limits.workspace_size,
+                                                            &code_policy->protected_files().directories);
             } catch (const Error& error) {
                 tell_files("changes will not be told: " + error.detail(), true);
             }

@@ -319,6 +319,19 @@ BOOST_AUTO_TEST_CASE(a_watch_tells_what_came_and_changed) {
     BOOST_TEST(watch.scan().empty());
 }
 
+BOOST_AUTO_TEST_CASE(a_watch_begins_with_what_the_search_found) {
+    for (const char* name : {"package.json", "a/AGENTS.md", "a/b/Makefile"}) file(name, "1");
+    repository("a/bare");
+    search();
+    file("a/new/Makefile");  // nobody saw it before the watch began
+    FileWatch watch(top, rules.depth, found.paths, true, &found.directories);
+    BOOST_TEST(watch.poll().empty());
+    for (const char* name : {"package.json", "a/AGENTS.md", "a/b/Makefile"}) file(name, "2");
+    file("a/CLAUDE.md");
+    BOOST_TEST(told(watch.poll()) == (Told{"~package.json", "~a/AGENTS.md", "~a/b/Makefile", "+a/CLAUDE.md"}), boost::test_tools::per_element());
+    BOOST_TEST(told(watch.scan()) == Told{"+a/new/Makefile"}, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(a_changed_time_hides_no_change) {
     file("Makefile", "1");
     struct stat before {};

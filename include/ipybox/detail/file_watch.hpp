@@ -28,14 +28,21 @@ class FileWatch {
 public:
     // workspace: absolute, without links. depth: levels of directories below it that are looked at.
     // held: absolute paths that code cannot change. change_times: whether the time of the last
-    // change counts, which no program can set; not where the host itself changes it. Throws
+    // change counts, which no program can set; not where the host itself changes it. found: what
+    // protected_files() has just found there, to the same depth; null: looks itself. Throws
     // errc::io_error.
-    FileWatch(std::filesystem::path workspace, int depth, const std::vector<std::filesystem::path>& held, bool change_times)
+    FileWatch(std::filesystem::path workspace, int depth, const std::vector<std::filesystem::path>& held, bool change_times,
+              const std::vector<ProjectDirectory>* found = nullptr)
         : tree_(workspace), depth_(depth), change_times_(change_times) {
         for (const auto& path : held)
             if (const auto relative = path.lexically_relative(workspace); !relative.empty() && *relative.begin() != "..")
                 held_.insert(relative.string());
-        scan();
+        if (found == nullptr) {
+            scan();
+            return;
+        }
+        std::vector<FileChange> known;
+        for (const auto& at : *found) look_in(at, known);
     }
     FileWatch(const FileWatch&) = delete;
     FileWatch& operator=(const FileWatch&) = delete;
@@ -62,11 +69,7 @@ public:
         std::vector<FileChange> changes;
         LeftOut left_out, deeper;
         places_.clear();
-        walk_project(tree_, depth_, left_out, deeper, [&](const ProjectDirectory& at) {
-            for (const auto& name : at.listed) look_at(at.path, name, changes);
-            if (at.is_repository) look_at(at.path, bare_, changes);
-            if (places_.size() < max_places) places_[at.path] = {change_of(at.status), at.listed};
-        });
+        walk_project(tree_, depth_, left_out, deeper, [&](const ProjectDirectory& at) { look_in(at, changes); });
         left_out_ = left_out.texts();
         return changes;
     }
@@ -116,6 +119,11 @@ private:
         return false;
     }
 
+    void look_in(const ProjectDirectory& at, std::vector<FileChange>& changes) {
+        for (const auto& name : at.listed) look_at(at.path, name, changes);
+        if (at.is_repository) look_at(at.path, bare_, changes);
+        if (places_.size() < max_places) places_[at.path] = {change_of(at.status), at.listed};
+    }
     void look_at(const std::string& directory, const std::string& name, std::vector<FileChange>& changes) {
         for (const auto* file : listed_as(name)) look_at(directory, *file, changes, name);
     }

@@ -47,7 +47,16 @@ struct ProtectionRules {
     std::vector<std::filesystem::path> opened;  // absolute; these and what lies in them may be written
 };
 
+// One directory of a project.
+struct ProjectDirectory {
+    std::string path;                // relative to the workspace; "" is the workspace
+    std::set<std::string> listed;    // names in it that are a first part in the list
+    bool is_repository = false;      // git takes it for one, without .git
+    struct stat status {};           // before it was read
+};
+
 struct ProtectedFiles {
+    std::vector<ProjectDirectory> directories;  // that hold listed names, for a FileWatch: one walk serves both
     std::vector<std::filesystem::path> paths;   // absolute; some are absent
     std::vector<std::filesystem::path> opened;  // of these, those that rules.opened opens
     std::vector<std::string> left_out;          // what the search did not reach or could not hold, for people
@@ -165,14 +174,6 @@ private:
     std::map<std::string, std::pair<std::string, std::size_t>> kinds_;
 };
 
-// One directory of a project.
-struct ProjectDirectory {
-    std::string path;                // relative to the workspace; "" is the workspace
-    std::set<std::string> listed;    // names in it that are a first part in the list
-    bool is_repository = false;      // git takes it for one, without .git
-    struct stat status {};           // before it was read
-};
-
 // Visits the directories of a workspace, those near its top first.
 inline void walk_project(const FileTree& tree, int depth, LeftOut& left_out, LeftOut& deeper,
                          const std::function<void(const ProjectDirectory&)>& visit) {
@@ -232,6 +233,7 @@ public:
         walk_project(tree_, rules_.depth, left_out_, deeper, [this](const ProjectDirectory& at) {
             finish_above(depth_of(at.path));
             look_at(at);
+            result_.directories.push_back(at);
         });
         finish_above(std::numeric_limits<std::ptrdiff_t>::max());
         result_.left_out = left_out_.texts();
