@@ -17,6 +17,7 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/log.hpp>
 #include <memory>
 #include <string>
@@ -103,8 +104,7 @@ public:
         const auto place = std::filesystem::canonical(path_.parent_path(), error);
         if (error) fail("cannot open the audit log " + path_.string(), ENOENT);
         if (!options_.workspace.empty() && !options_.inside_workspace) {
-            const auto relative = place.lexically_relative(std::filesystem::canonical(options_.workspace));
-            if (!relative.empty() && *relative.begin() != "..")
+            if (detail::within(place, std::filesystem::canonical(options_.workspace)))
                 throw Error(errc::bad_config, "the audit log " + path_.string() +
                                                   " lies in the workspace, where the code it is about can change it; "
                                                   "choose another place, or say that it may be there");

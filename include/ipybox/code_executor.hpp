@@ -24,6 +24,7 @@
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/protected_files.hpp>
 #include <ipybox/detail/question.hpp>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/guest_view.hpp>
 #include <ipybox/kernel_backend.hpp>
@@ -497,7 +498,7 @@ private:
             for (const auto& path : registry.in_use()) {
                 std::error_code error;
                 const auto real = std::filesystem::canonical(path, error);
-                if (!error && is_below(real, workspace)) options.write_protected.push_back(real);
+                if (!error && detail::within(real, workspace)) options.write_protected.push_back(real);
             }
         }
 
@@ -668,7 +669,7 @@ private:
             for (const auto& given : options.allow_write) {
                 auto path = (workspace / given).lexically_normal();
                 if (!path.has_filename()) path = path.parent_path();
-                if (!is_below(path, workspace))
+                if (!detail::within(path, workspace))
                     refuse(given, "lies outside of the workspace, where nothing is protected; leave it out");
                 const auto relative = path.lexically_relative(workspace);
                 if (relative == ".") refuse(given, "is the whole workspace; name the protected file or directory in it");
@@ -698,7 +699,7 @@ private:
             }
             for (const auto& path : opened)
                 if (std::none_of(found.opened.begin(), found.opened.end(),
-                                 [&](const auto& one) { return is_below(one, path); }))
+                                 [&](const auto& one) { return detail::within(one, path); }))
                     host.logger(LogLevel::warning,
                                 "allow_write " + detail::printable(path.lexically_relative(workspace).string()) +
                                     " opens nothing: nothing there is protected");
@@ -755,7 +756,7 @@ private:
         // From now on, what code does to files that the host runs or obeys is told.
         void watch_files(const SandboxPolicy& policy) {
             const bool written = std::any_of(policy.writable.begin(), policy.writable.end(), [this](const auto& place) {
-                return is_below(place, workspace) || is_below(workspace, place);
+                return detail::within(place, workspace) || detail::within(workspace, place);
             });
             if (!protecting || !written) return;
             try {
@@ -818,7 +819,7 @@ private:
             } else {
                 try {
                     const auto prefix = find_python(options.python).parent_path().parent_path();
-                    if (is_below(prefix, workspace)) sources.interpreter = {prefix};
+                    if (detail::within(prefix, workspace)) sources.interpreter = {prefix};
                 } catch (const Error&) {
                     // No kernel will start either.
                 }
@@ -1007,7 +1008,7 @@ private:
             const std::filesystem::path start = literal_glob(workspace);
             for (std::filesystem::path path : policy.hidden) {
                 while (path.filename() == "**") path = path.parent_path();
-                if (!is_below(path, start)) continue;
+                if (!detail::within(path, start)) continue;
                 const auto pattern = path.lexically_relative(start).string();
                 patterns += (pattern.starts_with("**/") ? pattern.substr(3) : '/' + pattern) + '\n';
             }
@@ -1016,7 +1017,7 @@ private:
                 return ::lstat(path.c_str(), &found) == 0 && !detail::Placeholders::is_ours(found);
             };
             for (auto path : policy.write_protected) {
-                if (!is_below(path, workspace) || present(path)) continue;
+                if (!detail::within(path, workspace) || present(path)) continue;
                 while (path.parent_path() != workspace && !present(path.parent_path())) path = path.parent_path();
                 for (const char c : path.filename().string()) {
                     if (std::string_view("*?[\\!# ").find(c) != std::string_view::npos) patterns += '\\';
@@ -1096,11 +1097,6 @@ private:
                                                           " has no pip; install it with `python -m ensurepip`");
             if (status->code != 0) throw Error(errc::code_failed, "pip could not install " + package + ":\n" + said);
             co_return said;
-        }
-
-        static bool is_below(const std::filesystem::path& path, const std::filesystem::path& directory) {
-            const auto relative = path.lexically_relative(directory);
-            return !relative.empty() && *relative.begin() != "..";
         }
 
         awaitable<void> stop() {

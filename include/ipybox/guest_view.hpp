@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/process.hpp>
@@ -125,12 +126,6 @@ inline std::vector<std::string> components(const fs::path& path) {
     std::vector<std::string> parts;
     for (const auto& part : path) parts.push_back(part);
     return parts;
-}
-
-// Is `path` the directory `root` or below it?
-inline bool within(const fs::path& path, const fs::path& root) {
-    const auto [end, ignored] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-    return end == root.end();
 }
 
 // One component of a pattern: `*`, `?` and `[]` match in it, `**` is any number of components, and

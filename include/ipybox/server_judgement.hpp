@@ -8,6 +8,7 @@
 #include <array>
 #include <filesystem>
 #include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/host_program.hpp>
 #include <ipybox/writable_places.hpp>
 #include <map>
@@ -64,7 +65,7 @@ private:
     void look_at(const std::string& what, const std::filesystem::path& path) {
         if (problem_) return;
         const auto place = places_.holds(path);
-        if (!place || (trusts_ && (place == trusted_ || lies_in(path.lexically_normal(), cwd_.lexically_normal())))) return;
+        if (!place || (trusts_ && (place == trusted_ || within(path.lexically_normal(), cwd_.lexically_normal())))) return;
         problem_ = what + " " + path.string() + " lies where code in a sandbox could write (" + place->string() + "): " +
                    (what.starts_with("the entry") ? "take it out, or give the server another value by \"env\""
                                                   : "put it elsewhere, confine the server by \"sandbox\"") +

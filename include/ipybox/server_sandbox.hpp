@@ -148,11 +148,7 @@ private:
         policy.env["HOME"] = "/home/user";
         // A directory the server cannot see cannot be where it works.
         const auto sees = [&policy](const auto& list) {
-            for (const auto& path : list) {
-                const auto relative = policy.cwd.lexically_relative(path);
-                if (!relative.empty() && *relative.begin() != "..") return true;
-            }
-            return false;
+            return detail::within_any(policy.cwd.lexically_normal(), list);
         };
         if (!sees(policy.readable) && !sees(policy.writable)) policy.cwd = "/";
     }

@@ -16,6 +16,7 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/log.hpp>
@@ -330,8 +331,7 @@ private:
     }
 
     bool is_in_workspace(const std::filesystem::path& path) const {
-        const auto relative = path.lexically_normal().lexically_relative(place_.workspace);
-        return !relative.empty() && *relative.begin() != "..";
+        return detail::within(path.lexically_normal(), place_.workspace);
     }
 
     Sandbox& within_;

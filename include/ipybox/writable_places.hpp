@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
 #include <map>
@@ -56,13 +57,6 @@ inline PathStatus path_status(const std::filesystem::path& path) noexcept {
     return found;
 }
 
-// Is `path` the directory `root` or below it? Both normal and absolute.
-inline bool lies_in(const std::filesystem::path& path, const std::filesystem::path& root) {
-    const std::string_view whole = path.native(), start = root.native();
-    if (!whole.starts_with(start)) return false;
-    return whole.size() == start.size() || start.ends_with('/') || whole[start.size()] == '/';
-}
-
 inline std::filesystem::path without_end_slash(const std::filesystem::path& path) {
     auto normal = path.lexically_normal();
     return normal.has_filename() || !normal.has_relative_path() ? normal : normal.parent_path();
@@ -77,11 +71,11 @@ struct WritablePlace {
 
     bool keeps(const std::filesystem::path& relative) const {
         return std::any_of(kept.begin(), kept.end(),
-                           [&](const auto& name) { return name == "." || lies_in(relative, name); });
+                           [&](const auto& name) { return name == "." || within(relative, name); });
     }
     // A directory that code could fill, but not replace.
     bool pins(const std::filesystem::path& relative) const {
-        return pinned && std::any_of(kept.begin(), kept.end(), [&](const auto& name) { return lies_in(name, relative); });
+        return pinned && std::any_of(kept.begin(), kept.end(), [&](const auto& name) { return within(name, relative); });
     }
     // Keeps what both this and the other recording of the place keep.
     void meet(const WritablePlace& other) {
@@ -129,7 +123,7 @@ inline void bound_places(PlaceList& places, std::size_t most) {
         for (auto at = parents.begin(); at != parents.end(); ++at)
             if (std::pair(at->second, depth(at->first)) > std::pair(chosen->second, depth(chosen->first))) chosen = at;
         const auto parent = chosen->first;
-        std::erase_if(places, [&](const auto& place) { return lies_in(place.path, parent); });
+        std::erase_if(places, [&](const auto& place) { return within(place.path, parent); });
         places.push_back({parent, {}, {}, false});
         if (parent == "/") return;
     }
@@ -162,8 +156,8 @@ inline PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
             const auto protected_path = without_end_slash(path);
             for (const auto& root : {named, place.path}) {
                 fs::path name;
-                if (lies_in(root, protected_path)) name = ".";
-                else if (lies_in(protected_path, root)) name = protected_path.lexically_relative(root);
+                if (within(root, protected_path)) name = ".";
+                else if (within(protected_path, root)) name = protected_path.lexically_relative(root);
                 else continue;
                 auto text = name.string();
                 const auto depth = text == "." ? -1 : std::count(text.begin(), text.end(), '/');
@@ -199,7 +193,7 @@ inline std::optional<std::filesystem::path> find_written(const std::vector<const
         for (const auto& place : *list) roots.push_back({place.path, &place});
     const auto written = [&](const fs::path& at, bool last) -> std::optional<fs::path> {
         for (const auto& root : roots) {
-            if (!lies_in(at, root.path) || (!last && at == root.path)) continue;
+            if (!within(at, root.path) || (!last && at == root.path)) continue;
             const auto name = at.lexically_relative(root.path);
             if (!root.place->keeps(name) && (last || !root.place->pins(name))) return root.path;
         }
@@ -232,7 +226,7 @@ inline std::optional<std::filesystem::path> find_written(const std::vector<const
         std::error_code error;
         const auto target = fs::read_symlink(next, error);
         // Those of /proc lead elsewhere than they say, into what a guest has mounted.
-        if (error || ++links > 40 || (lies_in(next, "/proc") && next != "/proc/self")) return next;
+        if (error || ++links > 40 || (within(next, "/proc") && next != "/proc/self")) return next;
         if (target.is_absolute()) at = "/";
         std::deque<std::string> way;
         for (const auto& part : target.relative_path()) way.push_back(part.string());

@@ -35,8 +35,7 @@ public:
               const std::vector<ProjectDirectory>* found = nullptr)
         : tree_(workspace), depth_(depth), change_times_(change_times) {
         for (const auto& path : held)
-            if (const auto relative = path.lexically_relative(workspace); !relative.empty() && *relative.begin() != "..")
-                held_.insert(relative.string());
+            if (within(path, workspace)) held_.insert(path.lexically_relative(workspace).string());
         if (found == nullptr) {
             scan();
             return;

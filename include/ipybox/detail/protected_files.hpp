@@ -17,6 +17,7 @@
 #include <ipybox/detail/git_config.hpp>
 #include <ipybox/detail/host_run_files.hpp>
 #include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/detail/within.hpp>
 #include <limits>
 #include <map>
 #include <memory>
@@ -284,10 +285,8 @@ private:
     void protect(const std::string& name, bool must = false) {
         if (name.empty() || !seen_.insert(name).second) return;
         const auto path = workspace_ / name;
-        for (const auto& opened : rules_.opened) {
-            const auto relative = path.lexically_relative(opened);
-            if (!relative.empty() && *relative.begin() != "..") return result_.opened.push_back(path);
-        }
+        for (const auto& opened : rules_.opened)
+            if (within(path, opened)) return result_.opened.push_back(path);
         // What is mounted is named in full.
         if (path.native().size() > 3'500)
             return left_out_.add("its path is too long to be protected", name.substr(0, 100) + "…");
