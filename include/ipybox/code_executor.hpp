@@ -1014,7 +1014,7 @@ private:
             }
             const auto present = [](const std::filesystem::path& path) {
                 struct stat found {};
-                return ::lstat(path.c_str(), &found) == 0 && !detail::Placeholders::is_ours(found);
+                return ::lstat(path.c_str(), &found) == 0 && !detail::is_placeholder(found);
             };
             for (auto path : policy.write_protected) {
                 if (!detail::within(path, workspace) || present(path)) continue;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <ipybox/detail/placeholder.hpp>
 #include <ipybox/detail/within.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/guest_identity.hpp>
@@ -47,17 +48,12 @@ public:
             struct stat ours {};
             // Removing it would take the mount away from another sandbox that still uses it.
             if (::flock(held->file.get(), LOCK_EX | LOCK_NB) != 0) continue;
-            if (::fstat(held->file.get(), &ours) == 0 && is_ours(ours) &&
+            if (::fstat(held->file.get(), &ours) == 0 && is_placeholder(ours) &&
                 ::fstatat(held->parent.get(), held->name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
                 now.st_ino == ours.st_ino && now.st_dev == ours.st_dev)
                 ::unlinkat(held->parent.get(), held->name.c_str(),
                            S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0);
         }
-    }
-
-    static bool is_ours(const struct stat& file) {
-        return file.st_mtim.tv_sec == stamp &&
-               (S_ISDIR(file.st_mode) || (S_ISREG(file.st_mode) && file.st_size <= 1));
     }
 
     // Makes parent/name, or adopts what an earlier run made. False when nobody can create
@@ -76,8 +72,7 @@ public:
                 // Whatever the umask is, another user of the workspace can recognise it. We may want
                 // to make what a directory stands for; the guest has it mounted read-only.
                 ::fchmod(held.file.get(), directory ? 0755 : 0444);
-                const timespec times[2] = {{stamp, 0}, {stamp, 0}};
-                ::futimens(held.file.get(), times);
+                ::futimens(held.file.get(), stamp);
             }
             // Another sandbox may be removing it at this moment: look again once it is locked.
             struct stat locked {};
@@ -99,15 +94,14 @@ private:
         std::string name;
         UniqueFd file;
     };
-    static constexpr long stamp = 424'242;
+    static constexpr timespec stamp[2] = {{placeholder_time, 0}, {placeholder_time, 0}};
 
     static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
         if (directory) return ::mkdirat(parent.get(), name.c_str(), 0755) == 0;
         // Without a name until it can be recognised: we may be killed at any moment.
         if (const UniqueFd nameless(::openat(parent.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0444)); nameless) {
-            const timespec times[2] = {{stamp, 0}, {stamp, 0}};
             if (name == "commondir" && ::write(nameless.get(), ".", 1) != 1) return false;
-            if (::futimens(nameless.get(), times) != 0) return false;
+            if (::futimens(nameless.get(), stamp) != 0) return false;
             const auto path = "/proc/self/fd/" + std::to_string(nameless.get());
             return ::linkat(AT_FDCWD, path.c_str(), parent.get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0;
         }
@@ -393,7 +387,7 @@ private:
                 refuse(at.string() +
                        " is a symbolic link and cannot be write-protected: put the "
                        "file itself there");
-            const bool left_over = Placeholders::is_ours(found);
+            const bool left_over = is_placeholder(found);
             if (left_over) placeholders_.hold(directory, names[i], S_ISDIR(found.st_mode));
             if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
             // A mount of its own: the guest cannot rename it and put another in its place.
@@ -590,7 +584,7 @@ private:
         const bool absent =
             ::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
             errno == ENOENT;
-        if ((absent || Placeholders::is_ours(found)) && placeholders_.hold(parent, name, false))
+        if ((absent || is_placeholder(found)) && placeholders_.hold(parent, name, false))
             add(path, Kind::hidden);
     }
 

@@ -550,7 +550,7 @@ private:
             // What is there srt protects itself, but for what a killed host left behind.
             struct stat found {};
             const bool absent = ::lstat(git ? path.c_str() : first.c_str(), &found) != 0;
-            if (absent || detail::Placeholders::is_ours(found))
+            if (absent || detail::is_placeholder(found))
                 policy.write_protected.push_back(path);
         }
     }
@@ -558,7 +558,7 @@ private:
     static bool stands_for_absent_directory(const fs::path& path) {
         struct stat found {};
         return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
-               detail::Placeholders::is_ours(found);
+               detail::is_placeholder(found);
     }
 
     json::object settings_for(const SandboxPolicy& policy, const View& view,

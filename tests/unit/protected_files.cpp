@@ -346,9 +346,13 @@ BOOST_AUTO_TEST_CASE(a_changed_time_hides_no_change) {
     BOOST_TEST(told(watch.poll()) == Told{"~Makefile"}, boost::test_tools::per_element());
     // Nor does one that looks like what holds an absent name's place.
     file(".windsurf/hooks.json");
-    const timespec stamp[2] = {{424'242, 0}, {424'242, 0}};
+    const timespec stamp[2] = {{placeholder_time, 0}, {placeholder_time, 0}};
     BOOST_REQUIRE(::utimensat(AT_FDCWD, (top / ".windsurf").c_str(), stamp, 0) == 0);
     BOOST_TEST(told(watch.poll()) == Told{"+.windsurf"}, boost::test_tools::per_element());
+    // A link holds no place.
+    fs::create_symlink("x", top / ".exrc");
+    BOOST_REQUIRE(::utimensat(AT_FDCWD, (top / ".exrc").c_str(), stamp, AT_SYMLINK_NOFOLLOW) == 0);
+    BOOST_TEST(told(watch.poll()) == Told{"+.exrc"}, boost::test_tools::per_element());
     fs::create_directory(top / ".zed");
     BOOST_REQUIRE(::utimensat(AT_FDCWD, (top / ".zed").c_str(), stamp, 0) == 0);
     BOOST_TEST(watch.poll().empty());

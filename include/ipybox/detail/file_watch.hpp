@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <ipybox/detail/placeholder.hpp>
 #include <ipybox/detail/protected_files.hpp>
 #include <map>
 #include <set>
@@ -140,7 +141,7 @@ private:
         std::size_t budget = 1'000;
         const auto state = fingerprint(path, status, kind == FileTree::Kind::directory ? 4 : 0, budget);
         // What holds an absent name's place for another session, which nobody can write.
-        if (status.st_mtim.tv_sec == placeholder_time && (S_ISDIR(status.st_mode) ? budget == 1'000 : status.st_size <= 1)) return;
+        if (is_placeholder(status) && (!S_ISDIR(status.st_mode) || budget == 1'000)) return;
         // Code can make more than anybody wants to hear of.
         if (states_.size() > 2 * max_entries && !states_.contains(path)) return;
         const auto [known, is_new] = states_.try_emplace(path, state);
@@ -184,8 +185,6 @@ private:
         }
         return state;
     }
-
-    static constexpr long placeholder_time = 424'242;  // see Placeholders
 
     FileTree tree_;
     int depth_;
