@@ -52,6 +52,18 @@ struct HttpLimits {
     Duration write_timeout{};                                   // for a peer that does not read
 };
 
+// The limits that the options of more than one service have, under the same names.
+template <class Options>
+HttpLimits limits_of(const Options& options, std::size_t max_body) {
+    HttpLimits limits;
+    limits.max_body = max_body;
+    limits.max_buffered = options.max_buffered;
+    limits.max_connections = options.max_connections;
+    limits.max_strangers = options.max_strangers;
+    limits.stranger_timeout = options.stranger_timeout;
+    return limits;
+}
+
 using HttpSocket = asio::generic::stream_protocol::socket;
 using HttpServerRequest = boost::beast::http::request<boost::beast::http::string_body>;
 

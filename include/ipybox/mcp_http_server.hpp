@@ -266,13 +266,8 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
           options(std::move(o)),
           tick(engine->executor) {
         for (const auto& token : options.tokens) tokens.push_back(digest(token));
-        HttpLimits limits;
+        HttpLimits limits = limits_of(options, engine->options.max_message);
         limits.max_head = static_cast<std::uint32_t>(options.max_header);
-        limits.max_body = engine->options.max_message;
-        limits.max_buffered = options.max_buffered;
-        limits.max_connections = options.max_connections;
-        limits.max_strangers = options.max_strangers;
-        limits.stranger_timeout = options.stranger_timeout;
         limits.request_timeout = options.request_timeout;
         limits.idle_timeout = options.connection_idle;
         limits.write_timeout = options.write_timeout;

@@ -298,12 +298,7 @@ private:
             workspace = std::filesystem::absolute(workspace.empty() ? "." : workspace, ignored).lexically_normal();
             if (!workspace.has_filename() && workspace.has_relative_path()) workspace = workspace.parent_path();
             define({});
-            detail::HttpLimits limits;
-            limits.max_body = options.max_request;
-            limits.max_buffered = options.max_buffered;
-            limits.max_connections = options.max_connections;
-            limits.max_strangers = options.max_strangers;
-            limits.stranger_timeout = options.stranger_timeout;
+            detail::HttpLimits limits = detail::limits_of(options, options.max_request);
             limits.crowded_timeout = options.crowded_timeout;
             listener = std::make_shared<detail::HttpListener>(host.executor, "tool server", limits, host.logger);
         }
