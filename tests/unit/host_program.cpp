@@ -7,7 +7,7 @@
 #include <ipybox/python_environment.hpp>
 #include <ipybox/server_judgement.hpp>
 
-#include "test_support.hpp"
+#include "place_fixture.hpp"
 
 namespace host_program_tests {
 
@@ -16,18 +16,11 @@ using namespace ipybox;
 namespace fs = std::filesystem;
 
 // A place that code could write, and one that it could not.
-struct Fixture {
-    test::TemporaryDirectory directory;
-    fs::path root = fs::canonical(directory.path());
-    fs::path written = made("written"), kept = made("kept");
+struct Fixture : test::PlaceFixture {
+    fs::path written = make("written"), kept = make("kept");
 
-    fs::path made(const std::string& name) const {
-        fs::create_directories(root / name);
-        return root / name;
-    }
     fs::path program(const std::string& name, std::string_view text = "#!/bin/sh\n") const {
-        made(fs::path(name).parent_path());
-        test::write_file(root / name, text);
+        file(name, text);
         fs::permissions(root / name, fs::perms(0755));
         return root / name;
     }
@@ -39,10 +32,7 @@ struct Fixture {
     }
     template <class Action>
     static void refused(Action action, std::string_view words) {
-        BOOST_CHECK_EXCEPTION(action(), Error, [&](const Error& error) {
-            BOOST_TEST_INFO(error.what());
-            return error.code() == errc::denied && error.detail().find(words) != std::string::npos;
-        });
+        fails(action, errc::denied, words);
     }
 };
 }  // namespace
@@ -51,7 +41,7 @@ BOOST_FIXTURE_TEST_SUITE(host_program, Fixture)
 
 BOOST_AUTO_TEST_CASE(path_is_searched_where_no_code_could_write) {
     const auto planted = program("written/tool"), own = program("kept/tool");
-    fs::create_symlink(planted, made("links") / "tool");
+    fs::create_symlink(planted, make("links") / "tool");
     const auto path = (root / "links").string() + ":" + written.string() + "::relative:" + kept.string();
     BOOST_TEST(find_program("tool", path).value() == root / "links/tool");
     record();
@@ -108,7 +98,7 @@ struct ServerFixture : Fixture {
 
 BOOST_FIXTURE_TEST_CASE(servers_are_judged_by_what_they_run, ServerFixture) {
     const auto tool = program("written/bin/tool").string(), own = program("kept/own.py", "pass\n").string();
-    const auto script = program("written/server.py", "pass\n").string(), data = made("written/data").string();
+    const auto script = program("written/server.py", "pass\n").string(), data = make("written/data").string();
     const auto by_interpreter = program("kept/by_interpreter", "#!" + tool + " -x\n").string();
     const auto by_env = program("kept/by_env", "#!/usr/bin/env -S tool -x\n").string();
     fs::create_symlink(script, root / "kept/link.py");
@@ -147,7 +137,7 @@ BOOST_FIXTURE_TEST_CASE(servers_are_judged_by_what_they_run, ServerFixture) {
     env["PYTHONPATH"] = data;
     judged("the entry of PYTHONPATH", {"python3", own});
     env.erase("PYTHONPATH");
-    env["HOME"] = made("kept/home").string();
+    env["HOME"] = make("kept/home").string();
     allowed({"true"});
     fs::create_symlink(written / "npmrc", root / "kept/home/.npmrc");
     judged("its file", {"true"});
@@ -172,7 +162,7 @@ BOOST_FIXTURE_TEST_CASE(a_scripts_directory_counts_as_the_script_does, ServerFix
 BOOST_FIXTURE_TEST_CASE(trust_reaches_no_further_than_the_place_of_the_cwd, ServerFixture) {
     record();
     SandboxPolicy other;
-    other.writable = {made("second")};
+    other.writable = {make("second")};
     writable_places().record(other);
     const auto tool = program("second/tool").string();
     BOOST_TEST(judge({tool}, written, true).value_or("").starts_with("its command"));

@@ -6,7 +6,7 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/kernel_policy.hpp>
 
-#include "test_support.hpp"
+#include "place_fixture.hpp"
 
 namespace kernel_policy_tests {
 
@@ -14,19 +14,13 @@ namespace {
 using namespace ipybox;
 namespace fs = std::filesystem;
 
-struct Fixture {
-    test::TemporaryDirectory directory;
-    fs::path root = fs::canonical(directory.path());
+struct Fixture : test::PlaceFixture {
     PolicySources sources;
 
     Fixture() {
         sources.workspace = make("workspace");
         sources.own = {make("home/.config/ipybox"), make("home/.local/share/ipybox")};
         sources.homes = {root / "home"};
-    }
-    fs::path make(const fs::path& name) const {
-        fs::create_directories(root / name);
-        return root / name;
     }
     void settings(std::string_view text) { sources.settings = json::parse(text).as_object(); }
     KernelPolicy policy() const { return KernelPolicy(sources); }
@@ -36,13 +30,6 @@ struct Fixture {
         const auto made = policy();
         const auto& list = made.policy().write_protected;
         return std::find(list.begin(), list.end(), path) != list.end();
-    }
-    template <class Action>
-    void fails(Action action, errc code, std::string_view words) const {
-        BOOST_CHECK_EXCEPTION(action(), Error, [&](const Error& error) {
-            BOOST_TEST_INFO(error.what());
-            return error.code() == code && error.detail().find(words) != std::string::npos;
-        });
     }
 };
 }  // namespace
