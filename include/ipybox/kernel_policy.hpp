@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/path_walk.hpp>
 #include <ipybox/detail/protected_files.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/guest_view.hpp>
@@ -81,37 +82,14 @@ inline std::vector<std::filesystem::path> with_real_places(std::vector<std::file
 inline std::optional<std::filesystem::path> real_place(const std::filesystem::path& path,
                                                        const std::vector<std::filesystem::path>& writable,
                                                        std::filesystem::path& link) {
-    namespace fs = std::filesystem;
-    std::vector<fs::path> rest;
-    const auto push = [&rest](const fs::path& more) {
-        std::vector<fs::path> parts(more.begin(), more.end());
-        rest.insert(rest.end(), parts.rbegin(), parts.rend());
-    };
-    push(path);
-    fs::path at = "/";
-    for (int links = 0; !rest.empty();) {
-        const auto part = rest.back();
-        rest.pop_back();
-        if (part.empty() || part == "." || part == "/") continue;
-        if (part == "..") {
-            at = at.parent_path();
-            continue;
-        }
-        std::error_code error;
-        const auto target = fs::read_symlink(at / part, error);
-        if (error) {
-            at /= part;
-            continue;
-        }
-        link = at / part;
-        const bool exchangeable = std::any_of(writable.begin(), writable.end(), [&](const auto& root) {
-            return link != root && within(link, root);
+    auto walk = walk_path(path, [&writable](const std::filesystem::path& at, const PathStatus& status) {
+        return !S_ISLNK(status.mode) || std::none_of(writable.begin(), writable.end(), [&](const auto& root) {
+            return at != root && within(at, root);
         });
-        if (++links > 40 || exchangeable) return std::nullopt;
-        if (target.is_absolute()) at = "/";
-        push(target);
-    }
-    return at;
+    });
+    if (walk.whole) return std::move(walk.at);
+    link = std::move(walk.at);
+    return std::nullopt;
 }
 
 }  // namespace detail

@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <filesystem>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/path_walk.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/detail/within.hpp>
 #include <ipybox/error.hpp>
@@ -30,32 +30,6 @@
 namespace ipybox {
 
 namespace detail {
-
-// A directory that keeps its number and birth time when it is moved or mounted elsewhere.
-struct DirectoryId {
-    std::uint64_t inode = 0;
-    std::int64_t born = 0;  // nanoseconds since 1970; 0: the file system does not tell
-    bool operator==(const DirectoryId& other) const {
-        return born != 0 && inode == other.inode && born == other.born;
-    }
-};
-
-// What lies at a path, no link followed.
-struct PathStatus {
-    mode_t mode = 0;  // 0: nothing, or nothing that can be seen
-    DirectoryId id;
-};
-
-inline PathStatus path_status(const std::filesystem::path& path) noexcept {
-    PathStatus found;
-    struct statx seen {};
-    if (::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_INO | STATX_BTIME, &seen) != 0)
-        return found;
-    found.mode = seen.stx_mode;
-    found.id.inode = seen.stx_ino;
-    if (seen.stx_mask & STATX_BTIME) found.id.born = seen.stx_btime.tv_sec * 1'000'000'000 + seen.stx_btime.tv_nsec;
-    return found;
-}
 
 inline std::filesystem::path without_end_slash(const std::filesystem::path& path) {
     auto normal = path.lexically_normal();
@@ -200,39 +174,21 @@ inline std::optional<std::filesystem::path> find_written(const std::vector<const
         return std::nullopt;
     };
 
-    std::deque<std::string> names;
-    for (const auto& part : path.relative_path()) names.push_back(part.string());
-    fs::path at = "/";
-    for (int links = 0; !names.empty();) {
-        const auto name = std::move(names.front());
-        names.pop_front();
-        if (name.empty() || name == ".") continue;
-        if (name == "..") {
-            at = at.parent_path();
-            continue;
-        }
-        const auto next = at / name;
-        if (const auto found = written(next, false)) return found;
-        const auto status = path_status(next);
-        if (!S_ISLNK(status.mode)) {
-            at = next;
-            if (!S_ISDIR(status.mode) || status.id.born == 0) continue;
-            // A place that was moved, or is mounted here as well.
-            for (const auto* list : lists)
-                for (const auto& place : *list)
-                    if (place.id == status.id && place.path != at) roots.push_back({at, &place});
-            continue;
-        }
-        std::error_code error;
-        const auto target = fs::read_symlink(next, error);
+    std::optional<fs::path> found;
+    const auto walk = walk_path(path, [&](const fs::path& at, const PathStatus& status) {
+        found = written(at, false);
+        if (found) return false;
         // Those of /proc lead elsewhere than they say, into what a guest has mounted.
-        if (error || ++links > 40 || (within(next, "/proc") && next != "/proc/self")) return next;
-        if (target.is_absolute()) at = "/";
-        std::deque<std::string> way;
-        for (const auto& part : target.relative_path()) way.push_back(part.string());
-        names.insert(names.begin(), way.begin(), way.end());
-    }
-    return written(at, true);
+        if (S_ISLNK(status.mode)) return !within(at, "/proc") || at == "/proc/self";
+        if (!S_ISDIR(status.mode) || status.id.born == 0) return true;
+        // A place that was moved, or is mounted here as well.
+        for (const auto* list : lists)
+            for (const auto& place : *list)
+                if (place.id == status.id && place.path != at) roots.push_back({at, &place});
+        return true;
+    });
+    if (!walk.whole) return found ? found : walk.at;
+    return written(walk.at, true);
 }
 
 }  // namespace detail
