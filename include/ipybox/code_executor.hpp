@@ -848,7 +848,7 @@ private:
         FilePart read_here(const std::filesystem::path& path, std::uint64_t offset, std::size_t limit) {
             const auto root = detail::open_directory(workspace);
             return detail::read_beneath(root.get(), path, offset, std::min(limit, max_file),
-                                        [this](const struct stat& opened) { return policy_of_code().may_read(opened); });
+                                        [this](const struct stat& file) { return policy_of_code().may_read(file); });
         }
         Kernel& distant_kernel() const {
             if (!kernel || !kernel->alive())

@@ -332,6 +332,21 @@ class OnBehalf(Case):
                                              "    try: print(len(open(p).read()))\n    except OSError as e: print('refused')")
                     self.assertTrue(set(said.split()) <= {"0", "refused"}, said)  # srt shows an empty file
 
+    def test_what_a_hidden_link_leads_to_is_hidden_under_every_name(self) -> None:
+        with Place() as place:
+            workspace = place.directory("linked")
+            place.file("linked/other/settings", "KEY=" + place.token)
+            place.file("linked/sub/plain", "seen")
+            (workspace / "sub/.env").symlink_to("../other/settings")
+            with Client(place, "--workspace", str(workspace)) as client:
+                done, said = client.call("execute_ipython_cell", code="import os\ntry: print(open('other/settings').read())\n"
+                                         "except OSError as e: print(e.errno)\nos.remove('sub/.env'); os.rename('other', 'sub/new')\nprint('moved')")
+                self.assertEqual(said.split(), ["13", "moved"])
+                done, said = client.call("download_file", path="sub/new/settings")
+                self.assertFalse(done, said)
+                self.assertIn("is protected", said)
+                self.assertEqual(client.call("download_file", path="sub/plain"), (True, "seen"))
+
     def test_no_repository_is_led_elsewhere(self) -> None:
         for where in filter(self.tried, WHERE):
             with self.subTest(where), Place() as place, Client(place, "--workspace", str(place.workspace), where=where) as client:
