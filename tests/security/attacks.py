@@ -12,12 +12,21 @@ from harness import GUEST, SUPPORT, Attack, Outcome, Place
 
 
 def _servers(place: Place) -> list[str]:
-    server = {"command": sys.executable, "args": [str(SUPPORT / "mcp_server.py")], "env": {"TOKEN": place.token}}
+    server = {"command": sys.executable, "args": [str(SUPPORT / "mcp_server.py")], "env": {"TOKEN": place.token, "MODE": "production"}}
     return ["--config", str(place.file("mcp.json", json.dumps({"mcpServers": {"own": server}})))]
 
 
 def _limits(**limits: str) -> list[str]:
     return [word for name, value in limits.items() for word in ("--limit", f"{name.replace('_', '-')}={value}")]
+
+
+def _judged(place: Place) -> list[str]:
+    """Calls within one directory are allowed, and all are recorded."""
+    text = {"under": str(place.workspace / "drafts"), "base": str(place.workspace)}
+    rules = [{"when": {"tool": "echo", "arguments": {"/text": text}}, "then": "allow"}, {"when": {"tool": "structured"}, "then": "allow"},
+             {"then": "deny"}]
+    policy = place.file("policy.json", json.dumps({"rules": rules}))
+    return [*_servers(place), "--policy", str(policy), "--audit", str(place.root / "audit.jsonl")]
 
 
 def _inner_files(place: Place) -> list[str]:
@@ -31,6 +40,7 @@ def _inner_files(place: Place) -> list[str]:
 PROFILES = {
     "default": lambda place: [],
     "tools": lambda place: [*_servers(place), "--approve", "allow"],
+    "judged": _judged,
     "deny": lambda place: [*_servers(place), "--approve", "deny"],
     # Everything is readable but what is denied, as with sandbox-runtime.
     "settings": lambda place: ["--sandbox-config", place.settings({"filesystem": {
@@ -626,7 +636,18 @@ attempt(lambda: os.rename(".git", "moved"))
 attempt(lambda: write(".git"))
 print(subprocess.run(["git", "init", "-q"], capture_output=True).returncode)
 """, by="EROFS|EACCES|EEXIST|ENOENT|EBUSY|EISDIR|ENOTDIR|EPERM", says="^[1-9]", harm=absent(".git", "moved"),
-       escapes_without="protect")
+       escapes_without="protect", sandboxes=("bubblewrap",))
+attack("plant_a_git_hook_that_goes_with_the_sandbox", "protect", """
+# In srt what was absent can be made, in a place of the sandbox's own that goes with it.
+for action in (lambda: os.makedirs(".git/hooks"), lambda: write(".git/hooks/pre-commit"), lambda: write(".git/config"),
+               lambda: os.rename(".git", "moved")):
+    try:
+        action()
+    except OSError:
+        pass
+print("tried")
+""", says="^tried", harm=lambda place, outcome: absent(".git", "moved")(place, outcome) or git_is_safe(place, outcome), alone=True,
+       sandboxes=("srt",))
 attack("plant_a_git_hook_in_a_repository", "protect", """
 script = '#!/bin/sh\\ntouch "$HOME/pwned"\\n'
 attempt(lambda: write(".git/hooks/pre-commit", script))
@@ -1268,6 +1289,37 @@ print([v for v in os.environ.values() if "s3cret" in v])
 import gc
 print("looked")
 """, says="^looked", profile="tools", sandboxes=ALL)
+
+attack("have_a_secret_returned_as_a_result", "tool server", """
+from ipybox_kernel.client import send
+for name in ("TOKEN", "MODE"):  # the second is none, and shows that values do come back
+    print(send("own", "environment", {"name": name}))
+""", says=r"^{'list': \[{'key \[hidden\]': '\[hidden\]'}\]}\n{'list': \[{'key production': 'production'}\]}$", profile="tools", sandboxes=ALL)
+attack("name_a_path_so_that_nobody_can_tell", "approval", """
+from mcptools.own import echo
+for path in ("../x", "drafts/../../x", "drafts/$HOME", "drafts/${HOME}/x", "~/x", "~", "drafts/%2e%2e/x", "drafts/%252e%252e/x",
+             "drafts/..%20/x", "drafts/.. /x", "drafts/x\\0/../../y", "drafts\\\\..\\\\x", "drafts/`id`", "file:///etc/shadow", "", "/etc/shadow"):
+    attempt(lambda: echo.run(text=path))
+print("allowed:", echo.run(text="drafts/a/../b"))
+""", by="ApprovalRejectedError.*", says="^allowed: drafts/a/../b$", profile="judged", sandboxes=ALL)
+
+
+def recorded(place: Place, outcome: Outcome) -> str:
+    """The audit log has the path, however much stands before it."""
+    records = [json.loads(line) for line in (place.root / "audit.jsonl").read_text().splitlines()]
+    called = [record["arguments"] for record in records if record.get("tool") == "structured" and "arguments" in record]
+    if not called or "'/etc/shadow'" not in repr(called[0]):
+        return f"the log does not tell the path: {records!r:.1000}"
+    return "" if len(json.dumps(called[0])) < 300 << 10 else "the log took all of the padding"
+
+
+attack("pad_an_argument_until_the_log_leaves_out_the_path", "audit log", """
+from ipybox_kernel.client import send
+value = {"a" * 300_000: 1, "content": "x" * 300_000, "path": "/etc/shadow"}
+for value in ({"content": "x" * 300_000, "path": "/etc/shadow"}, value):
+    send("own", "structured", {"value": value})
+print("called")
+""", says="^called", profile="judged", harm=recorded, sandboxes=ALL)
 
 # ---- through the allow-list ---------------------------------------------------------------------
 

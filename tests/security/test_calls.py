@@ -9,6 +9,8 @@ import contextlib
 import json
 import os
 import re
+import resource
+import select
 import socket
 import subprocess
 import sys
@@ -229,6 +231,38 @@ fresh()""")
                 self.assertEqual((await self.cell(client, "fresh()")).strip(), "allowed")
                 self.assertEqual((await self.cell(client, "print(echo.run(text='allowed'))", "victim")).strip(), "allowed")
         self.assertEqual(self.carried_out(), {"allowed": 9})
+
+    async def test_crowd_out_those_who_have_a_token(self) -> None:
+        """Connections of this machine without one, to the MCP server and to the approval channel."""
+        def upgrade(connection: socket.socket) -> bytes:
+            connection.sendall(f"GET /approval HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                               f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+                               f"Authorization: Bearer {APPROVAL_TOKEN}\r\n\r\n".encode())
+            return connection.recv(1000)
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.ExitStack() as stack:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+            async with self.client() as client:
+                await self.cell(client, "print(1)")
+                for port in (self.facts["server_port"], self.facts["approval_port"]):
+                    watched = select.poll()
+                    for number in range(1100):
+                        one = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+                        watched.register(one, select.POLLIN)
+                        with contextlib.suppress(OSError):  # sent away already
+                            one.sendall((b"", b"POST /mcp HTTP/1.1\r\nHost: 127", b"GET /approval HTTP/1.1\r\nAuthorization: Bearer x\r\n")[number % 3])
+                    deadline = time.monotonic() + 9  # before it is their silence for which they are sent away
+                    while len(gone := watched.poll(100)) < 500 and time.monotonic() < deadline:
+                        time.sleep(0.05)
+                    self.assertGreaterEqual(len(gone), 500)  # or there was room for all of them
+                approver = stack.enter_context(socket.create_connection(("127.0.0.1", self.facts["approval_port"]), 30))
+                self.assertIn(b" 101 ", upgrade(approver).split(b"\r\n")[0])
+                self.assertEqual((await self.cell(client, "print(echo.run(text='allowed'))")).strip(), "allowed")
+                async with self.client() as late:
+                    self.assertEqual((await self.cell(late, "print(echo.run(text='allowed'))", "late")).strip(), "allowed")
+        self.assertEqual(self.carried_out(), {"allowed": 2})
 
     async def test_replay_tokens(self) -> None:
         async with self.client() as client:
@@ -522,6 +556,8 @@ def _cases(sandbox: str, kernel: str) -> dict:
     """On the gateway the sockets are others; all else is alike, and left to scripts/test --full."""
     brief = kernel == "gateway" and "IPYBOX_TEST_FULL" not in os.environ
     left = [name for name in vars(Calls) if name.startswith("test_") and "gateway" not in name] if brief else []
+    if (sandbox, kernel) != ("bubblewrap", "zmq"):
+        left.append("test_crowd_out_those_who_have_a_token")  # who is no kernel's code meets no sandbox
     return {"sandbox": sandbox, "kernel": kernel, **dict.fromkeys(left)}
 
 

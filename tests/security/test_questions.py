@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import sys
 import time
 import unittest
@@ -214,6 +215,71 @@ except Exception as error:
         seen = self.converse(code.replace("CHANGE", "'describes': 'add'"), answer, (PROMPT, 0.2, "n\n"), policy=policy)
         self.assertIn("Question 2: own.add", seen)
         self.assertEqual([name for name, _ in self.carried_out()][3:], ["change_tools"])
+
+
+class InAClient(unittest.TestCase):
+    """The same where a client of `ipybox serve` shows the question, as a form."""
+
+    def ask(self, arguments: str, answer: object) -> tuple[list[dict], list, str]:
+        """The forms that the client was shown, the calls that were carried out, and what the code printed."""
+        with Place() as place:
+            calls = place.file("outside/calls", mode=0o666)
+            config = place.file("outside/mcp.json", json.dumps({"mcpServers": {"own": {
+                "command": sys.executable, "args": [str(SUPPORT / "mcp_server.py"), "--calls", str(calls)]}}}))
+            program = [PROGRAM, "serve", "--sandbox", "bubblewrap", "--workspace", str(place.workspace), "--config", str(config), "--approve", "ask"]
+            process = subprocess.Popen(program, cwd=place.root, env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL)
+            forms: list[dict] = []
+
+            def send(**message: object) -> None:
+                process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+                process.stdin.flush()
+
+            def result_of(number: int) -> dict:
+                for line in process.stdout:
+                    message = json.loads(line)
+                    if message.get("method") == "elicitation/create":
+                        forms.append(message["params"])
+                        send(id=message["id"], result=answer)
+                    elif message.get("id") == number:
+                        return message["result"]
+                raise AssertionError("the program ended")
+
+            with process:
+                send(id=1, method="initialize", params={"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}},
+                                                        "clientInfo": {"name": "test", "version": "1"}})
+                result_of(1)
+                send(method="notifications/initialized")
+                code = SEND + f"try:\n    print(send('own', 'echo', {arguments}))\nexcept Exception as error:\n    print(error)"
+                send(id=2, method="tools/call", params={"name": "execute_ipython_cell", "arguments": {"code": code}})
+                printed = "".join(block.get("text", "") for block in result_of(2)["content"])
+                process.stdin.close()
+            return forms, calls.read_text().splitlines(), printed
+
+    def test_the_contrast_a_deliberate_yes(self) -> None:
+        forms, calls, printed = self.ask("{'text': 'one'}", {"action": "accept", "content": {"decision": "allow once"}})
+        self.assertEqual((len(forms), len(calls), printed.strip()), (1, 1, "one"))
+        decision = forms[0]["requestedSchema"]["properties"]["decision"]
+        self.assertNotIn("default", decision)
+        self.assertEqual(decision["enum"][0], "deny")
+
+    def test_a_form_that_is_sent_without_a_choice(self) -> None:
+        for content in ({}, {"decision": "deny"}, {"decision": "Allow once"}):
+            with self.subTest(content):
+                forms, calls, printed = self.ask("{'text': 'one'}", {"action": "accept", "content": content})
+                self.assertEqual((len(forms), calls), (1, []))
+                self.assertIn("rejected", printed)
+
+    def test_texts_that_a_client_would_render(self) -> None:
+        forms, calls, _ = self.ask("{'text': '```\\n# [allow](https://evil) ![](https://evil)\\x1b[2J\\u202e\\n' + ' ' * 3600 + 'x', 'path': '/etc/shadow'}",
+                                   {"action": "decline"})
+        message = forms[0]["message"]
+        self.assertEqual(calls, [])
+        self.assertRegex(message, r"^Code wants to call a tool:\n\n````\nown\.echo\n")
+        self.assertTrue(message.endswith("\n````"), message)
+        self.assertIn("'path': '/etc/shadow'", message)
+        for forbidden in ("\x1b", "\u202e", " " * 100, "\n#"):
+            self.assertNotIn(forbidden, message)
 
 
 # On the gateway output and calls come one way, so what is held and what is withdrawn is another matter there; all else
