@@ -50,6 +50,8 @@ using detail::WebsocketFrame;
 
 // Servers refuse messages of 10 MiB; this leaves room for what surrounds the text.
 constexpr std::size_t longest_request = std::size_t{8} << 20;
+// What the JSON of a server's answer may take; it describes one kernel.
+constexpr std::size_t most_decoded_answer = std::size_t{16} << 20;
 // Of the files of a library in one message, and of a tunnel.
 constexpr std::size_t piece = std::size_t{256} << 10;
 // What may wait for a kernel that does not take it; more stays where it comes from.
@@ -180,7 +182,7 @@ private:
         answer.status = response->status();
         const std::string text = co_await response->read_all(longest_request, deadline);
         boost::system::error_code not_json;
-        answer.body = json::parse(text, not_json);
+        answer.body = detail::parse_within(text, 32, most_decoded_answer, not_json);
         co_return answer;
     }
 
@@ -457,8 +459,11 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     void keep(std::unique_ptr<Received> received) {
-        received->weight = received->bytes.size();
-        if (received->message.parsed) received->weight += detail::memory_size(*received->message.parsed);
+        const auto& message = received->message;
+        received->weight = sizeof(Received) + detail::per_allocation + received->bytes.size() + message.type.size() + message.id.size() +
+                           message.parent_id.size() + message.buffers.size() * sizeof(std::string_view) +
+                           detail::memory_size(message.metadata);
+        if (message.parsed) received->weight += detail::memory_size(*message.parsed);
         inbox_bytes += received->weight;
         // The kernel's end waits for us long before that.
         if (inbox_bytes > settings.limits.bytes + settings.limits.decoded)
@@ -1607,6 +1612,7 @@ private:
             co_await throw_if_cancelled();
         }
         require_booted(*link->booted);
+        link->booted->clear();
         link->boot.clear();
         link->resume();
         while (!link->linked) {

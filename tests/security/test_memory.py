@@ -2,11 +2,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
+import threading
 import unittest
+from base64 import b64encode
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
+from hashlib import sha1
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -112,7 +119,9 @@ def idle(sandbox: str) -> int:
 
 
 class Memory:
-    sandbox = ""
+    """The cases; subclasses say in which sandbox and on which kernel backend."""
+
+    sandbox, kernel = "", "zmq"
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -121,7 +130,7 @@ class Memory:
 
     def run_code(self, code: str, options: Iterable[str] = (), place: Place | None = None) -> Outcome:
         with place or Place() as where:
-            outcome = where.run(where.prepared(code), options, self.sandbox, 200)
+            outcome = where.run(where.prepared(code), ["--kernel", self.kernel, *options], self.sandbox, 200)
         self.assertLess(outcome.peak_memory - idle(self.sandbox), MORE, outcome)
         return outcome
 
@@ -154,11 +163,17 @@ display({"application/x": [0] * 100_000}, raw=True)
 print("shown")
 display({"application/x": [0] * 9_000_000}, raw=True)
 display({"application/x": [[]] * 6_000_000}, raw=True)
-display({"text/plain": "x" * 100_000_000}, raw=True)
 print("goes on")
+display({"text/plain": "x" * 100_000_000}, raw=True)
+print("to its end")
 """)
-        self.assertEqual((outcome.status, outcome.output), (0, "shown\ngoes on\n"))
-        self.assertEqual(outcome.errors.count("a display was left out: it takes more than the"), 3, outcome.errors)
+        if self.kernel == "gateway":  # a WebSocket's message is taken whole or not at all
+            self.assertEqual((outcome.status, outcome.output), (1, "shown\ngoes on\n"))
+            self.assertIn("broke the protocol (a message over the size limit)", outcome.errors)
+        else:
+            self.assertEqual((outcome.status, outcome.output), (0, "shown\ngoes on\nto its end\n"))
+        left_out = 2 if self.kernel == "gateway" else 3
+        self.assertEqual(outcome.errors.count("a display was left out: it takes more than the"), left_out, outcome.errors)
 
     def test_large_messages_of_all_kinds(self) -> None:
         outcome = self.run_code("""
@@ -249,17 +264,93 @@ while ctypes.CDLL(None).inotify_init() >= 0:
 print(count, flush=True)
 sys.stdin.read()
 """
-        with Place() as place:
-            # Where nobody else's work depends on them: of the guest's user, as whom the program runs here as well.
-            holder = subprocess.Popen([sys.executable, "-c", take_all], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **as_guest())
-            try:
-                self.assertGreater(int(holder.stdout.readline()), 0)
-                started = subprocess.run([PROGRAM, "run", "--sandbox", "bubblewrap", "--python", PYTHON, "-c", "print('started')"],
-                                         cwd=place.workspace, env=environment(XDG_STATE_HOME=str(place.directory("state"))),
-                                         capture_output=True, text=True, timeout=100, **as_guest())
-            finally:
-                holder.communicate()
-        self.assertEqual((started.stdout, started.returncode), ("started\n", 0), started.stderr)
+        for sandbox in ("bubblewrap", "srt"):
+            if sandbox == "srt" and ability("srt"):
+                continue
+            with self.subTest(sandbox), Place() as place:
+                # Where nobody else's work depends on them: of the guest's user, as whom the program runs here as well.
+                holder = subprocess.Popen([sys.executable, "-c", take_all], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **as_guest())
+                try:
+                    self.assertGreater(int(holder.stdout.readline()), 0)
+                    started = subprocess.run([PROGRAM, "run", "--sandbox", sandbox, "--python", PYTHON, "-c", "print('started')"],
+                                             cwd=place.workspace, env=environment(XDG_STATE_HOME=str(place.directory("state"))),
+                                             capture_output=True, text=True, timeout=100, **as_guest())
+                finally:
+                    holder.communicate()
+                self.assertEqual((started.stdout, started.returncode), ("started\n", 0), started.stderr)
+
+
+class Elsewhere(unittest.TestCase):
+    """A Jupyter server on another machine that means it: what it sends in place of a kernel's messages."""
+
+    GROWS = '{"x":[' + "0," * 1_000_000 + "0]}"
+
+    @staticmethod
+    def message(metadata: str = "{}", content: str = "{}", header: str = '"' + "x" * 100 + '"', more: str = "") -> bytes:
+        """One for the host, in one frame; header: what else stands in it."""
+        text = (f'{{"channel":"shell","header":{{"msg_type":"t","msg_id":"i","x":{header}}},"parent_header":{{}},'
+                f'"metadata":{metadata},"content":{content}{more}}}').encode()
+        short = len(text) < 1 << 16
+        return b"\x81" + (b"\x7e" if short else b"\x7f") + len(text).to_bytes(2 if short else 8, "big") + text
+
+    def against(self, says: str, start: bytes = b"", piece: bytes = b"", limit: int = 1 << 30, created: bytes = b'{"id":"one"}',
+                patience: int = 5) -> None:
+        """Starts a kernel there. created: the answer to that; then `start` comes on its WebSocket, and `piece` again and again."""
+        sent = []
+
+        def answer(connection: socket.socket) -> None:
+            with connection, suppress(OSError):
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += connection.recv(65536) or b"\r\n\r\n"
+                if key := re.search(rb"(?i)sec-websocket-key: *(\S+)", head):
+                    accept = b64encode(sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+                    connection.sendall(b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n")
+                    connection.sendall(start)
+                    for _ in range(limit // max(len(piece), 1)):
+                        sent.append(connection.sendall(piece))
+                    connection.recv(1)
+                else:
+                    body = created if head.startswith(b"POST") else b"{}"
+                    connection.sendall(b"HTTP/1.1 201 x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, Place() as place:
+            threading.Thread(target=accept, daemon=True).start()
+            there = json.dumps({"url": f"http://127.0.0.1:{listener.getsockname()[1]}", "token": "x", "reconnect_timeout": 1, "connect_retries": 1})
+            outcome = place.run("print(1)", ["--kernel", "gateway", "--kernel-options", there, "--kernel-init-timeout", str(patience)],
+                                "none", 100)
+            listener.shutdown(socket.SHUT_RDWR)
+        self.assertLess(outcome.peak_memory - idle("none"), MORE, outcome)
+        self.assertRegex(outcome.errors, says)
+        self.assertEqual(outcome.output, "")
+        self.assertTrue(sent or not piece)
+
+    def test_frames_without_end_in_one_message(self) -> None:
+        self.against("a message over the size limit|did not start in time", b"\x02\x01x", b"\x00\x01x" * 100_000, patience=2)
+
+    def test_large_frames_without_end_in_one_message(self) -> None:
+        self.against("a message over the size limit", b"\x02\x01x", b"\x00\x7f" + (1 << 20).to_bytes(8, "big") + bytes(1 << 20))
+
+    def test_a_frame_without_end(self) -> None:
+        self.against("a message over the size limit", b"\x82\x7f" + (1 << 62).to_bytes(8, "big"), bytes(1 << 20))
+
+    def test_messages_that_grow_when_they_are_decoded(self) -> None:
+        for grown, patience in (({"metadata": self.GROWS}, 10), ({"content": self.GROWS}, 10), ({"header": self.GROWS}, 2),
+                                ({"more": ',"y":' + self.GROWS}, 2)):
+            with self.subTest(*grown):
+                self.against("broke the protocol|did not start in time", piece=self.message(**grown), limit=400 << 20, patience=patience)
+
+    if "IPYBOX_TEST_FULL" in os.environ:  # takes 20 s
+        def test_small_messages_that_nobody_reads(self) -> None:
+            self.against("it sends without waiting|more than there is memory", piece=self.message() * 10_000, patience=90)
+
+    def test_an_answer_that_grows_when_it_is_decoded(self) -> None:
+        self.against("is no Jupyter server", created=b"[" + b"[0]," * 2_000_000 + b"0]")
 
 
 class InBubblewrap(Memory, unittest.TestCase):
@@ -268,6 +359,16 @@ class InBubblewrap(Memory, unittest.TestCase):
 
 class InSrt(Memory, unittest.TestCase):
     sandbox = "srt"
+
+
+class OfAGateway(Memory, unittest.TestCase):
+    """Code in there has no connection to the host that it could write to past the gateway."""
+
+    sandbox, kernel = "bubblewrap", "gateway"
+    test_frames_without_end_in_one_message = test_large_frames_without_end_in_one_message = None
+    test_a_frame_without_end = test_commands_without_end = None
+    # What MCP servers send meets no kernel.
+    test_answers_that_grow_when_they_are_decoded = test_an_answer_without_end = None
 
 
 if __name__ == "__main__":

@@ -131,6 +131,8 @@ inline WireResult<IncomingMessage> decode_v1(std::string_view bytes, const WireL
         parts.push_back(bytes.substr(from, to - from));
         from = to;
     }
+    for (const auto part : {parts[0], parts[1], parts[2], parts[3]})
+        if (part.size() > limits.header) return WireFault::too_large;
     auto header = read_object(parts[1], limits.depth);
     auto parent = read_object(parts[2], limits.depth);
     auto metadata = read_object(parts[3], limits.depth);
@@ -181,6 +183,8 @@ inline WireResult<IncomingMessage> decode_json(std::string_view bytes, bool bina
     // Servers leave the channel out of what they make up themselves.
     websocket::take_text(*whole, "channel", message.channel);
     if (!websocket::take_headers(parts[0], parts[1], message)) return WireFault::bad_header;
+    for (const auto* name : {&message.channel, &message.type, &message.id, &message.parent_id})
+        if (name->size() > limits.header) return WireFault::too_large;
     message.metadata = std::move(parts[2]);
     message.parsed = std::move(parts[3]);
     return message;

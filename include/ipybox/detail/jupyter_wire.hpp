@@ -38,7 +38,7 @@ inline constexpr const char* gateway_start =
 struct WireLimits {
     std::size_t frames = 1024;        // of one message, identities and buffers included
     std::size_t bytes = 32U << 20;    // of all its frames together
-    std::size_t header = 64U << 10;   // of each of its two headers
+    std::size_t header = 64U << 10;   // of each of its two headers, and of a WebSocket message's metadata
     std::size_t depth = 128;          // nesting of each JSON part
     std::size_t decoded = default_max_decoded;  // memory that each JSON part may take
 };
