@@ -203,7 +203,7 @@ private:
         Channel package;
         package.name = "python";
         package.host_path = required("IPYBOX_TEST_PYTHON_PACKAGE");
-        spec.policy.env["PYTHONPATH"] = sandbox.guest_address(package);
+        spec.policy.env["PYTHONPATH"] = sandbox.guest_address(spec.policy, package);
         spec.channels.push_back(package);
         spec.extensions.push_back("ipybox_kernel");
         spec.init_timeout = std::chrono::seconds(60);

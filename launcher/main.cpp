@@ -40,6 +40,8 @@ constexpr const char* usage =
     "  --seccomp-file PATH   the same from a file; repeatable\n"
     "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
+    "  --relay IN:OUT        the command comes from descriptor IN, and its loopback connections are\n"
+    "                        carried over IN and OUT; there is none behind --\n"
     "usage: ipybox-launcher relay\n"
     "Runs what standard input says, and carries its loopback connections over standard input and "
     "output.\n"
@@ -204,11 +206,12 @@ void apply_filter(int file, bool log) {
 int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "scratch") == 0) return scratch_main(argc - 1, argv + 1);
     if (argc > 1 && std::strcmp(argv[1], "--help") == 0) return std::fputs(usage, stdout) < 0;
-    if (argc > 1 && std::strcmp(argv[1], "relay") == 0) return relay_main(argc - 1, argv + 1);
+    if (argc > 1 && std::strcmp(argv[1], "relay") == 0) return relay_main(0, 1);
     if (argc > 1 && std::strcmp(argv[1], "guard") == 0) return guard_main(argc - 1, argv + 1);
 
     Forwarder forwarder;
     bool landlock = false, log = false;
+    int relay[2] = {-1, -1};
     int at = 1;
     for (; at < argc && std::strcmp(argv[at], "--") != 0; ++at) {
         if (std::strcmp(argv[at], "--landlock") == 0) {
@@ -229,6 +232,12 @@ int main(int argc, char** argv) {
             *equals = '\0';
             if (!forwarder.listen(static_cast<std::uint16_t>(number(argv[at], 65535)), equals + 1))
                 fail("cannot listen on 127.0.0.1, port", argv[at]);
+        } else if (std::strcmp(option, "--relay") == 0) {
+            char* colon = std::strchr(argv[at], ':');
+            if (colon == nullptr) misuse("--relay needs IN:OUT");
+            *colon = '\0';
+            relay[0] = static_cast<int>(number(argv[at], INT32_MAX));
+            relay[1] = static_cast<int>(number(colon + 1, INT32_MAX));
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
         } else if (std::strcmp(option, "--writable") != 0 && std::strcmp(option, "--sockets") != 0 &&
@@ -239,7 +248,7 @@ int main(int argc, char** argv) {
             number(argv[at]);
         }
     }
-    if (at + 1 >= argc) misuse("there is no command");
+    if ((at + 1 >= argc) != (relay[0] >= 0)) misuse("there is no command, or one too many");
     char** command = argv + at + 1;
 
     if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs", "");
@@ -268,6 +277,7 @@ int main(int argc, char** argv) {
             if (std::strcmp(argv[i], limit.option) == 0) set_limit(limit.resource, number(argv[++i]));
 
     ::syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
+    if (relay[0] >= 0) return relay_main(relay[0], relay[1]);
     ::execv(command[0], command);
     const int code = errno == ENOENT ? 127 : 126;
     std::fprintf(stderr, "ipybox-launcher: cannot start %s: %s\n", command[0],

@@ -20,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <ipybox/detail/mux_frames.hpp>
 
 #include "descendants.hpp"
@@ -105,6 +106,7 @@ struct Connection {
 
 class Relay {
 public:
+    Relay(int input, int output) : input_(input), output_(output) {}
     // Reads what to run; returns only when there is a relay to run.
     void prepare();
     int run();
@@ -136,6 +138,7 @@ private:
     bool done();
     void serve(short events, Connection& connection);
 
+    int input_, output_;     // to and from the host
     char* start_ = nullptr;  // the start frame: the records point into it
     char** argv_ = nullptr;
     char** env_ = nullptr;
@@ -166,9 +169,9 @@ void no_delay(int socket) {
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-void read_fully(void* to, std::size_t size) {
+void read_fully(int from, void* to, std::size_t size) {
     for (auto* at = static_cast<char*>(to); size > 0;) {
-        const ssize_t count = read(0, at, size);
+        const ssize_t count = read(from, at, size);
         if (count < 0 && errno == EINTR) continue;
         if (count <= 0) fail("the host has gone before it said what to run");
         at += count;
@@ -179,12 +182,12 @@ void read_fully(void* to, std::size_t size) {
 void Relay::read_start() {
     // Not a byte more than the frame: what follows may be the command's input.
     unsigned char raw[mux_header_size];
-    read_fully(raw, sizeof raw);
+    read_fully(input_, raw, sizeof raw);
     const auto header = read_header(raw);
     if (header.kind != MuxFrame::start || header.value == 0 || header.value > mux_max_start)
         fail("the host did not say what to run");
     start_ = allocate<char>(nullptr, header.value);
-    read_fully(start_, header.value);
+    read_fully(input_, start_, header.value);
     if (start_[header.value - 1] != '\0') fail("the start frame is not whole");
     std::size_t records = 0;
     for (std::size_t i = 0; i < header.value; ++i) records += start_[i] == '\0';
@@ -297,8 +300,10 @@ void Relay::start_command() {
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (getppid() != relay) std::_Exit(125);
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null < 0 || dup2(null, 0) < 0 || dup2(2, 1) < 0) fail_errno("cannot set up the streams");
+    if (input_ == 0) {
+        const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (null < 0 || dup2(null, 0) < 0 || dup2(2, 1) < 0) fail_errno("cannot set up the streams");
+    }
     enter();
 }
 
@@ -380,7 +385,7 @@ void Relay::handle(MuxHeader header, const unsigned char* payload) {
 
 void Relay::read_frames() {
     auto* to = in_.extend(2 * mux_max_data);
-    const ssize_t count = read(0, to, 2 * mux_max_data);
+    const ssize_t count = read(input_, to, 2 * mux_max_data);
     const int error = errno;
     in_.shorten(2 * mux_max_data - static_cast<std::size_t>(count > 0 ? count : 0));
     if (count < 0 && (error == EAGAIN || error == EINTR)) return;
@@ -579,7 +584,7 @@ int Relay::run() {
     start_command();
     // Only now: the command is somebody else's program again after exec, we are not.
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    for (int stream = 0; stream < 2; ++stream)
+    for (const int stream : {input_, output_})
         fcntl(stream, F_SETFL, fcntl(stream, F_GETFL) | O_NONBLOCK);
 
     // In this order: the streams, the children, the listeners, the connections.
@@ -587,8 +592,8 @@ int Relay::run() {
     auto* polled = allocate<pollfd>(nullptr, first + max_connections);
     while (!done()) {
         const bool room = out_.size() < enough;
-        polled[0] = {0, POLLIN, 0};
-        polled[1] = {out_.size() > 0 ? 1 : -1, POLLOUT, 0};
+        polled[0] = {input_, POLLIN, 0};
+        polled[1] = {out_.size() > 0 ? output_ : -1, POLLOUT, 0};
         polled[2] = {signals, POLLIN, 0};
         for (unsigned i = 0; i < mux_max_channels; ++i) {
             const auto& channel = channels_[i];
@@ -618,7 +623,7 @@ int Relay::run() {
         if (poll(polled, first + watched, patience) < 0 && errno != EINTR) fail_errno("poll");
 
         if (polled[1].revents != 0) {
-            const ssize_t count = write(1, out_.data(), out_.size());
+            const ssize_t count = write(output_, out_.data(), out_.size());
             if (count > 0) out_.consume(static_cast<std::size_t>(count));
             if (count < 0 && errno != EAGAIN && errno != EINTR) {
                 kill_all();
@@ -647,8 +652,8 @@ int Relay::run() {
 
 }  // namespace
 
-int relay_main(int, char**) {
-    static Relay relay;
+int relay_main(int input, int output) {
+    static Relay relay(input, output);
     relay.prepare();
     return relay.run();
 }

@@ -233,8 +233,9 @@ inline std::string allowing_filter(const std::vector<std::string>& more = {}) {
     return filter.code(first_unknown);
 }
 
-// Refuses by their arguments some of the calls that the other one allows.
-inline std::string denying_filter() {
+// Refuses by their arguments some of the calls that the other one allows. unix_sockets: whether the guest
+// can make Unix sockets; pairs of stream sockets it always can.
+inline std::string denying_filter(bool unix_sockets = true) {
     using P = SyscallProgram;
     P filter(SCMP_ACT_ALLOW);
     // No such call: programs then take the older way, whose arguments a filter can see.
@@ -260,6 +261,17 @@ inline std::string denying_filter() {
     }
     // Only Unix sockets come in pairs, but others are made and their modules loaded first.
     filter.deny("socketpair", EAFNOSUPPORT, {scmp_arg_cmp{0, SCMP_CMP_NE, 1, 0}});
+
+    if (!unix_sockets) {
+        filter.deny("socket", EAFNOSUPPORT, {P::low_half(0, 1)});
+        // One of a pair can be connected anew, or send to any name, unless it is a stream. Linux takes a raw
+        // one for a datagram socket.
+        for (unsigned type = 0; type < 16; ++type)
+            if (type != 1 /* SOCK_STREAM */)
+                filter.deny("socketpair", ESOCKTNOSUPPORT, {P::masked(1, 0xf, type)});
+        // Makes sockets that no filter sees, whatever else was allowed.
+        filter.deny("io_uring_setup", ENOSYS);
+    }
 
     // A file with the setuid bit in the workspace would serve another user of the host.
     struct Call {

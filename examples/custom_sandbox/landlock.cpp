@@ -25,12 +25,12 @@ public:
         if (version < 1) found.problem = "this Linux kernel has no Landlock: 5.13 or newer is needed";
         else if (::access(launcher_.c_str(), X_OK) != 0) found.problem = launcher_ + " is missing";
         found.available = found.problem.empty();
-        found.unix_sockets = found.limits_per_process = found.wall_time = true;
+        found.limits_per_process = found.wall_time = true;
         co_return found;
     }
 
     // Files are where they are.
-    std::string guest_address(const Channel& channel) const override { return channel.host_path; }
+    std::string guest_address(const SandboxPolicy&, const Channel& channel) const override { return channel.host_path; }
 
     // Nothing runs as root: see guest_identity.hpp.
     uid_t guest_user(const SandboxPolicy& policy) const override {

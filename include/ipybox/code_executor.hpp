@@ -923,7 +923,7 @@ private:
             env["LANG"] = "C.UTF-8";
             if (network.mode != NetworkPolicy::Mode::none) trust_system_certificates(env);
             for (const auto& [name, value] : options.kernel_env) env[name] = value;
-            const std::string library_path = doors->sandbox->guest_address(library);
+            const std::string library_path = doors->sandbox->guest_address(spec.policy, library);
             const auto own_path = options.kernel_env.find("PYTHONPATH");
             env["PYTHONPATH"] = library_path + ":" + site_directory().string();
             if (own_path != options.kernel_env.end()) env["PYTHONPATH"] += ":" + own_path->second;
@@ -936,7 +936,7 @@ private:
                 env.try_emplace("GIT_CONFIG_KEY_0", "core.excludesFile");
                 env.try_emplace("GIT_CONFIG_VALUE_0", library_path + "/gitignore");
             }
-            const std::string address = doors->sandbox->guest_address(socket);
+            const std::string address = doors->sandbox->guest_address(spec.policy, socket);
             if (!address.starts_with('/')) tools->fit(detail::mux_max_connections);  // a relay carries it
             env["IPYBOX_TOOL_SOCKET"] = address;
             env["IPYBOX_TOOL_TOKEN"] = tools->token();

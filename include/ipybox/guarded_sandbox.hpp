@@ -56,7 +56,10 @@ public:
     GuardedSandbox(std::unique_ptr<Sandbox> inner, std::string name) : inner_(std::move(inner)), name_(std::move(name)) {}
 
     awaitable<Capabilities> probe() override { return inner_->probe(); }
-    std::string guest_address(const Channel& channel) const override { return inner_->guest_address(channel); }
+    bool unix_sockets(const SandboxPolicy& policy) const override { return inner_->unix_sockets(policy); }
+    std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
+        return inner_->guest_address(policy, channel);
+    }
     uid_t guest_user(const SandboxPolicy& policy) const override { return inner_->guest_user(policy); }
     std::vector<std::string> private_networks() const override { return inner_->private_networks(); }
 

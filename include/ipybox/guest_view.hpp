@@ -241,6 +241,12 @@ inline std::optional<struct stat> look_below(const fs::path& base, const fs::pat
     return opened ? std::optional(found) : std::nullopt;
 }
 
+// Whether the policy shows the whole disk. Throws errc::bad_argument for a path that is not absolute.
+inline bool shows_whole_disk(const SandboxPolicy& policy) {
+    return std::any_of(policy.readable.begin(), policy.readable.end(),
+                       [](const fs::path& path) { return absolute_path(path) == "/"; });
+}
+
 // Collects the mounts of one guest. The most specific path wins; at one path the stricter rule;
 // nothing below a protected path is writable.
 class View {

@@ -173,6 +173,13 @@ inline std::pair<UniqueFd, UniqueFd> make_pipe() {
     return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+// A child that ends would otherwise end us, when we write to it and nobody has asked for another way.
+inline void outlive_broken_pipes() noexcept {
+    struct sigaction action {};
+    ::sigaction(SIGPIPE, nullptr, &action);
+    if (!(action.sa_flags & SA_SIGINFO) && action.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+}
+
 // Signals stay blocked around fork: a handler of the parent must never run in the child.
 class BlockSignals {
 public:
@@ -522,10 +529,7 @@ public:
         if (pipes) {
             in = detail::make_pipe();
             out = detail::make_pipe();
-            struct sigaction pipe_action {};
-            ::sigaction(SIGPIPE, nullptr, &pipe_action);
-            if (!(pipe_action.sa_flags & SA_SIGINFO) && pipe_action.sa_handler == SIG_DFL)
-                ::signal(SIGPIPE, SIG_IGN);
+            detail::outlive_broken_pipes();
         }
         for (const auto* ours : {&errors, &in.second, &out.first})
             if (*ours) ::fcntl(ours->get(), F_SETFL, O_NONBLOCK);

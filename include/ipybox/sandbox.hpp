@@ -96,7 +96,6 @@ struct Capabilities {
     bool network_none = false;
     bool network_allow_list = false;
     bool process_isolation = false;
-    bool unix_sockets = false;        // the guest can make its own; else channels are TCP for it
     // memory_per_process, open files, file size, cpu and, with process_isolation, processes
     bool limits_per_process = false;
     bool memory_total = false;
@@ -173,9 +172,13 @@ public:
 
     // Runs a trivial command the way launch() would, once; later calls return the same answer.
     virtual awaitable<Capabilities> probe() = 0;
-    // Where the guest will find a channel, known before launch so that argv can name it: an
-    // absolute path, or 127.0.0.1:PORT for a socket or listener without Capabilities::unix_sockets.
-    virtual std::string guest_address(const Channel& channel) const = 0;
+    // Whether a guest of this policy can make Unix sockets. Without, sockets and listeners among its
+    // channels are TCP for it. Throws errc::bad_argument for a policy that launch() refuses as well.
+    virtual bool unix_sockets([[maybe_unused]] const SandboxPolicy& policy) const { return true; }
+    // Where a guest of this policy will find a channel, known before launch so that argv can name it: an
+    // absolute path, or 127.0.0.1:PORT for a socket or listener where unix_sockets() is false. Throws
+    // what unix_sockets() throws.
+    virtual std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const = 0;
     // The host uid that files meant for the guest must belong to: the caller's own unless
     // it is root and the sandbox drops to another. Throws errc::sandbox_refused.
     virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;

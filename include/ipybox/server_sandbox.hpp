@@ -83,8 +83,11 @@ public:
     }
 
     awaitable<Capabilities> probe() override { return sandbox_->probe(); }
-    std::string guest_address(const Channel& channel) const override {
-        return sandbox_->guest_address(channel);
+    bool unix_sockets(const SandboxPolicy& policy) const override {
+        return sandbox_->unix_sockets(confined(policy));
+    }
+    std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
+        return sandbox_->guest_address(confined(policy), channel);
     }
     uid_t guest_user(const SandboxPolicy& policy) const override {
         return sandbox_->guest_user(policy);
@@ -114,6 +117,11 @@ private:
         for (const auto& [name, value] : given->get_object())
             set_limit(limits, name, value.is_string() ? std::string(value.get_string())
                                                       : json::serialize(value));
+    }
+
+    SandboxPolicy confined(SandboxPolicy policy) const {
+        confine(policy);
+        return policy;
     }
 
     void confine(SandboxPolicy& policy) const {

@@ -170,7 +170,10 @@ public:
         : within_(within), name_(std::move(name)), params_(std::move(params)), place_(std::move(place)) {}
 
     awaitable<Capabilities> probe() override { return within_.probe(); }
-    std::string guest_address(const Channel& channel) const override { return within_.guest_address(channel); }
+    bool unix_sockets(const SandboxPolicy& policy) const override { return within_.unix_sockets(policy); }
+    std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
+        return within_.guest_address(policy, channel);
+    }
     uid_t guest_user(const SandboxPolicy& policy) const override { return within_.guest_user(policy); }
 
     // Throws errc::bad_config naming the setting that helps, and what the sandbox throws.

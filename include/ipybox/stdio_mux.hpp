@@ -1,6 +1,6 @@
 #pragma once
-// Connections between host and guest over the guest's standard streams, for sandboxes whose guest
-// cannot reach Unix sockets of the host. The other end is the launcher's relay.
+// Connections between host and guest over two streams, such as the guest's standard streams, for guests
+// that cannot reach Unix sockets of the host. The other end is the launcher's relay.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -35,6 +35,25 @@ struct MuxChannel {
     Channel::Kind kind = Channel::Kind::socket;
     std::filesystem::path host_path;
     std::uint16_t port = 0;
+};
+
+// The loopback ports under which the guests of one sandbox know their channels. Each guest has a network
+// of its own, whose ports are all free.
+class GuestPorts {
+public:
+    // The port of a channel; the same whenever its name is the same. Kind socket or listener.
+    MuxChannel carry(const Channel& channel) const {
+        // Below those that the system chooses for outgoing connections.
+        const auto next = static_cast<std::uint16_t>(27'000 + ports_.size());
+        return {channel.kind, channel.host_path, ports_.try_emplace(channel.name, next).first->second};
+    }
+    // What Sandbox::guest_address() answers for it.
+    std::string address(const Channel& channel) const {
+        return "127.0.0.1:" + std::to_string(carry(channel).port);
+    }
+
+private:
+    mutable std::map<std::string, std::uint16_t> ports_;  // by the channel's name
 };
 
 // What the relay starts, and on what conditions.

@@ -1462,18 +1462,18 @@ private:
         // What fills the sandbox's own scratch space fills no disk of the host's.
         const bool scratch = able.scratch_size;
         channel.access = scratch ? Channel::Access::sockets : Channel::Access::write;
-        const std::filesystem::path guest = sandbox.guest_address(channel);
+        const std::filesystem::path guest = sandbox.guest_address(spec.policy, channel);
         const std::filesystem::path files = scratch ? "/dev/shm" : guest;
         auto channels = std::move(spec.channels);
         channels.push_back(std::move(channel));
         std::string address = guest / "gateway";
-        if (!able.unix_sockets) {
+        if (!sandbox.unix_sockets(spec.policy)) {
             link->relayed.emplace(::geteuid(), ::geteuid());
             Channel listener;
             listener.name = "gateway";
             listener.host_path = link->relayed->path() / "gateway";
             listener.kind = Channel::Kind::listener;
-            address = sandbox.guest_address(listener);
+            address = sandbox.guest_address(spec.policy, listener);
             channels.push_back(std::move(listener));
         }
         auto& env = spec.policy.env;
@@ -1516,7 +1516,7 @@ private:
             co_await throw_if_cancelled();
         }
         // Its socket has served by name; elsewhere its files are there, too.
-        if (able.unix_sockets && scratch) link->directory->seal();
+        if (scratch) link->directory->seal();
     }
 
     static awaitable<void> find_gateway(LinkPtr link, uid_t guest, Clock::time_point deadline) {

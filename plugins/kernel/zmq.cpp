@@ -545,13 +545,13 @@ public:
         // From here on, leaving this function in any way ends the kernel and removes its files.
         std::unique_ptr<Kernel> kernel = std::make_unique<ZmqKernel>(link);
         const auto able = co_await sandbox.probe();
-        if (!able.unix_sockets) link->relayed.emplace(::geteuid(), ::geteuid());
+        if (!sandbox.unix_sockets(spec.policy)) link->relayed.emplace(::geteuid(), ::geteuid());
         co_await launch(sandbox, able, std::move(spec), link);
         co_await connect(link, deadline);
         co_await first_answer(link, deadline);
         link->probes.clear();
         // Elsewhere its files are there, too.
-        if (able.unix_sockets && able.scratch_size) co_await seal(link, deadline);
+        if (able.scratch_size) co_await seal(link, deadline);
         co_return kernel;
     }
 
@@ -564,7 +564,7 @@ private:
         // What fills the sandbox's own scratch space fills no disk of the host's.
         const bool scratch = able.scratch_size;
         channel.access = scratch ? Channel::Access::sockets : Channel::Access::write;
-        const std::filesystem::path guest = sandbox.guest_address(channel);
+        const std::filesystem::path guest = sandbox.guest_address(spec.policy, channel);
         if (guest.string().size() > longest_directory)
             throw Error(errc::bad_config, "the sandbox shows the kernel's sockets at a path over " +
                                               std::to_string(longest_directory) + " bytes: " +
@@ -578,7 +578,7 @@ private:
         file["control_port"] = control_port;
         file["hb_port"] = heartbeat_port;
         auto channels = std::move(spec.channels);
-        if (link->relayed) listen_inside(sandbox, *link->relayed, file, channels);
+        if (link->relayed) listen_inside(sandbox, spec.policy, *link->relayed, file, channels);
         file["signature_scheme"] = "hmac-sha256";
         file["key"] = link->key;
         link->directory.write_file("connection.json", json::serialize(file), link->guest);
@@ -606,19 +606,18 @@ private:
     }
 
     // Gives the kernel ports to listen on, and the sandbox the sockets that lead there.
-    static void listen_inside(Sandbox& sandbox, const PrivateDirectory& directory,
-                              json::object& file, std::vector<Channel>& channels) {
-        // Nobody uses the others: the kernel chooses.
-        file["stdin_port"] = file["hb_port"] = 0;
-        for (const auto& [port, name] :
-             {std::pair(shell_port, "shell"), {iopub_port, "iopub"}, {control_port, "control"}}) {
+    static void listen_inside(const Sandbox& sandbox, const SandboxPolicy& policy,
+                              const PrivateDirectory& directory, json::object& file, std::vector<Channel>& channels) {
+        // Nobody uses the others. Were they the kernel's to choose, it would write them into the file.
+        for (const auto& [port, name] : {std::pair(shell_port, "shell"), {iopub_port, "iopub"}, {control_port, "control"},
+                                         {stdin_port, "stdin"}, {heartbeat_port, "hb"}}) {
             Channel channel;
             channel.name = name;
             channel.host_path = directory.path() / socket_name(port);
             channel.kind = Channel::Kind::listener;
-            const auto address = sandbox.guest_address(channel);
+            const auto address = sandbox.guest_address(policy, channel);
             file[std::string(name) + "_port"] = std::stoi(address.substr(address.rfind(':') + 1));
-            channels.push_back(std::move(channel));
+            if (port != stdin_port && port != heartbeat_port) channels.push_back(std::move(channel));
         }
     }
 
@@ -677,6 +676,7 @@ private:
 
     // Once the kernel has all its sockets nobody needs their names any more.
     static awaitable<void> seal(LinkPtr link, Clock::time_point deadline) {
+        if (link->relayed) co_return link->directory.seal();  // they have none there
         static constexpr Port others[] = {stdin_port, heartbeat_port};
         for (const auto number : others) {
             while (!detail::open_socket(link->directory, socket_name(number), link->guest)) {

@@ -1,6 +1,7 @@
 // Confinement by bubblewrap: own user, pid, network, ipc, uts, cgroup and mount namespaces, a view
 // made of nothing but what the policy names and the system's own programs; inside, the launcher
-// adds a system call filter, Landlock and limits, and carries the way to the network proxy.
+// adds a system call filter, Landlock and limits, and carries the way to the network proxy; or, where
+// the whole disk is in view and there are no Unix sockets, all channels.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <ipybox/cgroup.hpp>
+#include <ipybox/confined_process.hpp>
 #include <ipybox/detail/project_quota.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/guest_view.hpp>
@@ -16,6 +18,7 @@
 #include <launcher_image.hpp>
 #include <launcher_options.hpp>
 #include <syscall_filter.hpp>
+#include <tuple>
 
 namespace {
 using namespace ipybox;
@@ -42,7 +45,10 @@ constexpr bool without(std::string_view) { return false; }
 
 // Where the guest finds the way to the proxy, when it may use the network.
 constexpr const char* proxy_url = "http://127.0.0.1:3128";
-constexpr const char* proxy_port = "3128";
+constexpr std::uint16_t proxy_port = 3128;
+
+// Where the guest finds the launcher.
+constexpr const char* launcher_path = "/run/ipybox/launcher";
 
 // ---- the command line ---------------------------------------------------------------------------
 
@@ -103,61 +109,35 @@ private:
 // The launcher as guard, bwrap, its init process inside, and the command as that one's first child.
 // bwrap alone would do but for the moment in which its init exists and does not follow it yet: a
 // host that is killed then would leave the guest behind.
-class Confined final : public ChildProcess {
+class Confined final : public ConfinedProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
              std::optional<Cgroup> group, std::optional<detail::ProjectQuota> quota)
-        : ChildProcess(std::move(executor), std::move(request)),
-          quota_(std::move(quota)),
-          placeholders_(std::move(placeholders)),
-          group_(std::move(group)) {}
-    // The guest must be gone before the places it is kept out of disappear.
-    ~Confined() override { end(); }
-
-    Statistics statistics() const noexcept override {
-        auto known = ChildProcess::statistics();
-        try {
-            if (group_) group_->measure(known);
-        } catch (const std::exception&) {
-            // No memory to read it: what is known so far stands.
-        }
-        return known;
-    }
-    std::vector<Violation> violations() const override {
-        auto seen = ChildProcess::violations();
-        if (group_) group_->report(seen);
-        return seen;
-    }
-    void interrupt() noexcept override { signal_command(SIGINT, false); }
-    void signal(int number) noexcept override { signal_command(number, true); }
+        : ConfinedProcess(std::move(executor), std::move(request), std::move(placeholders), std::move(group)),
+          quota_(std::move(quota)) {}
+    ~Confined() override { end_guest(); }
 
 private:
     // The command's group is that of the init process, which ignores signals.
-    void signal_command(int number, bool group) noexcept {
-        try {
-            if (exit_status()) return;
-            pid_t parent = -1, at = pid();
-            UniqueFd handle;
-            for (int depth = 0; depth < 3; ++depth) {
-                const auto children = detail::children_of(at);
-                if (children.empty()) return;
-                parent = std::exchange(at, children.front());
-                handle = detail::open_child(at, parent);
-                if (!handle) return;
-            }
-            // While the command lives, its group's number means no other.
-            if (group && ::getpgid(at) == parent)
-                ::kill(-parent, number);
-            else
-                detail::send_signal(handle, number);
-        } catch (const std::exception&) {
-            // No memory to look for it: the caller's next step is kill_tree().
+    void signal_command(int number, bool group) override {
+        if (exit_status()) return;
+        pid_t parent = -1, at = pid();
+        UniqueFd handle;
+        for (int depth = 0; depth < 3; ++depth) {
+            const auto children = detail::children_of(at);
+            if (children.empty()) return;
+            parent = std::exchange(at, children.front());
+            handle = detail::open_child(at, parent);
+            if (!handle) return;
         }
+        // While the command lives, its group's number means no other.
+        if (group && ::getpgid(at) == parent)
+            ::kill(-parent, number);
+        else
+            detail::send_signal(handle, number);
     }
 
     std::optional<detail::ProjectQuota> quota_;
-    Placeholders placeholders_;
-    std::optional<Cgroup> group_;
 };
 
 class Bubblewrap final : public Sandbox {
@@ -192,8 +172,14 @@ public:
         co_return *probed_;
     }
 
-    std::string guest_address(const Channel& channel) const override {
-        return "/run/ipybox/" + channel.name;
+    // Among all files of the host lie sockets that nobody can find beforehand: bound by a relative path,
+    // made later, or renamed.
+    bool unix_sockets(const SandboxPolicy& policy) const override { return !detail::shows_whole_disk(policy); }
+
+    std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
+        if (channel.kind == Channel::Kind::directory || unix_sockets(policy))
+            return "/run/ipybox/" + channel.name;
+        return "127.0.0.1:" + std::to_string(carry(channel).port);
     }
 
     uid_t guest_user(const SandboxPolicy& policy) const override {
@@ -211,18 +197,34 @@ public:
         if (!able.available)
             throw Error(bwrap_.empty() ? errc::missing_dependency : errc::sandbox_refused,
                         able.problem);
-        co_return start(policy, std::move(argv), channels, stdio);
+        co_return start(policy, std::move(argv), std::move(channels), stdio);
     }
 
 private:
     std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
-                                    const std::vector<Channel>& channels, Stdio stdio) {
+                                    std::vector<Channel> channels, Stdio stdio) {
         const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
         if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
                         "a list of allowed hosts needs the channel \"network\" to their proxy");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
+        const bool unix_sockets = this->unix_sockets(policy);
+        std::vector<MuxChannel> relayed;
+        for (const auto& channel : channels) {
+            if (channel.name.empty() ||
+                channel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
+                throw Error(errc::bad_argument, "\"" + channel.name + "\" cannot name a channel");
+            if (!unix_sockets && channel.kind != Channel::Kind::directory)
+                relayed.push_back(carry(channel));
+            else if (channel.kind == Channel::Kind::listener)
+                throw Error(errc::bad_argument, "channel " + channel.name + ": use a directory and a Unix socket");
+        }
+        if (!unix_sockets)
+            std::erase_if(channels, [](const auto& channel) { return channel.kind != Channel::Kind::directory; });
+        if (!relayed.empty() && policy.network.mode == NetworkPolicy::Mode::full)
+            refuse("what sees the whole disk is reached through ports of a network of its own: restrict the "
+                   "network, or name directories instead of \"/\"");
         refuse_written(bwrap_);
         SpawnRequest request;
         request.stdio = stdio;
@@ -238,15 +240,11 @@ private:
         if (without("view")) seen.readable.emplace_back("/");
         if (without("protect")) seen.write_protected.clear();
         if (without("hidden")) seen.hidden.clear();
-        View view(seen, !without("view"));
+        View view(seen, unix_sockets && !without("view"));
         auto wanted = view.accesses();
-        for (const auto& channel : channels) {
-            if (channel.name.empty() ||
-                channel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
-                throw Error(errc::bad_argument, "\"" + channel.name + "\" cannot name a channel");
+        for (const auto& channel : channels)
             wanted.push_back(
                 {absolute_path(channel.host_path), is_read_only(channel) ? F_OK : R_OK | W_OK});
-        }
         check_reach(request.identity, wanted);
 
         std::optional<detail::ProjectQuota> quota;
@@ -262,30 +260,76 @@ private:
         }
 
         Options options;
+        auto env = environment(policy);
         add_namespaces(options, policy);
         add_system(options, policy, view.whole_disk());
         add_view(options, policy, view);
         for (const auto& channel : channels)
             options.add(is_read_only(channel) ? "--ro-bind" : "--bind", absolute_path(channel.host_path),
-                        guest_address(channel));
+                        guest_address(policy, channel));
         auto command = launcher(options, policy, view, channels);
+        std::optional<RelayPipes> pipes;
+        if (relayed.empty()) {
+            for (const auto& [name, value] : env) options.add("--setenv", name, value);
+            if (!without("limits")) detail::add_rlimits(command, policy.limits);
+            command.emplace_back("--");
+            std::move(argv.begin(), argv.end(), std::back_inserter(command));
+        } else {
+            for (const auto* word : {"--relay", "7:8", "--"}) command.emplace_back(word);
+            pipes.emplace();
+            request.fds = {{pipes->guest_input.get(), 7}, {pipes->guest_output.get(), 8}};
+        }
         options.add("--remount-ro", "/dev");
         options.add("--remount-ro", view.whole_disk() ? "/run" : "/");
         options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
-        std::move(argv.begin(), argv.end(), std::back_inserter(command));
         options.fill(request, bwrap_, std::move(command));
         start_by_launcher(request, policy.limits);
-        return std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
-                                          std::move(group), std::move(quota));
+        std::string first;
+        if (pipes) {
+            RelayCommand told;
+            told.argv = {launcher_path};
+            if (!without("limits")) detail::add_rlimits(told.argv, policy.limits);
+            told.argv.emplace_back("--");
+            std::move(argv.begin(), argv.end(), std::back_inserter(told.argv));
+            told.env = std::move(env);
+            told.kept_env = {"PWD"};
+            if (!policy.cwd.empty()) told.cwd = policy.cwd;
+            told.no_unix_sockets = !without("unix") && !without("seccomp");
+            first = relay_start(told, relayed);
+        }
+        auto process = std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
+                                                  std::move(group), std::move(quota));
+        if (pipes)
+            process->relay(executor_, asio::writable_pipe(executor_, pipes->input.release()),
+                           asio::readable_pipe(executor_, pipes->output.release()), std::move(relayed),
+                           std::move(first));
+        return process;
+    }
+
+    // Between us and the relay: the guest's standard streams are its own.
+    struct RelayPipes {
+        RelayPipes() {
+            std::tie(guest_input, input) = detail::make_pipe();
+            std::tie(output, guest_output) = detail::make_pipe();
+            detail::outlive_broken_pipes();
+        }
+        UniqueFd guest_input, input, output, guest_output;
+    };
+
+    MuxChannel carry(const Channel& channel) const {
+        auto carried = ports_.carry(channel);
+        if (is_proxy(channel)) carried.port = proxy_port;
+        return carried;
     }
 
     // In the order of adding them. Made when first needed, while the interpreter is being looked at.
-    const std::vector<std::string>& filters() const {
-        if (filters_.empty()) {
-            if (!without("calls") && !without("seccomp")) filters_.push_back(detail::allowing_filter(allow_calls_));
-            if (!without("seccomp")) filters_.push_back(detail::denying_filter());
+    const std::vector<std::string>& filters(bool unix_sockets) const {
+        auto& list = filters_[unix_sockets || without("unix") ? 1 : 0];
+        if (list.empty()) {
+            if (!without("calls") && !without("seccomp")) list.push_back(detail::allowing_filter(allow_calls_));
+            if (!without("seccomp")) list.push_back(detail::denying_filter(unix_sockets || without("unix")));
         }
-        return filters_;
+        return list;
     }
 
     static bool is_read_only(const Channel& channel) {
@@ -299,12 +343,11 @@ private:
     std::vector<std::string> launcher(Options& options, const SandboxPolicy& policy,
                                       const View& view,
                                       const std::vector<Channel>& channels) const {
-        const std::string program = "/run/ipybox/launcher";
-        std::vector<std::string> command = {program};
+        std::vector<std::string> command = {launcher_path};
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
-        options.file(program.c_str(), detail::launcher_image(), "0555");
+        options.file(launcher_path, detail::launcher_image(), "0555");
         // From bwrap, so that its init process has them as well; once more where refusals are logged.
-        for (const auto& filter : filters()) {
+        for (const auto& filter : filters(unix_sockets(policy))) {
             options.add("--add-seccomp-fd", options.data(filter));
             if (kernel_log_) add("--seccomp", options.data(filter));
         }
@@ -318,19 +361,17 @@ private:
             for (const auto& channel : channels)
                 if (!is_read_only(channel))
                     add(channel.access == Channel::Access::sockets ? "--sockets" : "--writable",
-                        guest_address(channel));
+                        guest_address(policy, channel));
         }
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
             for (const auto& channel : channels)
                 if (is_proxy(channel))
-                    add("--forward", std::string(proxy_port) + "=" + guest_address(channel));
+                    add("--forward", std::to_string(proxy_port) + "=" + guest_address(policy, channel));
         for (const auto& [path, found] : view.inner_roots())
             if (const auto rule = view.kind(path);
                 rule != View::Kind::hidden && rule != View::Kind::scratch)
                 add("--same", std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino) +
                                   ":" + path.string());
-        if (!without("limits")) detail::add_rlimits(command, policy.limits);
-        add("--");
         return command;
     }
 
@@ -342,6 +383,10 @@ private:
         if (userns_can_be_disabled_ && !without("pid")) options.add("--disable-userns");
         if (policy.network.mode != NetworkPolicy::Mode::full && !without("network"))
             options.add("--unshare-net");
+    }
+
+    // What the command gets.
+    static std::map<std::string, std::string> environment(const SandboxPolicy& policy) {
         auto env = policy.env;
         if (policy.network.mode == NetworkPolicy::Mode::allow_list) {
             for (const char* name : {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}) {
@@ -354,7 +399,7 @@ private:
             for (const char* name : {"NO_PROXY", "no_proxy"})
                 env.try_emplace(name, "localhost,127.0.0.1,::1");
         }
-        for (const auto& [name, value] : env) options.add("--setenv", name, value);
+        return env;
     }
 
     // What every program needs, whatever the policy names.
@@ -519,7 +564,7 @@ private:
             co_return found;
         }
         found.filesystem = found.network_none = found.process_isolation = found.pinned_protection = true;
-        found.unix_sockets = found.wall_time = found.scratch_size = true;
+        found.wall_time = found.scratch_size = true;
         found.network_allow_list = found.limits_per_process = true;
         const auto limit = [&found](bool Capabilities::*can, const char* field, std::string problem) {
             found.*can = problem.empty();
@@ -569,7 +614,8 @@ private:
 
     asio::any_io_executor executor_;
     std::vector<std::string> allow_calls_;
-    mutable std::vector<std::string> filters_;
+    mutable std::vector<std::string> filters_[2];  // without and with Unix sockets
+    GuestPorts ports_;
     fs::path bwrap_;       // empty: not found
     std::string missing_;  // what was looked for
     std::optional<uid_t> user_;

@@ -15,11 +15,11 @@ public:
 
     awaitable<Capabilities> probe() override {
         Capabilities nothing;
-        nothing.available = nothing.unix_sockets = nothing.limits_per_process = nothing.wall_time = true;
+        nothing.available = nothing.limits_per_process = nothing.wall_time = true;
         co_return nothing;
     }
 
-    std::string guest_address(const Channel& channel) const override {
+    std::string guest_address(const SandboxPolicy&, const Channel& channel) const override {
         return channel.host_path.string();
     }
 

@@ -15,6 +15,7 @@
 #include <boost/json/serialize.hpp>
 #include <fstream>
 #include <ipybox/cgroup.hpp>
+#include <ipybox/confined_process.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/guest_view.hpp>
@@ -32,10 +33,6 @@ namespace {
 using namespace ipybox;
 namespace fs = std::filesystem;
 using detail::errno_text, detail::refuse, detail::View, detail::within;
-
-// srt puts the guest into a network of its own, whose ports are all free; these are below those
-// that the system chooses for outgoing connections.
-constexpr std::uint16_t first_port = 27'000;
 
 constexpr std::string_view package_name = "@anthropic-ai/sandbox-runtime";
 
@@ -118,29 +115,18 @@ public:
 };
 
 // The launcher as guard, srt, and behind it bwrap with the guest.
-class Confined final : public ChildProcess {
+class Confined final : public ConfinedProcess {
 public:
-    struct Belongings {
-        RunDirectory directory;
-        detail::Placeholders placeholders;
-        std::optional<Cgroup> group;
-    };
-
-    Confined(asio::any_io_executor executor, SpawnRequest request, Belongings belongings)
-        : ChildProcess(std::move(executor), std::move(request)),
-          belongings_(std::move(belongings)) {}
-    // The guest must be gone before the places it is kept out of disappear.
-    ~Confined() override {
-        mux_.reset();
-        end();
-    }
+    Confined(asio::any_io_executor executor, SpawnRequest request, RunDirectory directory,
+             detail::Placeholders placeholders, std::optional<Cgroup> group)
+        : ConfinedProcess(std::move(executor), std::move(request), std::move(placeholders), std::move(group)),
+          directory_(std::move(directory)) {}
+    ~Confined() override { end_guest(); }
 
     // Takes over the standard streams.
-    void relay(asio::any_io_executor executor, std::vector<MuxChannel> channels,
-               std::string start) {
-        mux_.emplace(std::move(executor), std::move(ChildProcess::input()),
-                     std::move(ChildProcess::output()), std::move(channels), std::move(start),
-                     [this] { kill_tree(); });
+    void relay_streams(asio::any_io_executor executor, std::vector<MuxChannel> channels, std::string start) {
+        relay(std::move(executor), std::move(ChildProcess::input()), std::move(ChildProcess::output()),
+              std::move(channels), std::move(start));
     }
 
     asio::writable_pipe& input() override {
@@ -151,46 +137,14 @@ public:
         require_pipes();
         return ChildProcess::output();
     }
-    std::string output_tail() const override {
-        auto tail = ChildProcess::output_tail();
-        if (mux_ && !mux_->problem().empty()) tail += mux_->problem() + "\n";
-        return tail;
-    }
-    Statistics statistics() const noexcept override {
-        auto known = ChildProcess::statistics();
-        try {
-            if (belongings_.group) belongings_.group->measure(known);
-        } catch (const std::exception&) {
-            // No memory to read it: what is known so far stands.
-        }
-        return known;
-    }
-    std::vector<Violation> violations() const override {
-        auto seen = ChildProcess::violations();
-        if (belongings_.group) belongings_.group->report(seen);
-        return seen;
-    }
-
-    void interrupt() noexcept override { tell(SIGINT, false); }
-    void signal(int number) noexcept override {
-        if (number == SIGKILL) return kill_tree();
-        tell(number, true);
-    }
 
 private:
     void require_pipes() const {
-        if (mux_) throw Error(errc::bad_argument, "the process was not started with pipes");
+        if (relayed()) throw Error(errc::bad_argument, "the process was not started with pipes");
     }
 
-    void tell(int number, bool group) noexcept {
-        try {
-            if (mux_)
-                mux_->signal(number, group);
-            else if (const auto command = find_command(pid(), 1); command.handle)
-                send(command, number, group);
-        } catch (const std::exception&) {
-            // No memory to look for it: the caller's next step is kill_tree().
-        }
+    void signal_command(int number, bool group) override {
+        if (const auto command = find_command(pid(), 1); command.handle) send(command, number, group);
     }
 
     struct Found {
@@ -235,8 +189,7 @@ private:
         return found;
     }
 
-    Belongings belongings_;
-    std::optional<StdioMux> mux_;
+    RunDirectory directory_;
 };
 
 class Srt final : public Sandbox {
@@ -266,10 +219,12 @@ public:
         co_return *probed_;
     }
 
-    std::string guest_address(const Channel& channel) const override {
+    bool unix_sockets(const SandboxPolicy&) const override { return unix_sockets_; }
+
+    std::string guest_address(const SandboxPolicy&, const Channel& channel) const override {
         if (channel.kind == Channel::Kind::directory || unix_sockets_)
             return channel.host_path.string();
-        return "127.0.0.1:" + std::to_string(port_of(channel.name));
+        return ports_.address(channel);
     }
 
     uid_t guest_user(const SandboxPolicy& policy) const override {
@@ -302,7 +257,7 @@ public:
             // If it does not take it, it is ending, and tells why itself.
             co_await asio::async_write(process->input(), buffer, as_result);
         } else {
-            process->relay(executor_, std::move(relayed), first);
+            process->relay_streams(executor_, std::move(relayed), first);
         }
         co_return process;
     }
@@ -378,7 +333,6 @@ private:
     // long again as the start of a guest, and there the relay looks whether it confines.
     awaitable<Capabilities> try_out() {
         Capabilities found;
-        found.unix_sockets = unix_sockets_;
         found.problem = problem_;
         missing_ = !problem_.empty();
         if (missing_) co_return found;
@@ -434,11 +388,6 @@ private:
 
     // ---- one guest --------------------------------------------------------------------------
 
-    std::uint16_t port_of(const std::string& name) const {
-        const auto next = static_cast<std::uint16_t>(first_port + ports_.size());
-        return ports_.try_emplace(name, next).first->second;
-    }
-
     // Can it show a path inside one that it hides?
     bool carves() const { return version_ >= carving; }
 
@@ -458,7 +407,7 @@ private:
             // Our proxy: srt has its own.
             if (channel.name == "network") continue;
             if (channel.kind != Channel::Kind::directory && !unix_sockets_) {
-                relayed.push_back({channel.kind, channel.host_path, port_of(channel.name)});
+                relayed.push_back(ports_.carry(channel));
                 continue;
             }
             if (channel.kind == Channel::Kind::listener)
@@ -484,12 +433,11 @@ private:
         for (const auto& program : {package_, node_, bwrap_, socat_}) refuse_written(program);
         path_ = host_search_path(path_);
 
-        Confined::Belongings belongings{
-            RunDirectory(request.identity), view.take_placeholders(), {}};
-        const auto& directory = belongings.directory;
+        RunDirectory directory(request.identity);
+        std::optional<Cgroup> group;
         if (policy.limits.memory_total) {
-            belongings.group.emplace(*policy.limits.memory_total);
-            request.cgroup = belongings.group->entrance();
+            group.emplace(*policy.limits.memory_total);
+            request.cgroup = group->entrance();
         }
         command.env = policy.env;
         command.cwd = policy.cwd.empty() ? fs::path("/") : policy.cwd;
@@ -521,7 +469,8 @@ private:
         request.wall_seconds = policy.limits.wall_seconds;
         request.ends_its_tree = true;
         request.stdio = Stdio::pipes;
-        return std::make_unique<Confined>(executor_, std::move(request), std::move(belongings));
+        return std::make_unique<Confined>(executor_, std::move(request), std::move(directory), view.take_placeholders(),
+                                          std::move(group));
     }
 
     static bool is_writable(const View& view, const fs::path& path) {
@@ -752,7 +701,7 @@ private:
 
     // In the order of adding them. Made when first needed, while the interpreter is being looked at.
     const std::vector<std::string>& filters() const {
-        if (filters_.empty()) filters_ = {detail::allowing_filter(allow_calls_), detail::denying_filter()};
+        if (filters_.empty()) filters_ = {detail::allowing_filter(allow_calls_), detail::denying_filter(unix_sockets_)};
         return filters_;
     }
 
@@ -769,7 +718,7 @@ private:
     static constexpr const char* filter_names[] = {"allowed-calls", "denied-calls"};
     std::vector<std::string> allow_calls_;
     mutable std::vector<std::string> filters_;
-    mutable std::map<std::string, std::uint16_t> ports_;  // by the channel's name
+    GuestPorts ports_;
 };
 
 constexpr Plugin self{

@@ -41,7 +41,7 @@ struct SrtFixture : test::ExecutorFixture {
 constexpr const char* latest = "@anthropic-ai/sandbox-runtime";
 constexpr const char* pinned_by_the_original = "sandbox-runtime-0.0.21";
 constexpr std::string_view answers = "Echo: xxxx\nEcho: 199";
-constexpr std::string_view forbidden = "[Errno 1] Operation not permitted";
+constexpr std::string_view forbidden = "[Errno 97] Address family not supported by protocol";
 // As the original brings it.
 constexpr std::string_view original_settings = R"({
     "network": {"allowedDomains": [], "deniedDomains": [], "allowLocalBinding": true},

@@ -94,7 +94,7 @@ struct Machine {
         spec.python = kernel_python();
         spec.policy.cwd = workspace.path();
         spec.policy.env["PATH"] = "/usr/bin:/bin";
-        spec.policy.env["PYTHONPATH"] = sandbox->guest_address(package);
+        spec.policy.env["PYTHONPATH"] = sandbox->guest_address(spec.policy, package);
         if (name == "none") {
             spec.policy.network.mode = NetworkPolicy::Mode::full;
         } else {

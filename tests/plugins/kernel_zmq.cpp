@@ -91,7 +91,7 @@ struct Machine {
         Channel package;
         package.name = "python";
         package.host_path = python_package();
-        spec.policy.env["PYTHONPATH"] = sandbox->guest_address(package);
+        spec.policy.env["PYTHONPATH"] = sandbox->guest_address(spec.policy, package);
         spec.channels.push_back(std::move(package));
         spec.extensions = {"ipybox_kernel"};
         spec.init_timeout = 60s;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/datagram_protocol.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
@@ -79,8 +80,9 @@ struct Fixture {
         auto read = [&]() -> awaitable<void> {
             char one = 0;
             while (one != '\n') {
-                co_await asio::async_read(process.output(), asio::buffer(&one, 1),
-                                          asio::use_awaitable);
+                const auto [error, count] =
+                    co_await asio::async_read(process.output(), asio::buffer(&one, 1), as_result);
+                if (error) throw std::runtime_error("no line, but: " + process.output_tail());
                 text += one;
             }
         };
@@ -125,7 +127,7 @@ BOOST_AUTO_TEST_CASE(probe_finds_what_it_enforces) {
     BOOST_REQUIRE_MESSAGE(able.available, able.problem);
     BOOST_TEST(able.problem.empty());
     for (const bool claim : {able.filesystem, able.network_none, able.network_allow_list,
-                             able.process_isolation, able.unix_sockets, able.limits_per_process,
+                             able.process_isolation, able.limits_per_process,
                              able.wall_time, able.scratch_size})
         BOOST_TEST(claim);
     BOOST_TEST(able.workspace_size == detail::ProjectQuota::machine_problem().empty());
@@ -466,7 +468,7 @@ BOOST_AUTO_TEST_CASE(channels_are_found_by_name) {
     asio::local::stream_protocol::acceptor listener(context, socket.string());
     give(socket);
     channels = {{"kernel", box, Channel::Access::write}, {"tools", socket}, {"package", box}};
-    BOOST_TEST(sandbox->guest_address(channels[0]) == "/run/ipybox/kernel");
+    BOOST_TEST(sandbox->guest_address(policy, channels[0]) == "/run/ipybox/kernel");
     BOOST_TEST(contains(sh("echo in > /run/ipybox/kernel/file; cat /run/ipybox/package/file; "
                            "echo x > /run/ipybox/package/y"),
                         "Read-only file system"));
@@ -495,6 +497,129 @@ BOOST_AUTO_TEST_CASE(sockets_of_the_host_are_hidden_unless_named) {
     BOOST_TEST(connect(beside) == "connected\n");
     policy.readable = {"/"};
     BOOST_TEST(connect(inside) != "connected\n");
+}
+
+BOOST_AUTO_TEST_CASE(whoever_sees_the_whole_disk_has_no_unix_sockets) {
+    // Nobody can tell where these lie: /proc/net/unix has their names as they were given. Not in /tmp, which
+    // every guest has of its own.
+    const test::TemporaryDirectory place("/var/tmp");
+    const auto before = fs::current_path();
+    fs::current_path(place.path());
+    const auto moved = place.path() / "moved.sock";
+    asio::local::stream_protocol::acceptor stream(context, std::string("stream.sock"));
+    asio::local::datagram_protocol::socket datagram(context, std::string("datagram.sock"));
+    asio::local::stream_protocol::acceptor renamed(context, (place.path() / "before.sock").string());
+    fs::rename("before.sock", moved);
+    fs::current_path(before);
+    for (const auto* name : {"stream.sock", "datagram.sock", "moved.sock"}) give(place.path() / name);
+    const std::string script = "import ctypes, errno, os, socket as s\n"
+                               "def attempt(what, action):\n"
+                               "    try: action(); print(what, 'done')\n"
+                               "    except OSError as e: print(what, errno.errorcode[e.errno])\n"
+                               "os.chdir('" + place.path().string() + "')\n"
+                               "def pair(kind): s.socketpair(s.AF_UNIX, kind)[0].sendto(b'x', 'datagram.sock')\n"
+                               "attempt('stream', lambda: s.socket(s.AF_UNIX).connect('stream.sock'))\n"
+                               "attempt('moved', lambda: s.socket(s.AF_UNIX).connect('moved.sock'))\n"
+                               "attempt('datagram', lambda: s.socket(s.AF_UNIX, s.SOCK_DGRAM).connect('datagram.sock'))\n"
+                               "attempt('pair', lambda: pair(s.SOCK_DGRAM))\n"
+                               "attempt('raw pair', lambda: pair(s.SOCK_RAW))\n"
+                               "a, b = s.socketpair(); a.send(b'through the pair'); print(b.recv(20).decode())\n"
+                               "attempt('sending elsewhere', lambda: a.sendto(b'x', 'datagram.sock'))\n"
+                               "attempt('connecting anew', lambda: a.connect('stream.sock'))\n"
+                               "c = ctypes.CDLL(None, use_errno=True)\n"
+                               "print('io_uring', errno.errorcode[ctypes.get_errno()] if c.syscall(425, 1, ctypes.create_string_buffer(200)) < 0 else 'done')";
+    policy.cwd = "/";
+    policy.readable = {place.path()};
+    BOOST_TEST(python(script) == "stream done\nmoved done\ndatagram done\npair done\nraw pair done\nthrough the pair\n"
+                                 "sending elsewhere EISCONN\nconnecting anew EISCONN\nio_uring ENOSYS\n");
+    char byte = 0;
+    BOOST_TEST(datagram.receive(asio::buffer(&byte, 1)) == 1u);
+    BOOST_TEST(datagram.receive(asio::buffer(&byte, 1)) == 1u);
+    sandbox = registry.make<Sandbox>("bubblewrap", host, {{"allow_calls", {"io_uring_setup", "socket", "socketpair"}}});
+    const std::string refused = "stream EAFNOSUPPORT\nmoved EAFNOSUPPORT\ndatagram EAFNOSUPPORT\npair ESOCKTNOSUPPORT\n"
+                                "raw pair ESOCKTNOSUPPORT\nthrough the pair\nsending elsewhere EISCONN\n"
+                                "connecting anew EISCONN\nio_uring ENOSYS\n";
+    policy.readable = {"/."};
+    BOOST_TEST(!sandbox->unix_sockets(policy));
+    BOOST_TEST(python(script) == refused);
+    // With a channel, behind the relay; and with the whole network, where no relay may carry one.
+    asio::local::stream_protocol::acceptor tools(context, (place.path() / "tools").string());
+    channels = {{"tools", place.path() / "tools", Channel::Access::read, Channel::Kind::socket}};
+    BOOST_TEST(python(script) == refused);
+    policy.network.mode = NetworkPolicy::Mode::full;
+    refuses("restrict the network, or name directories");
+    channels.clear();
+    BOOST_TEST(python(script) == refused);
+}
+
+BOOST_AUTO_TEST_CASE(a_relay_carries_the_channels_of_whoever_sees_the_whole_disk) {
+    policy.readable = {"/"};
+    policy.network.mode = NetworkPolicy::Mode::allow_list;
+    policy.network.allow = {"example.com"};
+    policy.limits.open_files = 77;
+    const auto place = directory.path();
+    make_directory(place / "data");
+    channels = {{"network", place / "proxy", Channel::Access::read, Channel::Kind::socket},
+                {"shell", place / "shell", Channel::Access::read, Channel::Kind::listener},
+                {"data", place / "data", Channel::Access::write}};
+    BOOST_TEST(sandbox->guest_address(policy, channels[0]) == "127.0.0.1:3128");
+    BOOST_TEST(sandbox->guest_address(policy, channels[2]) == "/run/ipybox/data");
+    const auto shell_address = sandbox->guest_address(policy, channels[1]);
+    BOOST_REQUIRE(shell_address.starts_with("127.0.0.1:"));
+    asio::local::stream_protocol::acceptor proxy(context, (place / "proxy").string());
+    const std::string script = R"(
+import os, resource, socket, sys
+proxy = socket.create_connection(os.environ['HTTP_PROXY'].removeprefix('http://').split(':'))
+proxy.sendall(b'question'); proxy.recv(6)
+listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+shell = listener.accept()[0]
+shell.sendall(shell.recv(8)[::-1])
+open('/run/ipybox/data/x', 'w').write(os.getcwd() + os.environ['PWD'])
+def pipes(process):
+    numbers = [n for n in os.listdir(f'/proc/{process}/fd') if int(n) > 2]
+    return sum(os.readlink(f'/proc/{process}/fd/{n}').startswith('pipe:') for n in numbers)
+opened = 0
+for process in filter(str.isdigit, os.listdir('/proc')):
+    try: opened += pipes(process) if int(process) != os.getpid() else 0
+    except PermissionError: pass
+try:
+    print(opened, resource.getrlimit(resource.RLIMIT_NOFILE)[0], sys.stdin.readline().strip(), flush=True)
+    sys.stdin.read()
+except KeyboardInterrupt: print('interrupted', flush=True)
+sys.stdin.read()
+)";
+    const auto process = launch({"/usr/bin/python3", "-I", "-c", script, shell_address.substr(10)}, Stdio::pipes);
+    auto talk = [&]() -> awaitable<std::string> {
+        asio::local::stream_protocol::socket out(context);
+        const asio::local::stream_protocol::endpoint there((place / "shell").string());
+        co_await out.async_connect(there, asio::use_awaitable);
+        const auto sent = asio::buffer("stressed", 8);
+        co_await asio::async_write(out, sent, asio::use_awaitable);
+        auto in = co_await proxy.async_accept(asio::use_awaitable);
+        std::string text(8, '\0');
+        const auto asked = asio::buffer(text);
+        co_await asio::async_read(in, asked, asio::use_awaitable);
+        const auto answer = asio::buffer("answer", 6);
+        co_await asio::async_write(in, answer, asio::use_awaitable);
+        std::string back(8, '\0');
+        const auto got = asio::buffer(back);
+        co_await asio::async_read(out, got, asio::use_awaitable);
+        const auto line = asio::buffer("own input\n", 10);
+        co_await asio::async_write(process->input(), line, asio::use_awaitable);
+        co_return text + " " + back;
+    };
+    BOOST_TEST(test::run(context, talk()) == "question desserts");
+    // No process inside lets the guest at its connection with us.
+    BOOST_TEST(line(*process) == "0 77 own input");
+    BOOST_TEST(test::read_file(place / "data/x") == workspace.string() + workspace.string());
+    process->interrupt();
+    BOOST_TEST(line(*process) == "interrupted");
+    process->signal(SIGTERM);
+    BOOST_TEST(finish(*process).code == 128 + SIGTERM);
+    process->interrupt();
+    policy.network.mode = NetworkPolicy::Mode::none;
+    channels.erase(channels.begin() + 1);  // its socket of this time lies where it was
+    BOOST_TEST(sh("echo out; echo err >&2; cat; exit 3") == "out\nerr\n");
 }
 
 BOOST_AUTO_TEST_CASE(dangerous_system_calls_are_refused) {

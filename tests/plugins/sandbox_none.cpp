@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(runs_as_we_do_with_an_exact_environment) {
     policy.readable = {"/usr"};
     policy.writable = {directory.path()};
     const Channel channel{"tools", directory.path() / "tools.sock"};
-    BOOST_TEST(sandbox->guest_address(channel) == channel.host_path.string());
+    BOOST_TEST(sandbox->guest_address(policy, channel) == channel.host_path.string());
     BOOST_TEST(sandbox->guest_user(policy) == ::geteuid());
     BOOST_TEST(output("pwd; id -u; echo $NAME; env | wc -l") ==
                directory.path().string() + "\n" + std::to_string(::geteuid()) + "\nvalue\n3\n");

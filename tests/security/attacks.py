@@ -855,7 +855,7 @@ attempt(lambda: write("/var/tmp/ipybox-planted"))
 attempt(lambda: write("/etc/ipybox-planted"))
 attempt(lambda: write(os.path.dirname(host["workspace"]) + "/planted"))
 attempt(lambda: connect(socket.AF_UNIX, host["socket"]))
-""", by="EROFS|EACCES|EPERM|ENOENT|ECONNREFUSED", profile="settings")
+""", by="EROFS|EACCES|EPERM|ENOENT|EAFNOSUPPORT", profile="settings")
 
 # ---- limits -------------------------------------------------------------------------------------
 

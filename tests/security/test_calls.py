@@ -81,9 +81,10 @@ def environments():
 
 
 class Calls:
-    """The cases; subclasses say in which sandbox and on which kernel backend."""
+    """The cases; subclasses say in which sandbox, on which kernel backend, and whether a settings file shows the disk."""
 
     sandbox = kernel = ""
+    settings = True
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -101,8 +102,8 @@ class Calls:
                 free.bind(("127.0.0.1", 0))
                 channel = free.getsockname()[1]
             arguments = ["serve", "--http", "127.0.0.1:0", "--workspace", ".", "--shared-workspace", "--sandbox", cls.sandbox,
-                         "--kernel", cls.kernel, "--config", "servers.json", "--policy", "policy.json", "--sandbox-config", "sandbox.json",
-                         "--approval-channel", f"127.0.0.1:{channel}", "--env", f"IPYBOX_TEST_MARK={place.mark}"]
+                         "--kernel", cls.kernel, "--config", "servers.json", "--policy", "policy.json",
+                         *(["--sandbox-config", "sandbox.json"] if cls.settings else []), "--approval-channel", f"127.0.0.1:{channel}", "--env", f"IPYBOX_TEST_MARK={place.mark}"]
             errors = stack.enter_context((place.root / "errors").open("w+"))
             process = subprocess.Popen([PROGRAM, *arguments], cwd=place.workspace, stdin=subprocess.DEVNULL, stderr=errors,
                                        env=environment(IPYBOX_HTTP_TOKEN=HTTP_TOKEN, IPYBOX_APPROVAL_TOKEN=APPROVAL_TOKEN))
@@ -441,10 +442,10 @@ if is_gateway:
 attempt(lambda: echo.run(text="unapproved"))
 print("own work goes on:", echo.run(text="allowed"))
 """, 2)
-            # In bubblewrap nobody else finds the sockets by which the host talks to kernel or gateway.
+            # Of Unix sockets nobody else finds those by which the host talks to kernel or gateway. Ports can be found.
             sealed = {"zmq": {"unapproved", "allowed", "queued"}, "gateway": {"joined"}}[self.kernel]
             expected = {"unapproved", "allowed", "queued"} | ({"joined"} if self.kernel == "gateway" else set())
-            if self.sandbox == "bubblewrap":
+            if not self.settings:
                 expected -= sealed
             self.assertEqual((self.place.workspace / "sealed").exists(), not expected)
             outcomes, deadline = {}, time.monotonic() + 30
@@ -552,19 +553,19 @@ attempt(post, {"server_name": "evil", "tool_name": "x", "tool_args": {}})
         self.assertEqual(self.carried_out(), {})
 
 
-def _cases(sandbox: str, kernel: str) -> dict:
-    """On the gateway the sockets are others; all else is alike, and left to scripts/test --full."""
-    brief = kernel == "gateway" and "IPYBOX_TEST_FULL" not in os.environ
+def _cases(sandbox: str, kernel: str, settings: bool) -> dict:
+    """On the gateway and in the minimal view the sockets are others; all else is alike, and left to scripts/test --full."""
+    brief = not settings or kernel == "gateway" and "IPYBOX_TEST_FULL" not in os.environ
     left = [name for name in vars(Calls) if name.startswith("test_") and "gateway" not in name] if brief else []
     if (sandbox, kernel) != ("bubblewrap", "zmq"):
         left.append("test_crowd_out_those_who_have_a_token")  # who is no kernel's code meets no sandbox
-    return {"sandbox": sandbox, "kernel": kernel, **dict.fromkeys(left)}
+    return {"sandbox": sandbox, "kernel": kernel, "settings": settings, **dict.fromkeys(left)}
 
 
-for _sandbox in ("bubblewrap", "srt"):
+for _sandbox, _settings in (("bubblewrap", True), ("bubblewrap", False), ("srt", True)):
     for _kernel in ("zmq", "gateway"):
-        _name = f"{_sandbox.capitalize()}{_kernel.capitalize()}"
-        globals()[_name] = type(_name, (Calls, unittest.IsolatedAsyncioTestCase), _cases(_sandbox, _kernel))
+        _name = f"{_sandbox.capitalize()}{_kernel.capitalize()}{'' if _settings else 'Minimal'}"
+        globals()[_name] = type(_name, (Calls, unittest.IsolatedAsyncioTestCase), _cases(_sandbox, _kernel, _settings))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ T run(asio::io_context& context, awaitable<T> work) {
 // unprivileged guest can enter it.
 class TemporaryDirectory {
 public:
-    TemporaryDirectory() {
-        std::string name = (std::filesystem::temp_directory_path() / "ipybox-test-XXXXXX").string();
+    explicit TemporaryDirectory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+        std::string name = (parent / "ipybox-test-XXXXXX").string();
         if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
         path_ = name;
         std::filesystem::permissions(path_, std::filesystem::perms(0755));

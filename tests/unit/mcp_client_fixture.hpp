@@ -108,7 +108,7 @@ private:
 class NoSandbox final : public Sandbox {
 public:
     awaitable<Capabilities> probe() override { co_return Capabilities(); }
-    std::string guest_address(const Channel& channel) const override {
+    std::string guest_address(const SandboxPolicy&, const Channel& channel) const override {
         return channel.host_path.string();
     }
     uid_t guest_user(const SandboxPolicy&) const override { return 0; }
