@@ -66,7 +66,9 @@ constexpr std::size_t acknowledged_bytes = std::size_t{1} << 20;
 constexpr std::size_t acknowledged_messages = 500;
 // Of the kernel's output, what the host takes before anybody asks for it.
 constexpr std::size_t unread_bytes = std::size_t{4} << 20;
-// What a kernel that keeps to the rules leaves unread; beyond it the memory budget decides.
+// What each kernel may leave unread without a share of the memory budget.
+constexpr std::size_t free_unread = std::size_t{1} << 20;
+// What a kernel that keeps to the rules leaves unread: it waits for the budget, others are ended.
 constexpr std::size_t most_unread = std::size_t{24} << 20;
 constexpr std::size_t tunnel_piece = std::size_t{1} << 20;
 // How long a kernel may have to wait for memory that others hold.
@@ -298,6 +300,7 @@ struct Link : std::enable_shared_from_this<Link> {
     std::uint64_t tokens = 0;
     std::deque<std::unique_ptr<Received>> inbox;  // for next()
     std::size_t inbox_bytes = 0;      // what they take in memory
+    std::size_t begun_bytes = 0;      // of the message that is being read
     MemoryReservation inbox_memory, tunnel_memory;
     std::size_t unacknowledged = 0, unacknowledged_bytes = 0;
     Clock::time_point heard{};        // when the newest message came
@@ -409,6 +412,11 @@ struct Link : std::enable_shared_from_this<Link> {
         }
         changed.notify();
     }
+
+    // What it leaves unread; there is a copy soon of what is being read.
+    std::size_t unread_size() const { return inbox_bytes + 2 * begun_bytes; }
+    // The part of it that comes out of the memory that all share.
+    std::size_t shared_unread() const { return unread_size() - std::min(unread_size(), free_unread); }
 
     // Of what came in order, the kernel need not keep what has been consumed in order.
     void consumed(std::size_t bytes) {
@@ -741,11 +749,11 @@ void acknowledge_at_once(int socket) {
 // is a copy soon.
 awaitable<bool> make_room(LinkPtr link, std::size_t begun) {
     const auto give_up = Clock::now() + memory_patience;
+    link->begun_bytes = begun;
     for (;;) {
-        const auto needed = link->inbox_bytes + 2 * begun;
-        if (link->inbox_memory.resize(needed > most_unread ? needed - most_unread : 0)) co_return true;
+        if (link->inbox_memory.resize(link->shared_unread())) co_return true;
         if (link->closed || link->failure) co_return false;
-        if (Clock::now() >= give_up) {
+        if (link->unread_size() > most_unread && Clock::now() >= give_up) {
             link->end_protocol("it sends more than there is memory left for");
             co_return false;
         }
@@ -896,6 +904,8 @@ awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_poi
             const auto received = std::move(link->inbox.front());
             link->inbox.pop_front();
             link->inbox_bytes -= received->weight;
+            if (const auto shared = link->shared_unread(); shared < link->inbox_memory.size())
+                static_cast<void>(link->inbox_memory.resize(shared));  // giving back never fails
             link->changed.notify();
             auto& message = received->message;
             try {
