@@ -104,7 +104,8 @@ struct Fixture {
     Tcp::endpoint endpoint;
 };
 
-bool is_good(const std::string& answer) { return answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"); }
+// Where others want its place, a 408 may follow at once.
+bool is_good(const std::string& answer) { return answer.starts_with("HTTP/1.1 200 ") && answer.find("\r\n\r\nhi") != answer.npos; }
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(http_listener, Fixture)
