@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(links_that_the_kernel_made_lead_no_server_astray) {
     start("bubblewrap");
     text("import os; os.symlink('" + elsewhere.path().string() + "', 'data')");
     json::object sandbox;
-    sandbox["writable"] = {"data/below"};
+    sandbox["writable"] = json::array{"data/below"};
     std::filesystem::create_directory(elsewhere.path() / "below");
     BOOST_CHECK_EXCEPTION(generate(file_server(sandbox)), Error,
                           [](const Error& error) { return contains(error.what(), "symbolic link"); });
@@ -177,11 +177,11 @@ BOOST_AUTO_TEST_CASE(what_the_sandbox_stopped_is_told) {
 
 BOOST_AUTO_TEST_CASE(private_networks_are_options_of_the_sandbox) {
     options.allowed_hosts = {"example.com"};
-    options.sandbox_options["private_networks"] = {"10.1.0.0/99"};
+    options.sandbox_options["private_networks"] = json::array{"10.1.0.0/99"};
     BOOST_CHECK_EXCEPTION(start("bubblewrap"), Error, [](const Error& error) {
         return error.code() == errc::bad_config && contains(error.detail(), "10.1.0.0/99");
     });
-    options.sandbox_options["private_networks"] = {"intranet"};
+    options.sandbox_options["private_networks"] = json::array{"intranet"};
     BOOST_CHECK_THROW(start("bubblewrap"), Error);
 }
 
