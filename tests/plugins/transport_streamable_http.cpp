@@ -660,7 +660,8 @@ BOOST_AUTO_TEST_CASE(an_endless_stream_neither_stalls_others_nor_grows) {
         test::run(context, sleep_until(Clock::now() + 200ms));
     }
     BOOST_TEST(sent > std::size_t{1} << 20);
-    BOOST_TEST(sent < std::size_t{40} << 20);
+    // Ours is 16 MiB; the system's buffers hold what it lets them grow to, 36 MiB on newer kernels.
+    BOOST_TEST(sent < std::size_t{64} << 20);
     const auto message = test::run(context, raw->receive());
     BOOST_TEST(detail::string_of(message, "method") == "notifications/message");
 }
