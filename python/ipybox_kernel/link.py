@@ -382,9 +382,11 @@ def remove_abandoned(parent: str, own: str) -> None:
 
 
 def write_files(directory: str, files: dict[str, str]) -> None:
-    """Writes files that are named relative to a directory."""
+    """Writes files that are named relative to a directory; a cell that imports meanwhile sees each whole or not."""
     for name, text in files.items():
         path = os.path.join(directory, *name.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8", newline="") as file:
+        part = path + ".part"
+        with open(part, "w", encoding="utf-8", newline="") as file:
             file.write(text)
+        os.replace(part, path)
