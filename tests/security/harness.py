@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import unittest
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -80,6 +81,17 @@ def environment(**more: str) -> dict[str, str]:
     return {"PATH": path, "HOME": "/nonexistent", "SUPPORT": str(SUPPORT), "IPYBOX_PYTHON": PYTHON,
             "IPYBOX_PLUGIN_PATH": str(BUILD / "tests/security"), "PYTHONDONTWRITEBYTECODE": "1",
             "XDG_STATE_HOME": STATE.name, **more}
+
+
+class InSandbox:
+    """Cases of which subclasses say in which sandbox, and on which kernel backend."""
+
+    sandbox, kernel = "bubblewrap", "zmq"
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        if cls.sandbox == "srt" and (lacks := ability("srt")):
+            raise unittest.SkipTest(lacks)
 
 
 @dataclasses.dataclass

@@ -28,7 +28,7 @@ except ImportError as missing:
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import PRELUDE, PROGRAM, SUPPORT, Place, ability, environment, got_through  # noqa: E402
+from harness import PRELUDE, PROGRAM, SUPPORT, InSandbox, Place, environment, got_through  # noqa: E402
 
 APPROVAL_TOKEN, HTTP_TOKEN = "approval-token-" + "a" * 25, "http-token-" + "b" * 25
 
@@ -80,16 +80,12 @@ def environments():
 """
 
 
-class Calls:
-    """The cases; subclasses say in which sandbox, on which kernel backend, and whether a settings file shows the disk."""
-
-    sandbox = kernel = ""
-    settings = True
+class Calls(InSandbox):
+    settings = True  # whether a settings file shows the disk
 
     @classmethod
     def setUpClass(cls) -> None:
-        if cls.sandbox == "srt" and (lacks := ability("srt")):
-            raise unittest.SkipTest(lacks)
+        super().setUpClass()
         with contextlib.ExitStack() as stack:
             cls.place = place = stack.enter_context(Place())
             cls.calls = place.outside / "calls"

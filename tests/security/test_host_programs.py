@@ -15,19 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import BUILD, PROGRAM, PYTHON, Outcome, Place, ability, environment  # noqa: E402
+from harness import BUILD, PROGRAM, PYTHON, InSandbox, Outcome, Place, ability, environment  # noqa: E402
 
 
-class Base:
-    """In a sandbox that subclasses name."""
-
-    sandbox = "bubblewrap"
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        if cls.sandbox == "srt" and (lacks := ability("srt")):
-            raise unittest.SkipTest(lacks)
-
+class Base(InSandbox):
     def setUp(self) -> None:
         self.place = self.enterContext(Place())
         self.workspace = self.place.workspace

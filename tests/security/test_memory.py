@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import PROGRAM, PYTHON, SUPPORT, Outcome, Place, ability, as_guest, environment  # noqa: E402
+from harness import PROGRAM, PYTHON, SUPPORT, InSandbox, Outcome, Place, ability, as_guest, environment  # noqa: E402
 
 MORE = 256 << 20  # bytes that the program may take beyond what it takes when idle
 
@@ -118,16 +118,7 @@ def idle(sandbox: str) -> int:
         return outcome.peak_memory
 
 
-class Memory:
-    """The cases; subclasses say in which sandbox and on which kernel backend."""
-
-    sandbox, kernel = "", "zmq"
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        if cls.sandbox == "srt" and (lacks := ability("srt")):
-            raise unittest.SkipTest(lacks)
-
+class Memory(InSandbox):
     def run_code(self, code: str, options: Iterable[str] = (), place: Place | None = None) -> Outcome:
         with place or Place() as where:
             outcome = where.run(where.prepared(code), ["--kernel", self.kernel, *options], self.sandbox, 200)

@@ -18,22 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import PROGRAM, SUPPORT, Place, ability, environment  # noqa: E402
+from harness import PROGRAM, SUPPORT, InSandbox, Place, environment  # noqa: E402
 
 PROMPT = r"\? \[y/s/a/N/r/\?\] "
 SEND = "from ipybox_kernel.client import send\nimport threading, time\n"
 
 
-class Questions:
-    """The cases; subclasses say in which sandbox and on which kernel backend."""
-
-    sandbox = kernel = ""
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        if cls.sandbox == "srt" and (lacks := ability("srt")):
-            raise unittest.SkipTest(lacks)
-
+class Questions(InSandbox):
     def setUp(self) -> None:
         place = Place()
         self.place = self.enterContext(place)

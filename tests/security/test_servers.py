@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import AS_ROOT, SUPPORT, Place, ability  # noqa: E402
+from harness import AS_ROOT, SUPPORT, InSandbox, Place  # noqa: E402
 
 NODE_SERVERS = Path(os.environ["IPYBOX_TEST_NODE_MODULES"]).resolve() / "@modelcontextprotocol"
 TRUSTED = {"cwd": "${WORKSPACE}", "trust_cwd": True}  # the contrast: a person wants it so
@@ -29,16 +29,7 @@ except Exception:
 """
 
 
-class Servers:
-    """The cases; subclasses say in which sandbox, and on which kernel backend."""
-
-    sandbox, kernel = "bubblewrap", "zmq"
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        if cls.sandbox == "srt" and (lacks := ability("srt")):
-            raise unittest.SkipTest(lacks)
-
+class Servers(InSandbox):
     def setUp(self) -> None:
         self.place = self.enterContext(Place())
         self.marks = self.place.root / "marks"
