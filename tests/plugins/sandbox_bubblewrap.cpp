@@ -13,6 +13,7 @@
 #include <ipybox/process.hpp>
 #include <ipybox/registry.hpp>
 
+#include "channel_talk.hpp"
 #include "killed_hosts.hpp"
 #include "quota_volume.hpp"
 #include "test_support.hpp"
@@ -589,26 +590,12 @@ except KeyboardInterrupt: print('interrupted', flush=True)
 sys.stdin.read()
 )";
     const auto process = launch({"/usr/bin/python3", "-I", "-c", script, shell_address.substr(10)}, Stdio::pipes);
-    auto talk = [&]() -> awaitable<std::string> {
-        asio::local::stream_protocol::socket out(context);
-        const asio::local::stream_protocol::endpoint there((place / "shell").string());
-        co_await out.async_connect(there, asio::use_awaitable);
-        const auto sent = asio::buffer("stressed", 8);
-        co_await asio::async_write(out, sent, asio::use_awaitable);
-        auto in = co_await proxy.async_accept(asio::use_awaitable);
-        std::string text(8, '\0');
-        const auto asked = asio::buffer(text);
-        co_await asio::async_read(in, asked, asio::use_awaitable);
-        const auto answer = asio::buffer("answer", 6);
-        co_await asio::async_write(in, answer, asio::use_awaitable);
-        std::string back(8, '\0');
-        const auto got = asio::buffer(back);
-        co_await asio::async_read(out, got, asio::use_awaitable);
+    const auto say = [&]() -> awaitable<void> {
         const auto line = asio::buffer("own input\n", 10);
         co_await asio::async_write(process->input(), line, asio::use_awaitable);
-        co_return text + " " + back;
     };
-    BOOST_TEST(test::run(context, talk()) == "question desserts");
+    BOOST_TEST(test::run(context, test::talk(proxy, place / "shell")) == "question desserts");
+    test::run(context, say());
     // No process inside lets the guest at its connection with us.
     BOOST_TEST(line(*process) == "0 77 own input");
     BOOST_TEST(test::read_file(place / "data/x") == workspace.string() + workspace.string());

@@ -15,6 +15,7 @@
 #include <ipybox/registry.hpp>
 #include <ipybox/sandbox_config.hpp>
 
+#include "channel_talk.hpp"
 #include "killed_hosts.hpp"
 #include "test_support.hpp"
 
@@ -350,25 +351,8 @@ BOOST_AUTO_TEST_CASE(channels_are_ports_inside) {
                shell.substr(10) +
                ")); c, _ = l.accept()\n"
                "c.sendall(c.recv(100)[::-1])'");
-    auto talk = [&]() -> awaitable<std::string> {
-        // Before the guest listens.
-        LocalSocket::socket out(context);
-        const LocalSocket::endpoint there((place / "shell").string());
-        co_await out.async_connect(there, asio::use_awaitable);
-        const auto sent = asio::buffer("stressed", 8);
-        co_await asio::async_write(out, sent, asio::use_awaitable);
-        auto in = co_await acceptor.async_accept(asio::use_awaitable);
-        std::string text(8, '\0');
-        const auto asked = asio::buffer(text);
-        co_await asio::async_read(in, asked, asio::use_awaitable);
-        const auto answer = asio::buffer("answer", 6);
-        co_await asio::async_write(in, answer, asio::use_awaitable);
-        std::string back(8, '\0');
-        const auto got = asio::buffer(back);
-        co_await asio::async_read(out, got, asio::use_awaitable);
-        co_return text + " " + back;
-    };
-    BOOST_TEST(run(context, talk()) == "question desserts");
+    // Begins before the guest listens.
+    BOOST_TEST(run(context, talk(acceptor, place / "shell")) == "question desserts");
     const auto status = run(context, process->wait(deadline_after(60s)));
     BOOST_TEST_REQUIRE(status.has_value());
     BOOST_TEST(contains(process->output_tail(), "answer\n"));

@@ -32,6 +32,15 @@ std::string announce(std::uint64_t size, bool more = false) {
     return text;
 }
 
+// Moves what fits of the text, at most `size` bytes, into the reader.
+void feed(ZmtpReader& reader, std::string_view& text, std::size_t size) {
+    const auto room = reader.room();
+    const auto count = std::min({room.size, size, text.size()});
+    std::memcpy(room.data, text.data(), count);
+    reader.add(count);
+    text.remove_prefix(count);
+}
+
 // Feeds `text` in pieces of `size`; collects messages until the end or the fault.
 struct Fed {
     Messages messages;
@@ -50,11 +59,7 @@ struct Fed {
                 continue;
             }
             if (text.empty()) return;
-            const auto room = reader.room();
-            const auto count = std::min({room.size, size, text.size()});
-            std::memcpy(room.data, text.data(), count);
-            reader.add(count);
-            text.remove_prefix(count);
+            feed(reader, text, size);
         }
     }
 };
@@ -176,11 +181,7 @@ BOOST_AUTO_TEST_CASE(a_message_that_is_too_large_can_be_let_go_by) {
             } else {
                 BOOST_TEST(reader.announced() <= limits.bytes);
                 if (left.empty()) break;
-                const auto room = reader.room();
-                const auto count = std::min({room.size, size, left.size()});
-                std::memcpy(room.data, left.data(), count);
-                reader.add(count);
-                left.remove_prefix(count);
+                feed(reader, left, size);
             }
         }
         BOOST_TEST((messages == Messages{{"next"}}));
