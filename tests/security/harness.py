@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import unittest
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
@@ -296,6 +296,23 @@ class Place:
                     data = data[:1 << 19] + b"\n...\n" + data[-(1 << 19):]
                 texts.append(data.decode(errors="replace"))
             return Outcome(process.returncode, *texts, time.monotonic() - started, peak)
+
+    @contextlib.contextmanager
+    def serving(self, *arguments: str, **env: str) -> Iterator[str]:
+        """`ipybox serve --http` in the workspace; its URL. What it says is in the file `errors`."""
+        with (self.root / "errors").open("w") as errors:
+            process = subprocess.Popen([PROGRAM, "serve", "--http", "127.0.0.1:0", "--workspace", ".", *arguments], cwd=self.workspace,
+                                       stdin=subprocess.DEVNULL, stderr=errors, env=environment(**env))
+        try:
+            deadline = time.monotonic() + 60
+            while not (found := re.search(r"serving at (http://127\.0\.0\.1:\d+/mcp)", (self.root / "errors").read_text())):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError((self.root / "errors").read_text())
+                time.sleep(0.05)
+            yield found[1]
+        finally:
+            process.terminate()
+            process.wait()
 
     def prepared(self, code: str) -> str:
         """Code with the prelude before it, and what an attack may know of the host."""

@@ -12,12 +12,12 @@ import re
 import resource
 import select
 import socket
-import subprocess
 import sys
 import time
 import unittest
 from collections import Counter
 from pathlib import Path
+from urllib.parse import urlsplit
 
 try:
     from mcp import Client
@@ -28,7 +28,7 @@ except ImportError as missing:
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import PRELUDE, PROGRAM, SUPPORT, InSandbox, Place, environment, got_through  # noqa: E402
+from harness import PRELUDE, SUPPORT, InSandbox, Place, got_through  # noqa: E402
 
 APPROVAL_TOKEN, HTTP_TOKEN = "approval-token-" + "a" * 25, "http-token-" + "b" * 25
 
@@ -97,21 +97,12 @@ class Calls(InSandbox):
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 channel = free.getsockname()[1]
-            arguments = ["serve", "--http", "127.0.0.1:0", "--workspace", ".", "--shared-workspace", "--sandbox", cls.sandbox,
-                         "--kernel", cls.kernel, "--config", "servers.json", "--policy", "policy.json",
-                         *(["--sandbox-config", "sandbox.json"] if cls.settings else []), "--approval-channel", f"127.0.0.1:{channel}", "--env", f"IPYBOX_TEST_MARK={place.mark}"]
-            errors = stack.enter_context((place.root / "errors").open("w+"))
-            process = subprocess.Popen([PROGRAM, *arguments], cwd=place.workspace, stdin=subprocess.DEVNULL, stderr=errors,
-                                       env=environment(IPYBOX_HTTP_TOKEN=HTTP_TOKEN, IPYBOX_APPROVAL_TOKEN=APPROVAL_TOKEN))
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
-            deadline = time.monotonic() + 60
-            while not (found := re.search(r"serving at (http://127\.0\.0\.1:(\d+)/mcp)", Path(errors.name).read_text())):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise AssertionError(Path(errors.name).read_text())
-                time.sleep(0.05)
-            cls.errors, cls.url = Path(errors.name), found[1]
-            cls.facts = {"approval_port": channel, "approval_token": APPROVAL_TOKEN, "server_port": int(found[2]),
+            arguments = ["--shared-workspace", "--sandbox", cls.sandbox, "--kernel", cls.kernel, "--config", "servers.json", "--policy", "policy.json",
+                         *(["--sandbox-config", "sandbox.json"] if cls.settings else []), "--approval-channel", f"127.0.0.1:{channel}",
+                         "--env", f"IPYBOX_TEST_MARK={place.mark}"]
+            cls.url = stack.enter_context(place.serving(*arguments, IPYBOX_HTTP_TOKEN=HTTP_TOKEN, IPYBOX_APPROVAL_TOKEN=APPROVAL_TOKEN))
+            cls.errors = place.root / "errors"
+            cls.facts = {"approval_port": channel, "approval_token": APPROVAL_TOKEN, "server_port": urlsplit(cls.url).port,
                          "server_token": HTTP_TOKEN, "calls": str(cls.calls), "workspace": str(place.workspace)}
             cls.stack = stack.pop_all()
 
