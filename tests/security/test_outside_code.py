@@ -336,6 +336,7 @@ class Authorization(unittest.TestCase):
         proxy.requests.clear()
         proxy.pages = {mcp + "/mcp": (401, {"WWW-Authenticate": named}, {}),
                        mcp + "/metadata": (302, {"Location": redirect}, {}) if redirect else (200, {}, metadata),
+                       mcp + "/moved": (200, {}, metadata),
                        authority + "/.well-known/oauth-authorization-server": (200, {}, server),
                        authority + "/token": (200, {}, {"access_token": "t0ken", "token_type": "Bearer", "expires_in": 60})}
         auth |= {"grant": "client_credentials", "client_id": "me", "client_secret": self.SECRET}
@@ -371,6 +372,9 @@ class Authorization(unittest.TestCase):
 
     def test_it_is_asked_for_what_is_on_the_internet(self) -> None:
         self.assertEqual(self.asked()[0], set())
+        self.assertEqual(self.secret_went_to(), {f"https://{self.AUTHORITY}/token"})
+        # Redirects are followed within the origin alone.
+        self.assertEqual(self.asked(redirect=f"https://{self.HOST}/moved")[0], set())
         self.assertEqual(self.secret_went_to(), {f"https://{self.AUTHORITY}/token"})
         for where in ("challenge", "issuer", "endpoint"):
             with self.subTest(where):
