@@ -48,6 +48,19 @@ constexpr std::size_t largest_read = std::size_t{1} << 20;
 constexpr unsigned steps_in_turn = 64;
 // How often to look for what tells nobody when it happens.
 constexpr Duration poll_interval = 2ms;
+// What ipykernel_launcher does, without the debugger: nobody asks for it, and its import takes a tenth of a start.
+// Code in a cell may still import debugpy.
+constexpr const char* launcher = R"(import sys
+if sys.path[0] == "":
+    del sys.path[0]
+sys.modules["debugpy"] = None
+try:
+    import ipykernel.debugger
+except ImportError:
+    pass
+del sys.modules["debugpy"]
+from ipykernel import kernelapp
+kernelapp.launch_new_instance())";
 // A message that has begun may keep us waiting this long, all pauses together.
 constexpr Duration message_patience = 30s;
 
@@ -593,8 +606,7 @@ private:
         // No parent to watch over, and no advice for people at a terminal.
         env.try_emplace("JPY_PARENT_PID", "1");
 
-        std::vector<std::string> argv = {spec.python.string(), "-m", "ipykernel_launcher", "-f",
-                                         (guest / "connection.json").string(),
+        std::vector<std::string> argv = {spec.python.string(), "-c", launcher, "-f", (guest / "connection.json").string(),
                                          "--HistoryManager.enabled=False"};
         if (!spec.extensions.empty())
             argv.emplace_back("--IPKernelApp.reraise_ipython_extension_failures=True");
