@@ -149,6 +149,7 @@ private:
         std::optional<Error> not_reopened;
         Event reopened;
         int noise = 0;  // events that were no message, logged
+        bool told_of_repairs = false;
         std::map<std::string, std::vector<Mirrored>, std::less<>> mirrored;
 
         // Words of the server, fit for an error text.
@@ -870,14 +871,17 @@ inline void HttpTransport::feed(const State& state, Stream& stream, std::string_
 // One JSON text: a message or, in 2025-03-26, an array of them.
 inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::string text,
                                            bool must_be_json) {
-    boost::system::error_code error;
-    json::value value = detail::parse_within(text, detail::max_message_depth, detail::default_max_decoded, error);
-    if (error == boost::system::errc::not_enough_memory)
-        throw Error(errc::mcp_protocol,
-                    state->url.printable() + " sent a message that " + std::string(detail::costs_too_much));
+    auto read = detail::read_message(text);
+    json::value& value = read.value;
+    if (read.problem == detail::costs_too_much)
+        throw Error(errc::mcp_protocol, state->url.printable() + " sent a message that " + read.problem);
+    if (read.repaired && !std::exchange(state->told_of_repairs, true))
+        state->logger(LogLevel::warning, state->url.printable() +
+                                             " sent text that is no Unicode (half of a surrogate pair, say); "
+                                             "such characters become U+FFFD");
     const std::size_t size = detail::memory_size(value);
     text = std::string();
-    if (!error && value.is_object()) {
+    if (value.is_object()) {
         // An error without an id can mean nothing but the request that it responds to.
         auto& message = value.get_object();
         const json::value* id = message.if_contains("id");
@@ -885,7 +889,7 @@ inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::st
             message["id"] = call->id;
         if (!pass_now(state, call, message, size))
             co_await pass(state, call, std::move(message), size);
-    } else if (!error && value.is_array()) {
+    } else if (value.is_array()) {
         for (auto& element : value.get_array()) {
             if (!element.is_object()) continue;
             const auto share = detail::memory_size(element);
@@ -894,7 +898,8 @@ inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::st
     } else if (must_be_json) {
         throw Error(
             errc::mcp_protocol,
-            state->url.printable() + " answered with what is no JSON object: " + error.message());
+            state->url.printable() + " answered with what is no JSON object" +
+                (read.problem.empty() ? std::string() : ": it " + read.problem));
     } else if (++state->noise <= max_noise) {
         state->logger(LogLevel::debug,
                       state->url.printable() + " sent an event that is no message");

@@ -436,24 +436,29 @@ inline void McpEngine::check_question(const McpCall& call, const json::value& qu
     }
 }
 
-// Whether an answer is one to the question.
-inline bool McpEngine::fits(const json::object& question, const json::value* answer) {
-    const auto* object = answer != nullptr ? answer->if_object() : nullptr;
-    if (object == nullptr) return false;
+// Why an answer is none to the question; empty when it is one. Forms have no null: a field that is null was left out.
+inline std::string McpEngine::misfit(const json::object& question, json::value* answer) {
+    auto* object = answer != nullptr ? answer->if_object() : nullptr;
+    if (object == nullptr) return "it is no object";
     const auto method = string_of(question, "method");
     if (method == "roots/list") {
         const auto* roots = object->if_contains("roots");
-        return roots != nullptr && roots->is_array();
+        return roots != nullptr && roots->is_array() ? "" : "it has no list of roots";
     }
-    if (method == "sampling/createMessage") return object->contains("content");
+    if (method == "sampling/createMessage") return object->contains("content") ? "" : "it has no content";
     const auto action = string_of(*object, "action");
-    if (action == "decline" || action == "cancel") return true;
-    if (action != "accept") return false;
+    if (action == "decline" || action == "cancel") return {};
+    if (action != "accept") return "its action is neither accept, decline nor cancel";
     const auto* params = object_of(question, "params");
     const auto* schema = params != nullptr ? params->if_contains("requestedSchema") : nullptr;
-    if (schema == nullptr) return true;
-    const auto* content = object->if_contains("content");
-    return content != nullptr && content->is_object() && !validate(*schema, *content);
+    if (schema == nullptr) return {};
+    auto* content = object->if_contains("content");
+    if (content == nullptr || !content->is_object()) return "it has no content";
+    json::object filled;
+    for (auto& field : content->get_object())
+        if (!field.value().is_null()) filled.emplace(field.key(), std::move(field.value()));
+    *content = std::move(filled);
+    return validate(*schema, *content).value_or(std::string());
 }
 
 inline awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object questions) {
@@ -490,7 +495,7 @@ inline awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object ques
     if (call->modern) {
         for (const auto& question : questions) {
             const auto found = call->given.find(question.key());
-            if (found != call->given.end() && !fits(question.value().get_object(), &found->value()))
+            if (found != call->given.end() && !misfit(question.value().get_object(), &found->value()).empty())
                 call->given.erase(found);
         }
         // A client that is away already learns of it when it comes back.
@@ -521,10 +526,9 @@ inline awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object ques
     json::object answers;
     for (const auto& question : questions) {
         auto& answer = call->given[question.key()];
-        if (!fits(question.value().get_object(), &answer))
-            throw Error(errc::mcp_protocol, "the client's answer to \"" +
-                                                std::string(question.key()) +
-                                                "\" does not fit the question");
+        if (const auto why = misfit(question.value().get_object(), &answer); !why.empty())
+            throw Error(errc::mcp_protocol, "the client's answer to \"" + std::string(question.key()) +
+                                                "\" does not fit the question: " + why);
         answers.emplace(question.key(), std::move(answer));
         call->given.erase(question.key());
     }
@@ -583,18 +587,23 @@ inline McpCallPtr McpEngine::resume(const SessionPtr& session, const OutletPtr& 
     }
     session->calls[call->key] = call;
     bool missing = false, useful = false;
+    std::string why;
     for (const auto& question : call->asked) {
-        const auto* given =
-            responses != nullptr ? responses->get_object().if_contains(question.key()) : nullptr;
-        if (!call->given.contains(question.key()) && fits(question.value().get_object(), given)) {
-            call->given[question.key()] = *given;
+        if (call->given.contains(question.key())) continue;
+        const auto* sent = responses != nullptr ? responses->get_object().if_contains(question.key()) : nullptr;
+        auto given = sent != nullptr ? *sent : json::value();
+        auto wrong = misfit(question.value().get_object(), &given);
+        if (wrong.empty()) {
+            call->given[question.key()] = std::move(given);
             useful = true;
+        } else {
+            missing = true;
+            why = std::move(wrong);
         }
-        missing |= !call->given.contains(question.key());
     }
     call->repeated = useful ? 0 : call->repeated + 1;
     if (missing && call->repeated >= max_repeated) {
-        const Error refusal(errc::mcp_protocol, "the client's answers do not fit the questions");
+        const Error refusal(errc::mcp_protocol, "the client's answers do not fit the questions: " + why);
         for (const auto& question : call->asked)
             call->refusals.insert_or_assign(std::string(question.key()), refusal);
     } else if (missing) {

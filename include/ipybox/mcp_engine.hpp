@@ -210,7 +210,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     static void need(const McpCall& call, std::string_view capability);
     static bool supports(const McpCall& call, std::string_view capability);
     static void check_question(const McpCall& call, const json::value& question);
-    static bool fits(const json::object& question, const json::value* answer);
+    static std::string misfit(const json::object& question, json::value* answer);
     static const json::object& capabilities_of(const McpCall& call);
 
     // ---- news ----

@@ -385,6 +385,13 @@ inline bool McpHttpService::origin_allowed(std::string_view origin, unsigned sho
     return is_own_origin(origin, port);
 }
 
+inline McpHttpService::Reply unreadable(ReadJson read) {
+    McpHttpService::Reply reply;
+    reply.status = 400;
+    reply.body = json::serialize(rpc_error(std::move(read.id), rpc_parse_error, "the body " + read.problem));
+    return reply;
+}
+
 // Who presents the token; nullopt: nobody we know. Looks at every token, whichever fits.
 inline std::optional<std::string> McpHttpService::principal_of(std::string_view authorization) const {
     if (tokens.empty()) return std::string();
@@ -678,11 +685,9 @@ inline McpHttpService::Reply McpHttpService::take_sse(Request& request, const st
     if (stream->crowded())
         return http_error(503, "read the answers before you ask again", rpc_internal_error,
                           "Retry-After: 1\r\n");
-    boost::system::error_code error;
-    json::value body = parse_within(request.body(), max_message_depth, default_max_decoded, error);
-    if (error)
-        return http_error(400, "the body is no JSON, or nested too deep", rpc_parse_error);
-    auto* message = body.if_object();
+    auto read = read_message(request.body());
+    if (!read.problem.empty()) return unreadable(std::move(read));
+    auto* message = read.value.if_object();
     if (message == nullptr) return http_error(400, "the body is no JSON-RPC message");
     const auto rpc = classify(*message);
     if (rpc.kind == RpcMessage::Kind::malformed)
@@ -765,14 +770,13 @@ inline awaitable<bool> McpHttpService::respond(std::shared_ptr<McpHttpService> s
             if (stream) stream->listened = true;
         }
     } else {
-        boost::system::error_code error;
-        json::value body = parse_within(request.body(), max_message_depth, default_max_decoded, error);
+        auto read = read_message(request.body());
         request.body().clear();
         request.body().shrink_to_fit();
         std::string_view spoken = request["MCP-Protocol-Version"];
-        if (error) {
-            reply = http_error(400, "the body is no JSON, or nested too deep", rpc_parse_error);
-        } else if (auto* message = body.if_object()) {
+        if (!read.problem.empty()) {
+            reply = unreadable(std::move(read));
+        } else if (auto* message = read.value.if_object()) {
             auto rpc = classify(*message);
             const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
             const bool is_request = rpc.kind == RpcMessage::Kind::request;
@@ -834,7 +838,7 @@ inline awaitable<bool> McpHttpService::respond(std::shared_ptr<McpHttpService> s
                 stream = self->make_stream(session);
                 call = engine.accept(session, stream, std::move(*message));
             }
-        } else if (auto* batch = body.if_array()) {
+        } else if (auto* batch = read.value.if_array()) {
             session = self->find_session(request, principal, reply);
             std::string why;
             if (session) why = engine.batch_problem(*session, *batch);

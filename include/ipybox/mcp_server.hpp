@@ -287,11 +287,9 @@ inline awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
 inline awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr session,
                                   std::shared_ptr<StdioOutlet> outlet,
                                   std::shared_ptr<asio::posix::stream_descriptor> input) {
-    const auto noise = [outlet](std::string_view line) {
-        // Noise that means to be a message deserves an answer.
-        const auto first = line.find_first_not_of(" \t\r");
-        if (first != line.npos && (line[first] == '{' || line[first] == '['))
-            outlet->respond(rpc_error(json::value(), rpc_parse_error, "this line is no JSON"), 400);
+    const auto refuse = [outlet](const BadLine& line) {
+        if (!line.problem.empty())
+            outlet->respond(rpc_error(line.id, line.code, "this message " + std::string(line.problem)), 400);
     };
     const auto batch = [engine, session, outlet](json::array messages) {
         if (const auto why = engine->batch_problem(*session, messages); !why.empty())
@@ -299,7 +297,7 @@ inline awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr 
         auto answers = std::make_shared<BatchOutlet>(outlet, McpEngine::answers_to(messages));
         engine->accept_batch(session, answers, std::move(messages));
     };
-    MessageSplitter splitter(engine->options.max_message, noise, batch);
+    MessageSplitter splitter(engine->options.max_message, refuse, batch);
     while (!engine->stopping && !outlet->broken) {
         // A client that sends and does not read is not read from either.
         if (outlet->crowded()) {
@@ -314,13 +312,10 @@ inline awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr 
         for (;;) {
             auto message = splitter.next();
             if (!message) {
-                outlet->respond(
-                    rpc_error(json::value(), rpc_invalid_request,
-                              message.error() == errc::mcp_protocol
-                                  ? "a message is longer than " +
-                                        std::to_string(engine->options.max_message) + " bytes"
-                                  : "a message " + std::string(costs_too_much)),
-                    400);
+                outlet->respond(rpc_error(json::value(), rpc_invalid_request,
+                                          "a message does not end within " +
+                                              std::to_string(splitter.most_skipped()) + " bytes"),
+                                400);
                 co_return;
             }
             if (!*message) break;

@@ -70,14 +70,23 @@ struct Connection {
           input(executor),
           output(executor),
           changed(executor),
-          splitter(settings.max_message, [this](std::string_view line) { noise(line); }) {}
+          splitter(settings.max_message, [this](const detail::BadLine& line) { noise(line); }) {}
 
-    void noise(std::string_view line) {
+    void noise(const detail::BadLine& line) {
         if (++noise_lines > max_noise_lines) return;
+        const std::string what = line.problem.empty() ? " printed a line that is no message: "
+                                                      : " sent a message that " + std::string(line.problem) + ": ";
         settings.logger(
-            LogLevel::info,
-            settings.command + " printed a line that is no message: " +
-                detail::excerpt(settings.redacted(std::string(line.substr(0, 4096))), 512));
+            line.problem.empty() ? LogLevel::info : LogLevel::warning,
+            settings.command + what +
+                detail::excerpt(settings.redacted(std::string(line.text.substr(0, 4096))), 512));
+    }
+
+    void tell_of_repairs() {
+        if (!splitter.repaired() || std::exchange(told_of_repairs, true)) return;
+        settings.logger(LogLevel::warning, settings.command +
+                                               " sent text that is no Unicode (half of a surrogate pair, say); "
+                                               "such characters become U+FFFD");
     }
 
     std::shared_ptr<const Settings> shared_settings;
@@ -94,6 +103,7 @@ struct Connection {
     std::uint64_t written = 0;
     std::size_t read_after_exit = 0;
     int noise_lines = 0;
+    bool told_of_repairs = false;
     bool spoke = false;  // a message came
     bool exited = false;
     bool closed = false;
@@ -152,11 +162,8 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
                 connection->end =
                     Error(errc::mcp_protocol,
                           connection->settings.command +
-                              (next.error() == errc::mcp_protocol
-                                   ? " sent a message of more than " +
-                                         std::to_string(connection->settings.max_message) + " bytes (max_message)"
-                                   : " sent a message that " + std::string(detail::costs_too_much)) +
-                              "; the server was stopped");
+                              " sent a message that does not end within " +
+                              std::to_string(connection->splitter.most_skipped()) + " bytes; the server was stopped");
                 connection->process->kill_tree();
                 connection->changed.notify();
             }
@@ -164,6 +171,7 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
         }
         if (*next) {
             connection->spoke = true;
+            connection->tell_of_repairs();
             co_return std::move(**next);
         }
         const auto room = connection->splitter.prepare();
@@ -484,7 +492,7 @@ constexpr Plugin self{
                     "description": "added to HOME, PATH and the like; nothing else is inherited"},
             "cwd": {"type": "string", "minLength": 1, "description": "default: an empty directory of its own, \"/\" outside of sessions"},
             "max_message": {"type": "integer", "minimum": 4096, "maximum": 1073741824,
-                            "description": "bytes of one message of the server; default: 32 MiB"}
+                            "description": "bytes of one message of the server; the answer to a request that is longer becomes an error; default: 32 MiB"}
         },
         "required": ["command"],
         "additionalProperties": false

@@ -90,8 +90,8 @@ inline void jsonrpc(std::string_view input) {
     constexpr std::size_t limit = 4096;
     const auto parse = [](std::string_view text, std::size_t size, bool& failed) {
         std::vector<std::string> messages;
-        detail::MessageSplitter splitter(limit, [&](std::string_view noise) {
-            require(noise.size() <= limit, "a line is not longer than its limit");
+        detail::MessageSplitter splitter(limit, [&](const detail::BadLine& line) {
+            require(line.text.size() <= limit, "a line is not longer than its limit");
         });
         in_pieces(text, size, [&](std::string_view piece) {
             if (failed) return;

@@ -176,23 +176,67 @@ BOOST_AUTO_TEST_CASE(an_unfinished_line_yields_nothing) {
 }
 
 BOOST_AUTO_TEST_CASE(noise_is_skipped_and_reported) {
-    Texts noise;
-    MessageSplitter splitter(1024, [&](std::string_view line) { noise.emplace_back(line); });
+    Texts noise, problems;
+    MessageSplitter splitter(1024, [&](const BadLine& line) {
+        (line.problem.empty() ? noise : problems).emplace_back(line.text);
+    });
     feed(splitter,
          "Server running\n{broken\n{\"a\":1}\n[1,2]\n\"text\"\n17\n{\"a\":1} {\"b\":2}\n[\n");
     const Texts expected = {R"({"a":1})"};
     BOOST_TEST(take(splitter) == expected, boost::test_tools::per_element());
-    const Texts skipped = {"Server running",      "{broken", "\"text\"", "17",
-                           "{\"a\":1} {\"b\":2}", "["};
-    BOOST_TEST(noise == skipped, boost::test_tools::per_element());
+    const Texts lines = {"Server running", "\"text\"", "17"};
+    BOOST_TEST(noise == lines, boost::test_tools::per_element());
+    const Texts broken = {"{broken", "{\"a\":1} {\"b\":2}", "["};
+    BOOST_TEST(problems == broken, boost::test_tools::per_element());
 }
 
-BOOST_AUTO_TEST_CASE(invalid_utf8_and_nul_bytes_are_noise) {
-    Texts noise;
-    MessageSplitter splitter(1024, [&](std::string_view line) { noise.emplace_back(line); });
-    feed(splitter, std::string_view("{\"a\":\"\xff\"}\n\0\0\n{\"a\":\"\xed\xa0\x80\"}\n", 26));
+BOOST_AUTO_TEST_CASE(text_that_is_no_unicode_is_repaired) {
+    MessageSplitter splitter;
+    feed(splitter, "{\"a\":\"\xff\"}\n{\"a\":\"\xed\xa0\x80\"}\n{\"\\ud83d\":\"x\\uDC00\\\\ud83d\\ud83d\"}\n");
+    const Texts expected = {"{\"a\":\"\uFFFD\"}", "{\"a\":\"\uFFFD\uFFFD\uFFFD\"}", "{\"\uFFFD\":\"x\uFFFD\\\\ud83d\uFFFD\"}"};
+    BOOST_TEST(take(splitter) == expected, boost::test_tools::per_element());
+    BOOST_TEST(splitter.repaired());
+    BOOST_TEST(!splitter.repaired());
+    // Whole pairs are none of it.
+    feed(splitter, "{\"a\":\"\\ud83d\\ude00\"}\n");
+    BOOST_TEST(take(splitter).front() == "{\"a\":\"\xf0\x9f\x98\x80\"}");
+    BOOST_TEST(!splitter.repaired());
+    feed(splitter, std::string_view("\0\0\n", 3));
     BOOST_TEST(take(splitter).empty());
-    BOOST_TEST(noise.size() == 3u);
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_taken_ends_the_request_it_is_about) {
+    Texts asked;
+    MessageSplitter splitter(1000, [&](const BadLine& line) { asked.push_back(json::serialize(line.id) + " " + std::string(line.problem)); });
+    // Answers become errors, wherever their id stands.
+    feed(splitter, "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"mean\":NaN}}\n"
+                   "{\"result\":{\"id\":1,\"method\":2,\"max\":[-Infinity]},\"id\":\"a\\\"b\",\"jsonrpc\":\"2.0\"}\n");
+    auto errors = take(splitter);
+    BOOST_TEST_REQUIRE(errors.size() == 2U);
+    constexpr auto problem = "holds NaN or an infinity, which JSON has no number for; send null or a string instead";
+    BOOST_TEST(errors[0] == json::serialize(rpc_error(7, rpc_parse_error, std::string("the answer ") + problem)));
+    BOOST_TEST(errors[1] == json::serialize(rpc_error("a\"b", rpc_parse_error, std::string("the answer ") + problem)));
+    // So do those that are too long, however they come.
+    const auto large = "{\"result\":{\"text\":\"" + std::string(2000, 'x') + "\\\"\"},\"jsonrpc\":\"2.0\", \"id\" : 8 }\n{\"n\":1}\n";
+    for (const std::size_t size : {1U, 7U, 999U, 5000U}) {
+        Texts all;
+        for (std::size_t at = 0; at < large.size(); at += size) {
+            feed(splitter, std::string_view(large).substr(at, size));
+            for (auto& message : take(splitter)) all.push_back(std::move(message));
+        }
+        const Texts expected = {
+            json::serialize(rpc_error(8, rpc_invalid_request, "the answer is longer than the limit of 1000 bytes (max_message)")), R"({"n":1})"};
+        BOOST_TEST(all == expected, boost::test_tools::per_element());
+    }
+    BOOST_TEST(asked.empty());
+    // Requests are for whoever is told of them.
+    feed(splitter, "{\"params\":{\"x\":Infinity},\"method\":\"m\",\"id\":9}\n{\"method\":\"" + std::string(2000, 'x') + "\",\"id\":10}\n");
+    feed(splitter, "{\"id\":{\"id\":1},\"result\":NaN}\n[{\"id\":1,\"result\":NaN}]\n{\"id\":12345678901234567890123,\"result\":NaN}\n" +
+                       std::string(2000, 'x') + "\n");
+    BOOST_TEST(take(splitter).empty());
+    const Texts expected = {std::string("9 ") + problem, "10 is longer than the limit of 1000 bytes (max_message)", std::string("null ") + problem,
+                            std::string("null ") + problem, std::string("null ") + problem, "null "};
+    BOOST_TEST(asked == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(depth_is_bounded) {
@@ -200,7 +244,7 @@ BOOST_AUTO_TEST_CASE(depth_is_bounded) {
         return "{\"a\":" + std::string(depth - 1, '[') + std::string(depth - 1, ']') + "}\n";
     };
     int noise = 0;
-    MessageSplitter splitter(1 << 20, [&](std::string_view) { ++noise; });
+    MessageSplitter splitter(1 << 20, [&](const BadLine&) { ++noise; });
     feed(splitter, nested(max_message_depth));
     BOOST_TEST(take(splitter).size() == 1u);
     feed(splitter, nested(max_message_depth + 1));
@@ -210,18 +254,26 @@ BOOST_AUTO_TEST_CASE(depth_is_bounded) {
     BOOST_TEST(noise == 2);
 }
 
-BOOST_AUTO_TEST_CASE(a_line_over_the_limit_is_an_error) {
+BOOST_AUTO_TEST_CASE(a_line_may_be_as_long_as_the_limit_and_none_is_without_end) {
     const auto line = "{\"a\":\"" + std::string(92, 'x') + "\"}";
     BOOST_TEST(line.size() == 100u);
     MessageSplitter fits(100);
     feed(fits, line + "\n");
     BOOST_TEST(take(fits).size() == 1u);
     MessageSplitter whole(99);
-    feed(whole, line + "\n");
-    BOOST_TEST((whole.next().error() == errc::mcp_protocol));
-    MessageSplitter endless(99);  // no line end comes at all
-    feed(endless, line);
+    feed(whole, line + "\n{\"b\":1}\n");
+    BOOST_TEST(take(whole).size() == 1u);
+    MessageSplitter endless(99);
+    const std::string much(std::size_t{64} << 10, 'x');
+    std::size_t sent = 0;
+    for (; sent <= endless.most_skipped(); sent += much.size()) {
+        feed(endless, much);
+        const auto next = endless.next();
+        if (!next) break;
+        BOOST_REQUIRE(!*next);
+    }
     BOOST_TEST((endless.next().error() == errc::mcp_protocol));
+    BOOST_TEST(sent + much.size() > endless.most_skipped());
 }
 
 BOOST_AUTO_TEST_CASE(long_messages_survive_many_reads) {

@@ -381,9 +381,14 @@ BOOST_AUTO_TEST_CASE(garbage_is_answered_or_ignored_and_the_next_message_is_not)
     options.max_message = 1000;
     Pipes small(std::move(options));
     small.send(std::string(5000, 'x'));
-    BOOST_TEST(code_of(small.receive()) == detail::rpc_invalid_request);
-    small.settle();
-    BOOST_TEST(small.served);
+    const auto refused = small.ask(detail::rpc_request(4, "ping", {{"x", std::string(5000, 'x')}}));
+    BOOST_TEST(code_of(refused) == detail::rpc_invalid_request);
+    BOOST_TEST(refused.at("id").as_int64() == 4);
+    small.send(R"({"method": "ping", "params": {"x": NaN}, "id": "a", "jsonrpc": "2.0"})");
+    const auto unreadable = small.receive();
+    BOOST_TEST(code_of(unreadable) == detail::rpc_parse_error);
+    BOOST_TEST(unreadable.at("id").as_string() == "a");
+    BOOST_TEST(small.ask(detail::rpc_request(5, "ping", {})).contains("result"));
 }
 
 BOOST_AUTO_TEST_CASE(a_batch_gets_one_answer_where_there_are_batches) {
@@ -568,6 +573,13 @@ BOOST_AUTO_TEST_CASE(a_legacy_client_is_asked_by_a_request) {
     BOOST_TEST(question.at("method").as_string() == "elicitation/create");
     pipes.send(detail::rpc_result(question.at("id"), object(R"({"action": "decline"})")));
     BOOST_TEST(text_of(pipes.receive()) == R"({"action":"decline"})");
+    // Forms have no null: what is null was left out.
+    const auto form = pipes.ask(call(3, "ask"));
+    pipes.send(detail::rpc_result(form.at("id"), object(R"({"action": "accept", "content": {"name": "Ada", "nick": null}})")));
+    BOOST_TEST(text_of(pipes.receive()) == R"({"action":"accept","content":{"name":"Ada"}})");
+    const auto wrong = pipes.ask(call(4, "ask"));
+    pipes.send(detail::rpc_result(wrong.at("id"), object(R"({"action": "accept", "content": {"name": null}})")));
+    BOOST_TEST(text_of(pipes.receive()).find("the client's answer to \"who\" does not fit the question: ") != std::string::npos);
     const auto second = pipes.ask(call(2, "ask"));
     pipes.send(detail::rpc_error(second.at("id"), -1, "nobody is here"));
     const auto refused = pipes.receive();

@@ -13,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/memory_budget.hpp>
@@ -81,6 +82,18 @@ inline json::object rpc_error(json::value id, std::int64_t code, std::string_vie
     message.emplace("id", std::move(id));
     message.emplace("error", std::move(error));
     return message;
+}
+
+// A message of a peer, or a batch of them. An answer that cannot be taken becomes an error that answers the same
+// request, so that whoever waits for it hears why.
+// memory: bytes it may take, see decoded_size().
+inline ReadJson read_message(std::string_view text, std::size_t memory = default_max_decoded) {
+    auto read = read_json(text, max_message_depth, memory);
+    if (!read.problem.empty() && !read.asks && !read.id.is_null()) {
+        read.value = rpc_error(std::exchange(read.id, nullptr), rpc_parse_error, "the answer " + read.problem);
+        read.problem.clear();
+    }
+    return read;
 }
 
 // What a received message is. Points into the message it was made from.
@@ -197,18 +210,26 @@ inline std::size_t text_size(const json::value& value) noexcept {
     return size;
 }
 
+// A line that is no message.
+struct BadLine {
+    std::string_view text;     // the line, or the beginning of a long one
+    std::string_view problem;  // to follow "a message that …"; empty for a line that does not mean to be one
+    RpcCode code;              // what a request is answered with
+    json::value id;            // of the request to answer; null if it has none, or none that can be told
+};
+
 // Cuts messages out of a stream in which each is one line (MCP stdio). Lines that are no JSON
 // object are skipped and reported; an array is a batch (MCP 2025-03-26) and yields its objects,
-// unless somebody wants it whole.
+// unless somebody wants it whole. An answer that cannot be taken (too long, say, or with NaN in it)
+// becomes an error that answers the same request. Text that is no Unicode is repaired.
 // One buffer, read into in place: a message is copied only while it straddles two reads.
 class MessageSplitter {
 public:
-    // limit: bytes in one line. on_noise: called with every line that is skipped; may be empty.
+    // limit: bytes in one line. on_bad: called with every line that is skipped; may be empty.
     // on_batch: gets batches instead of next(), in their turn; may be empty.
-    explicit MessageSplitter(std::size_t limit = default_max_message,
-                             std::function<void(std::string_view)> on_noise = {},
+    explicit MessageSplitter(std::size_t limit = default_max_message, std::function<void(const BadLine&)> on_bad = {},
                              std::function<void(json::array)> on_batch = {})
-        : limit_(limit), on_noise_(std::move(on_noise)), on_batch_(std::move(on_batch)) {}
+        : limit_(limit), on_bad_(std::move(on_bad)), on_batch_(std::move(on_batch)) {}
 
     struct Room {
         char* data;
@@ -232,10 +253,8 @@ public:
     // `size` bytes were put there.
     void commit(std::size_t size) noexcept { end_ += size; }
 
-    // The next message; nullopt when more bytes are needed. errc::mcp_protocol when a line exceeds
-    // the limit, or not_enough_memory (boost::system::errc) when it would take more than
-    // default_max_decoded (or three times the limit) once decoded, or more than the memory budget has left: the stream is of
-    // no more use then.
+    // The next message; nullopt when more bytes are needed. errc::mcp_protocol when a line does not end within
+    // most_skipped() bytes: the stream is of no more use then.
     boost::system::result<std::optional<json::object>> next() {
         for (;;) {
             if (!batch_.empty()) {
@@ -250,29 +269,48 @@ public:
                                                                           '\n', end_ - scanned_));
             const auto size =
                 stop == nullptr ? end_ - begin_ : static_cast<std::size_t>(stop - start);
-            if (size > limit_) return make_error_code(errc::mcp_protocol);
-            if (stop == nullptr) {
+            const std::string_view line(start, size);
+            if (!skipped_ && size > limit_)
+                skipped_.emplace("is longer than the limit of " + std::to_string(limit_) + " bytes (max_message)");
+            if (!skipped_ && stop == nullptr && !memory_.resize(size > keep ? size + chunk : 0))
+                skipped_.emplace(std::string(costs_too_much));
+            if (!skipped_ && stop == nullptr) {
                 scanned_ = end_;
-                const auto held = size > keep ? size + chunk : 0;
-                if (!memory_.resize(held)) return too_costly();
                 return std::optional<json::object>();
             }
-            begin_ = scanned_ = begin_ + size + 1;
+            begin_ = scanned_ = begin_ + size + (stop == nullptr ? 0U : 1U);
             memory_.release();
-            boost::system::error_code error;
-            auto message = parse(std::string_view(start, size), error);
-            if (error) return error;
+            if (skipped_) {
+                skipped_->add(line);
+                if (skipped_->size > most_skipped()) return make_error_code(errc::mcp_protocol);
+                if (stop == nullptr) return std::optional<json::object>();
+            }
+            auto message = skipped_ ? skipped() : parse(line);
             if (message) return message;
         }
     }
+
+    // Whether a message was repaired since the last call.
+    bool repaired() noexcept { return std::exchange(repaired_, false); }
+    // Bytes of a line that is too long to be taken, after which its end is no longer waited for.
+    std::size_t most_skipped() const noexcept { return 16 * std::max(limit_, default_max_message); }
 
 private:
     static constexpr std::size_t chunk = std::size_t{64} << 10;
     static constexpr std::size_t keep = std::size_t{1} << 20;
 
-    static boost::system::error_code too_costly() noexcept {
-        return boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
-    }
+    // A line of which nothing is kept but its beginning.
+    struct Skipped {
+        explicit Skipped(std::string why) : problem(std::move(why)) {}
+        void add(std::string_view piece) {
+            start.append(piece.substr(0, 4096 - std::min<std::size_t>(start.size(), 4096)));
+            size += piece.size();
+            envelope.feed(piece);
+        }
+        std::string problem, start;
+        std::size_t size = 0;
+        EnvelopeScanner envelope;
+    };
 
     // Large buffers grow in place, without a moment in which both the old and the new one are there.
     void resize(std::size_t capacity) {
@@ -283,36 +321,54 @@ private:
         capacity_ = capacity;
     }
 
-    // Nothing for a line that is none; an error for one that costs too much.
-    std::optional<json::object> parse(std::string_view line, boost::system::error_code& failed) {
+    static bool means_to_be_one(std::string_view line) noexcept {
         const auto first = line.find_first_not_of(" \t\r");
-        if (first == line.npos) return std::nullopt;
-        if (line[first] == '{' || line[first] == '[') {
-            boost::system::error_code error;
-            const auto most = std::max(default_max_decoded, 3 * limit_);
-            json::value value = parse_within(line, max_message_depth, most, error);
-            if (error == too_costly()) {
-                failed = error;
-                return std::nullopt;
-            }
-            if (!error && value.is_object()) return std::move(value.get_object());
-            if (!error && value.is_array()) {
-                if (on_batch_) {
-                    on_batch_(std::move(value.get_array()));
-                    return std::nullopt;
-                }
-                for (auto& element : value.get_array()) {
-                    if (element.is_object()) batch_.push_back(std::move(element.get_object()));
-                }
-                return std::nullopt;
-            }
+        return first != line.npos && (line[first] == '{' || line[first] == '[');
+    }
+
+    void skip(std::string_view line, std::string_view problem, RpcCode code, json::value id) {
+        if (on_bad_) on_bad_({line, problem, code, std::move(id)});
+    }
+    // What next() returns for a line that was passed over: an error in place of an answer, or nothing.
+    std::optional<json::object> skipped() {
+        const auto line = std::move(*skipped_);
+        skipped_.reset();
+        auto id = line.envelope.id();
+        if (!means_to_be_one(line.start)) {
+            skip(line.start, {}, rpc_parse_error, {});
+        } else if (line.envelope.asks() || id.is_null()) {
+            skip(line.start, line.problem, rpc_invalid_request, std::move(id));
+        } else {
+            return rpc_error(std::move(id), rpc_invalid_request, "the answer " + line.problem);
         }
-        if (on_noise_) on_noise_(line);
+        return std::nullopt;
+    }
+
+    // Nothing for a line that is none.
+    std::optional<json::object> parse(std::string_view line) {
+        if (line.find_first_not_of(" \t\r") == line.npos) return std::nullopt;
+        if (!means_to_be_one(line)) {
+            skip(line, {}, rpc_parse_error, {});
+            return std::nullopt;
+        }
+        auto read = read_message(line, std::max(default_max_decoded, 3 * limit_));
+        if (!read.problem.empty()) {
+            skip(line, read.problem, rpc_parse_error, std::move(read.id));
+            return std::nullopt;
+        }
+        repaired_ = repaired_ || read.repaired;
+        if (read.value.is_object()) return std::move(read.value.get_object());
+        if (on_batch_) {
+            on_batch_(std::move(read.value.get_array()));
+            return std::nullopt;
+        }
+        for (auto& element : read.value.get_array())
+            if (element.is_object()) batch_.push_back(std::move(element.get_object()));
         return std::nullopt;
     }
 
     std::size_t limit_;
-    std::function<void(std::string_view)> on_noise_;
+    std::function<void(const BadLine&)> on_bad_;
     std::function<void(json::array)> on_batch_;
     struct Free {
         void operator()(char* memory) const noexcept { std::free(memory); }
@@ -323,6 +379,8 @@ private:
     std::size_t begin_ = 0;    // of the first line not yet taken
     std::size_t scanned_ = 0;  // no line end before this
     std::size_t end_ = 0;
+    std::optional<Skipped> skipped_;  // the line that is being passed over
+    bool repaired_ = false;
     std::deque<json::object> batch_;
 };
 

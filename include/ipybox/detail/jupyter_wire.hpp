@@ -8,7 +8,6 @@
 
 #include <array>
 #include <boost/json/object.hpp>
-#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/system/result.hpp>
 #include <chrono>
@@ -18,7 +17,7 @@
 #include <ctime>
 #include <initializer_list>
 #include <ipybox/detail/hex.hpp>
-#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_text.hpp>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -61,56 +60,14 @@ inline const char* describe(WireFault fault) noexcept {
 template <class T>
 using WireResult = boost::system::result<T, WireFault>;
 
-// `text` with every byte that is not part of well-formed UTF-8 replaced by U+FFFD.
-inline std::string repair_utf8(std::string_view text) {
-    std::string out;
-    out.reserve(text.size() + 16);
-    const auto byte = [&](std::size_t at) -> unsigned {
-        return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
-    };
-    for (std::size_t i = 0; i < text.size();) {
-        const unsigned lead = byte(i);
-        std::size_t length = lead < 0x80 ? 1 : 0;
-        // Second bytes are narrowed so that overlong forms, surrogates and > U+10FFFF fail.
-        unsigned low = 0x80, high = 0xBF;
-        if (lead >= 0xC2 && lead <= 0xDF) length = 2;
-        if (lead >= 0xE0 && lead <= 0xEF) length = 3;
-        if (lead >= 0xF0 && lead <= 0xF4) length = 4;
-        if (lead == 0xE0) low = 0xA0;
-        if (lead == 0xED) high = 0x9F;
-        if (lead == 0xF0) low = 0x90;
-        if (lead == 0xF4) high = 0x8F;
-        for (std::size_t k = 1; k < length; ++k) {
-            const unsigned next = byte(i + k);
-            if (next < low || next > high) length = 0;
-            low = 0x80, high = 0xBF;
-        }
-        if (length == 0) {
-            out += "\xEF\xBF\xBD";
-            length = 1;
-        } else {
-            out.append(text, i, length);
-        }
-        i += length;
-    }
-    return out;
-}
-
 // One JSON object from the wire. Python encodes text that is no valid Unicode (a file name, say)
 // into bytes that are no valid UTF-8: those become U+FFFD instead of costing the kernel its life.
 inline WireResult<json::object> read_object(std::string_view text, std::size_t max_depth,
                                             std::size_t max_decoded = default_max_decoded) {
-    boost::system::error_code error;
-    json::value value = parse_within(text, max_depth, max_decoded, error);
-    if (error == boost::system::errc::not_enough_memory) return WireFault::too_costly;
-    if (error) {
-        const std::string repaired = repair_utf8(text);
-        if (repaired == text) return WireFault::bad_json;
-        error.clear();
-        value = parse_within(repaired, max_depth, max_decoded, error);
-    }
-    if (error || !value.is_object()) return WireFault::bad_json;
-    return std::move(value.get_object());
+    auto read = read_json(text, max_depth, max_decoded);
+    if (read.problem == costs_too_much) return WireFault::too_costly;
+    if (!read.value.is_object()) return WireFault::bad_json;
+    return std::move(read.value.get_object());
 }
 
 // ISO 8601 in UTC with microseconds, as the specification wants dates.
