@@ -58,6 +58,7 @@ struct Chaos : test::HttpFixture {
             BOOST_TEST(text.size() < 2000u);
             if (error.code() == errc::mcp_connection) return "connection";
             if (error.code() == errc::mcp_protocol) return "protocol";
+            if (error.code() == errc::mcp_error) return "error";
             return error.code() == errc::timed_out ? "timeout" : text;
         }
     }
@@ -78,7 +79,9 @@ BOOST_AUTO_TEST_CASE(every_misbehaviour_is_one_clear_error_over_every_transport)
         {"half", {"connection", "connection", "connection", "protocol"}},
         {"hang", {"timeout", "timeout", "timeout", "timeout"}},
         {"garbage", {"right", "right", "right", "protocol"}},
-        {"huge", {"protocol", "protocol", "protocol", "connection"}},
+        {"emoji", {"half \uFFFD", "half \uFFFD", "half \uFFFD", "half \uFFFD"}},
+        {"nan", {"error", "error", "error", "error"}},
+        {"huge", {"error", "protocol", "protocol", "connection"}},
         {"endless", {"timeout", "timeout", "timeout", "connection"}},
         {"twice", {"right", "right", "right", "right"}},
         {"never", {"right", "right", "right", "protocol"}},
@@ -90,6 +93,9 @@ BOOST_AUTO_TEST_CASE(every_misbehaviour_is_one_clear_error_over_every_transport)
             BOOST_TEST_CONTEXT(chaos.mode << ", " << tool) {
                 chaos.text.clear();
                 BOOST_TEST(chaos.outcome(tool) == outcomes[at], chaos.text);
+                if (tool == "nan") BOOST_TEST(test::contains(chaos.text, "the answer holds NaN"), chaos.text);
+                if (tool == "huge" && chaos.mode == "stdio")
+                    BOOST_TEST(test::contains(chaos.text, "longer than the limit of 33554432 bytes"), chaos.text);
                 // What is lost is the call, or the server; never the way to a next one.
                 if (tool == "killed" || !chaos.client->alive()) chaos.begin();
                 BOOST_TEST(chaos.outcome("fine") == "right");

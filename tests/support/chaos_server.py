@@ -60,6 +60,10 @@ def misbehave(tool, request_id, out):
         enough.clear()
         while not enough.is_set():
             out.frame(text_of({"method": "notifications/message", "params": {"level": "debug", "data": "x" * 10000}}))
+    elif tool == "emoji":  # half of one, as a slice() of JavaScript leaves it
+        out.frame(answer(request_id, "half \ud83d"))
+    elif tool == "nan":
+        out.frame(text_of({"id": request_id, "result": {"content": [], "structuredContent": {"mean": float("nan")}}}))
     elif tool == "twice" and MODE == "json":
         out.frame("[" + answer(request_id, "right") + "," + answer(request_id, "wrong") + "]")
     elif tool == "twice":
