@@ -9,6 +9,7 @@
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/process.hpp>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ void add_log_level(CLI::App& command, std::string& level) {
 int main(int argc, char** argv) {
     using namespace ipybox;
     std::signal(SIGPIPE, SIG_IGN);
+    raise_open_files();
     CLI::App app{"Runs code actions: Python in a sandboxed IPython kernel that calls MCP tools under approval."};
     app.name("ipybox");
     app.set_version_flag("--version", std::string("ipybox ") + detail::version);

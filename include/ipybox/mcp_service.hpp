@@ -10,6 +10,7 @@
 #include <ipybox/detail/result_text.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/mcp_server.hpp>
+#include <ipybox/process.hpp>
 #include <ipybox/question.hpp>
 #include <ipybox/tool_search.hpp>
 #include <list>
@@ -425,6 +426,12 @@ private:
 
         // For one more session, in place of one whose kernel has ended, if need be.
         void make_room() {
+            // What a kernel, its servers and its tool calls take, with some to spare.
+            constexpr std::size_t needed = 128;
+            if (const auto left = open_files_left(); options.separate && left < needed)
+                throw Error(errc::busy, "this process may open only " + std::to_string(left) + " more files, and a session needs up to " +
+                                            std::to_string(needed) + "; try again when one has ended, or start ipybox with a higher "
+                                            "limit of open files (ulimit -n)");
             if (sessions.size() < std::max<std::size_t>(1, options.max_sessions)) return;
             for (auto at = sessions.begin(); at != sessions.end(); ++at) {
                 const auto& session = *at->second;

@@ -19,6 +19,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -61,6 +62,35 @@ struct SpawnRequest {
     // what can be done from outside (see launcher/guard.hpp).
     bool ends_its_tree = false;
 };
+
+namespace detail {
+// The soft limit of open files before raise_open_files(); what this process starts has it again.
+inline std::optional<rlim_t>& given_open_files() noexcept {
+    static std::optional<rlim_t> given;
+    return given;
+}
+}  // namespace detail
+
+// Lets this process open as many files as the system allows it, instead of the usual 1,024: 64 sessions need more.
+// What it starts gets the old limit, for programs with select(). For main(), before there are threads.
+inline void raise_open_files() noexcept {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+    const auto given = std::exchange(limit.rlim_cur, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) detail::given_open_files() = given;
+}
+
+// How many files this process may still open; a very large number where that cannot be told.
+inline std::size_t open_files_left() noexcept {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
+    std::size_t open = 0;
+    DIR* const files = ::opendir("/proc/self/fd");
+    if (files == nullptr) return errno == EMFILE ? 0 : SIZE_MAX;
+    while (::readdir(files) != nullptr) ++open;
+    ::closedir(files);
+    return limit.rlim_cur > open ? static_cast<std::size_t>(limit.rlim_cur) - open : 0;
+}
 
 namespace detail {
 
@@ -113,6 +143,12 @@ inline rlim_t hard_limit(int resource, rlim_t value) noexcept {
         if (::setgroups(0, nullptr) != 0 || ::setresgid(group, group, group) != 0 ||
             ::setresuid(user, user, user) != 0)
             fail(SpawnStage::identity);
+    }
+    if (const auto soft = given_open_files()) {
+        rlimit limit{};
+        if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) fail(SpawnStage::limits);
+        limit.rlim_cur = std::min(*soft, limit.rlim_max);
+        if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) fail(SpawnStage::limits);
     }
     for (const auto& [resource, value] : request.rlimits) {
         const auto which = static_cast<__rlimit_resource_t>(resource);

@@ -595,12 +595,14 @@ class HttpTest(ServeTest):
     TOKEN = "a-token-of-the-tests"
 
     @contextlib.contextmanager
-    def serving(self, *flags):
-        """A server; gives its URL."""
+    def serving(self, *flags, open_files=None):
+        """A server, which may have that many files open; gives its URL."""
         environment = {"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON, "HOME": str(self.directory),
                        "IPYBOX_HTTP_TOKEN": f"{self.TOKEN}, {self.TOKEN}-of-another"}
         process = subprocess.Popen([PROGRAM, "serve", "--http", "127.0.0.1:0", "--workspace", str(self.workspace), *flags],
                                    cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if open_files:
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (open_files, open_files))
         try:
             said = process.stderr.readline()
             self.assertNotIn(self.TOKEN, said)
@@ -685,6 +687,18 @@ class HttpTest(ServeTest):
                         await asyncio.sleep(0.1)
                 again = await call("'x' in globals()", "a")
                 self.assertEqual(again.content[-1].text, "False")
+
+    async def test_sessions_are_refused_before_files_run_out(self):
+        with self.serving(open_files=400) as url:
+            async with self.connected(url, mode="2026-07-28") as client:
+                await self.run_cell(client, "x = 1", session="first")
+                for number in range(30):
+                    result = await client.call_tool("execute_ipython_cell", {"code": "1", "session": str(number)})
+                    if result.is_error:
+                        break
+                self.assertRegex(text(result), r"this process may open only \d+ more files, .*\(ulimit -n\)")
+                self.assertGreater(number, 0)
+                self.assertEqual(await self.run_cell(client, "x", session="first"), "1")
 
     async def test_sessions_leave_no_more_than_their_files(self):
         directories = self.workspace / "sessions"

@@ -299,6 +299,30 @@ BOOST_AUTO_TEST_CASE(limits_hold_and_never_loosen) {
     BOOST_TEST(output(request) == most + "\n" + most + "\n");
 }
 
+BOOST_AUTO_TEST_CASE(the_limit_of_open_files_is_raised_for_us_alone) {
+    rlimit before{}, now{};
+    BOOST_REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    struct Restored {
+        const rlimit& before;
+        ~Restored() {
+            detail::given_open_files().reset();
+            ::setrlimit(RLIMIT_NOFILE, &before);
+        }
+    } const restored{before};
+    const rlimit low{300, before.rlim_max};
+    BOOST_REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+    raise_open_files();
+    BOOST_REQUIRE(::getrlimit(RLIMIT_NOFILE, &now) == 0);
+    BOOST_TEST(now.rlim_cur == before.rlim_max);
+    BOOST_TEST(output(shell("ulimit -Sn")) == "300\n");
+    auto request = shell("ulimit -Sn");
+    request.rlimits = {{RLIMIT_NOFILE, 400}};
+    BOOST_TEST(output(std::move(request)) == "400\n");
+    const auto left = open_files_left();
+    const UniqueFd one(::open("/", O_RDONLY | O_CLOEXEC));
+    BOOST_TEST(open_files_left() == left - 1);
+}
+
 BOOST_AUTO_TEST_CASE(user_is_dropped_for_good) {
     auto request = shell("cat /proc/self/status; cat /etc/shadow");
     request.identity = Identity{65534, 65533};
