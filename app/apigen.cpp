@@ -17,7 +17,8 @@ namespace ipybox::app {
 json::object server_params(const std::string& name, const std::string& config, const std::string& text) {
     if (!text.empty()) return check_server_params(parse_json(text, "--server-params"), "--server-params");
     auto servers = read_mcp_servers(parse_json(read_text_file(config), config), config);
-    const auto found = servers.find(name);
+    auto found = servers.find(name);
+    if (found == servers.end()) found = servers.find(detail::package_name(name));
     if (found != servers.end()) return found->second;
     std::string known;
     for (const auto& entry : servers) known += (known.empty() ? "" : ", ") + entry.first;

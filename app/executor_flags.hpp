@@ -212,10 +212,13 @@ inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor execu
     return channel;
 }
 
-// The servers of --config.
-inline std::map<std::string, json::object> configured_servers(const ExecutorFlags& flags) {
+// The servers of --config. What of it does nothing here is said.
+inline std::map<std::string, json::object> configured_servers(const ExecutorFlags& flags, const Logger& logger) {
     if (flags.config.empty()) return {};
-    return read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config);
+    std::vector<std::string> notices;
+    auto servers = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config, &notices);
+    for (const auto& notice : notices) logger(LogLevel::warning, notice);
+    return servers;
 }
 
 }  // namespace ipybox::app

@@ -71,19 +71,22 @@ int main(int argc, char** argv) {
     app::add_plugins(app, action);
     app::add_policy(app, action);
     app::add_audit(app, action);
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    // Configurations of the original say `uvx ipybox …`; whoever changes their command alone leaves the name.
+    if (!arguments.empty() && arguments.front() == "ipybox") arguments.erase(arguments.begin());
     std::string command;  // what was asked for, when it exists
-    if (argc > 1 && argv[1][0] != '-') {
-        const auto known = app.get_subcommands([&](const CLI::App* one) { return one->check_name(argv[1]); });
+    if (!arguments.empty() && !arguments.front().starts_with('-')) {
+        const auto& wanted = arguments.front();
+        const auto known = app.get_subcommands([&](const CLI::App* one) { return one->check_name(wanted); });
         if (known.empty()) {
             std::string names;
             for (const auto* one : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + one->get_name();
-            std::cerr << "ipybox: there is no command \"" << detail::printable(argv[1]) << "\"; there are: " << names << '\n';
+            std::cerr << "ipybox: there is no command \"" << detail::printable(wanted) << "\"; there are: " << names << '\n';
             return 2;
         }
-        command = argv[1] + std::string(" ");
+        command = wanted + " ";
     }
     // Flags without a command are those of `serve`, as in the original; nothing at all is, to a program.
-    std::vector<std::string> arguments(argv + 1, argv + argc);
     const bool bare = arguments.empty() && ::isatty(STDIN_FILENO) == 0;
     const bool flags_only = !arguments.empty() && arguments.front().starts_with("--") && arguments.front() != "--help" &&
                             arguments.front() != "--version";

@@ -62,7 +62,7 @@ public:
         auto options = executor_options(flags);
         options.variables = read_env_file(".", options.logger);
         options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
-        servers_ = configured_servers(flags);
+        servers_ = configured_servers(flags, options.logger);
         ConsoleOptions at_console;
         at_console.before_question = [this] { fresh_line(); };
         output_.on_release([this] { released_.notify(); });

@@ -134,7 +134,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     // With many kernels on one machine each takes its time.
     executor.kernel_init_timeout =
         seconds(flags.kernel_init_timeout.value_or(flags.http.empty() ? 10 : 60));
-    options.servers = configured_servers(flags);
+    options.servers = configured_servers(flags, logger);
     options.separate = !flags.http.empty();
     options.shared_workspace = flags.shared_workspace;
     options.max_sessions = flags.max_sessions;

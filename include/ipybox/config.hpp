@@ -13,6 +13,7 @@
 #include <fstream>
 #include <ipybox/async.hpp>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/client_config.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
@@ -368,25 +369,21 @@ inline void check_auth(const json::value& value, const std::string& where) {
 }
 
 // Checks one server's parameters as MCP clients write them and drops what only those clients
-// use. Throws errc::bad_config naming the field. `where` is its place for messages.
-inline json::object check_server_params(const json::value& value, const std::string& where) {
+// use. Throws errc::bad_config naming the field. `where` is its place for messages. notices: gets a line for each
+// field that does something for another client and nothing here; may be null.
+inline json::object check_server_params(const json::value& value, const std::string& where,
+                                        std::vector<std::string>* notices = nullptr) {
     const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
     const auto* params = value.if_object();
     if (!params) fail("must be an object with \"command\" (stdio) or \"url\" (HTTP)");
     static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "trust_cwd", "user", "sandbox",
                                                "max_message", "url", "headers", "type", "auth"};
-    static constexpr std::string_view clients[] = {"disabled", "autoApprove", "alwaysAllow", "timeout",
-                                                   "description", "name", "icon", "gallery", "trust"};
-    json::object result;
-    for (const auto& [key, item] : *params) {
-        const std::string_view name = key;
-        if (std::find(std::begin(own), std::end(own), name) != std::end(own)) {
-            result[key] = item;
-        } else if (std::find(std::begin(clients), std::end(clients), name) == std::end(clients)) {
-            fail("unknown field \"" + std::string(name) +
+    std::vector<std::string> unwanted;
+    const auto result = detail::adapt_client_params(*params, where, notices ? *notices : unwanted);
+    for (const auto& [key, item] : result)
+        if (std::find(std::begin(own), std::end(own), std::string_view(key)) == std::end(own))
+            fail("unknown field \"" + std::string(key) +
                  "\"; accepted: command, args, env, cwd, trust_cwd, user, sandbox, max_message (stdio) or url, headers, auth (HTTP), and type");
-        }
-    }
     if (result.contains("command") == result.contains("url"))
         fail("needs either \"command\" (stdio) or \"url\" (HTTP)");
     if (result.contains("sandbox") && !result.contains("command"))
@@ -428,21 +425,42 @@ inline json::object check_server_params(const json::value& value, const std::str
     return result;
 }
 
-// The servers of a configuration's "mcpServers" block, without the disabled ones. Throws
-// errc::bad_config naming the field.
-inline std::map<std::string, json::object> read_mcp_servers(const json::value& config, const std::string& what) {
+// The servers of a configuration's "mcpServers" block (or, as VS Code has it, "servers"), without the disabled ones, by
+// the names of their Python packages: their "alias", or their own with "_" for what no package's may have. Throws
+// errc::bad_config naming the field. notices: see check_server_params().
+inline std::map<std::string, json::object> read_mcp_servers(const json::value& config, const std::string& what,
+                                                            std::vector<std::string>* notices = nullptr) {
     const auto* root = config.if_object();
     if (!root) throw Error(errc::bad_config, what + ": must be a JSON object with \"mcpServers\"");
-    const auto* block = root->if_contains("mcpServers");
+    const char* const key = root->contains("mcpServers") || !root->contains("servers") ? "mcpServers" : "servers";
+    const auto* block = root->if_contains(key);
     if (!block || !block->is_object())
         throw Error(errc::bad_config, what + ": needs \"mcpServers\", an object of server parameters by name");
     std::map<std::string, json::object> servers;
-    for (const auto& [name, value] : block->get_object()) {
-        const std::string where = what + ", mcpServers/" + std::string(name);
-        auto params = check_server_params(value, where);
-        const auto* disabled = value.get_object().if_contains("disabled");
-        if (disabled && disabled->is_bool() && disabled->get_bool()) continue;
-        servers.emplace(name, std::move(params));
+    std::map<std::string, std::string> written;  // names in the file by those of packages
+    for (const auto& [own_name, value] : block->get_object()) {
+        const std::string where = what + ", " + key + "/" + std::string(own_name);
+        json::value params = value;
+        std::string name(own_name);
+        if (auto* fields = params.if_object()) {
+            if (const auto* alias = fields->if_contains("alias")) {
+                if (!alias->is_string() || alias->get_string().empty())
+                    throw Error(errc::bad_config, where + ": \"alias\" must be the name of a Python package");
+                name = alias->get_string();
+                fields->erase("alias");
+            } else if (auto usable = detail::package_name(name); usable != name && !usable.empty()) {
+                name = std::move(usable);
+                if (notices && !detail::is_disabled(*fields))
+                    notices->push_back(where + ": its package is mcptools." + name + "; \"alias\" gives it another name");
+            }
+        }
+        auto checked = check_server_params(params, where, notices);
+        if (detail::is_disabled(params.get_object())) continue;
+        const auto [same, fresh] = written.emplace(name, own_name);
+        if (!fresh)
+            throw Error(errc::bad_config, where + ": its package would be mcptools." + name + ", as that of " + key + "/" + same->second +
+                                              "; give one of them an \"alias\"");
+        servers.emplace(std::move(name), std::move(checked));
     }
     return servers;
 }

@@ -85,6 +85,51 @@ BOOST_AUTO_TEST_CASE(servers_are_checked_field_by_field) {
     BOOST_TEST(error_of([] { read_mcp_servers(parsed("[]"), "f"); }) == "f: must be a JSON object with \"mcpServers\"");
 }
 
+BOOST_AUTO_TEST_CASE(other_clients_configurations_are_taken_and_what_does_nothing_is_told) {
+    std::vector<std::string> notices;
+    const auto servers = read_mcp_servers(parsed(R"({"servers": {
+        "langchain": {"command": "x", "transport": "stdio", "env": null, "cwd": null, "encoding": "UTF-8", "args": []},
+        "cline": {"command": "x", "autoApprove": ["write"], "timeout": 60, "disabled": false},
+        "roo": {"url": "https://h/sse", "type": "streamable-http", "alwaysAllow": []},
+        "gemini": {"httpUrl": "https://h/x", "excludeTools": ["rm"]},
+        "windsurf": {"serverUrl": "https://h/sse"},
+        "off": {"command": "x", "enabled": false, "autoApprove": ["all"]},
+        "my-server.v2": {"command": "x"}, "3d": {"command": "x"}, "import": {"command": "x"}, "a__b": {"command": "x"},
+        "no way!": {"command": "x", "alias": "way"}}, "inputs": []})"), "f", &notices);
+    std::string names;
+    for (const auto& [name, params] : servers) names += name + " " + json::serialize(params) + "\n";
+    BOOST_TEST(names == R"(_3d {"command":"x"}
+a__b {"command":"x"}
+cline {"command":"x"}
+gemini {"url":"https://h/x","type":"http"}
+import_ {"command":"x"}
+langchain {"command":"x","type":"stdio","args":[]}
+my_server_v2 {"command":"x"}
+roo {"url":"https://h/sse","type":"http"}
+way {"command":"x"}
+windsurf {"url":"https://h/sse"}
+)");
+    const std::vector<std::string> told = {
+        "f, servers/cline: \"autoApprove\" does nothing here: calls are decided by a policy: see --policy",
+        "f, servers/cline: \"timeout\" does nothing here: clients mean seconds or milliseconds by it",
+        "f, servers/gemini: \"excludeTools\" does nothing here: all tools are offered; a policy can deny these",
+        "f, servers/off: \"autoApprove\" does nothing here: calls are decided by a policy: see --policy",
+        "f, servers/my-server.v2: its package is mcptools.my_server_v2; \"alias\" gives it another name",
+        "f, servers/3d: its package is mcptools._3d; \"alias\" gives it another name",
+        "f, servers/import: its package is mcptools.import_; \"alias\" gives it another name"};
+    BOOST_TEST(notices == told, boost::test_tools::per_element());
+    // Contradictions are errors, and so are fields that nobody knows: one may be "sandbox", misspelt.
+    const auto problem = [](std::string_view text) { return error_of([&] { check_server_params(parsed(text), "s"); }); };
+    BOOST_TEST(problem(R"({"command": "x", "sandbx": {}})").starts_with("s: unknown field \"sandbx\""));
+    BOOST_TEST(problem(R"({"command": "x", "type": "stdio", "transport": "sse"})") == "s: \"transport\" and \"type\" contradict each other");
+    BOOST_TEST(problem(R"({"command": "x", "type": "http"})") == "s: the type \"http\" and a \"command\" contradict each other");
+    BOOST_TEST(problem(R"({"url": "http://x", "transport": "stdio"})") == "s: the type \"stdio\" and a \"url\" contradict each other");
+    BOOST_TEST(problem(R"({"url": "http://x/a", "serverUrl": "http://x/b"})") == "s: \"serverUrl\" and \"url\" contradict each other");
+    BOOST_TEST(problem(R"({"command": "x", "encoding": "latin-1"})") == "s: \"encoding\" must be utf-8: MCP has no other");
+    BOOST_TEST(error_of([] { read_mcp_servers(parsed(R"({"mcpServers": {"a-b": {"command": "x"}, "a_b": {"command": "y"}}})"), "f"); }) ==
+               "f, mcpServers/a_b: its package would be mcptools.a_b, as that of mcpServers/a-b; give one of them an \"alias\"");
+}
+
 BOOST_AUTO_TEST_CASE(authorization_is_checked_field_by_field) {
     const auto problem = [](std::string_view auth) {
         const auto text = R"({"url": "https://h/mcp", "auth": )" + std::string(auth) + "}";
