@@ -44,7 +44,11 @@ struct ExecutorFlags {
     std::string channel;
     std::vector<std::string> channel_origins;
     std::string log_level = "warning";
+    double connect_timeout = 30;
+    double tool_timeout = 300;
 };
+
+inline Duration seconds(double number) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number)); }
 
 // HOST:PORT of a flag. Throws errc::bad_argument.
 inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text, const std::string& flag) {
@@ -86,6 +90,11 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
         ->type_name("JSON");
     command.add_option("--python", flags.python, "Interpreter with ipykernel and pydantic")->type_name("PATH");
     command.add_option("--config", flags.config, "File with an mcpServers block; its servers become mcptools.NAME; ${WORKSPACE} in it is the workspace")->type_name("FILE");
+    command.add_option("--connect-timeout", flags.connect_timeout, "Seconds for an MCP server to start; npx and uvx install it first")
+        ->check(CLI::Range(0.1, 1e6))->capture_default_str();
+    command.add_option("--tool-timeout", flags.tool_timeout,
+                       "Seconds for a tool to answer or to report progress; 0 means never, as long as the code may run")
+        ->check(CLI::Range(0.0, 1e6))->capture_default_str();
     command.add_option("--images-dir", flags.images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
     command.add_option("--env", flags.env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
         ->allow_extra_args(false);
@@ -151,6 +160,8 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     options.kernel = flags.kernel;
     // On a busy or slow machine the first start takes longer than the class expects.
     options.kernel_init_timeout = std::chrono::seconds(60);
+    options.connect_timeout = seconds(flags.connect_timeout);
+    options.tool_timeout = seconds(flags.tool_timeout);
     options.python = flags.python;
     options.workspace = flags.workspace;
     options.images_dir = flags.images_dir;

@@ -103,9 +103,6 @@ public:
     }
 
 private:
-    static Duration seconds(double number) {
-        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
-    }
     Duration timeout() const { return seconds(flags_.timeout); }
 
     // Kernel and servers start at the same time; the slowest decides.

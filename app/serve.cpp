@@ -47,10 +47,6 @@ struct ServeFlags : ExecutorFlags {
 constexpr std::string_view kernel_prefix = "KERNEL_ENV_";
 constexpr const char* token_variable = "IPYBOX_HTTP_TOKEN";
 
-Duration seconds(double number) {
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
-}
-
 // Variables that begin so are the kernel's, without it. Those of the environment hold against .env.
 void add_kernel_env(CodeExecutorOptions& options) {
     const auto take = [&](std::string_view name, std::string_view value) {

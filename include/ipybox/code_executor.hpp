@@ -79,6 +79,7 @@ struct CodeExecutorOptions {
 
     Duration approval_timeout = std::chrono::seconds(60);    // zero: unlimited
     Duration connect_timeout = std::chrono::seconds(30);     // to start an MCP server
+    Duration tool_timeout = std::chrono::seconds(300);       // for a tool to answer or report progress; zero: unlimited
     Duration kernel_init_timeout = std::chrono::seconds(10);
     Duration interrupt_grace = std::chrono::seconds(5);      // for a cell to end once interrupted
     bool timeout_excludes_approval = false;
@@ -506,6 +507,9 @@ private:
             ToolServerOptions settings;
             settings.approval_timeout = options.approval_timeout;
             settings.connect_timeout = options.connect_timeout;
+            settings.call_idle_timeout = options.tool_timeout;
+            if (options.tool_timeout <= Duration::zero() || options.tool_timeout > settings.call_timeout)
+                settings.call_timeout = options.tool_timeout;
             settings.background_calls = options.background_calls;
             settings.owner = doors;
             settings.session = options.session;

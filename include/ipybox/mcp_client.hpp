@@ -510,9 +510,11 @@ inline awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
         throw state->error(errc::bad_argument, "there is no log level \"" + level + "\"");
     const auto deadline = deadline_after(state->options.connect_timeout);
     const auto late = [&state](std::string_view what) {
+        const auto words = state->transport->last_words();
         return state->error(errc::timed_out, std::string(what) + " within " +
                                                  seconds(state->options.connect_timeout) +
-                                                 " (connect timeout)");
+                                                 " (connect timeout)" +
+                                                 (words.empty() ? "" : "; its standard error ends in:\n" + words));
     };
     const McpEra preset = state->options.era;
     const auto people = state->transport->people_took();

@@ -5,6 +5,7 @@
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace ipybox {
@@ -47,6 +48,8 @@ public:
     // How long, in all and until now, open() and send() waited for a person who consents to a
     // login: the limits on the server do not count it.
     virtual Duration people_took() const { return Duration::zero(); }
+    // What the server wrote for people lately, without secrets: a part of the error when it does not answer.
+    virtual std::string last_words() const { return {}; }
 };
 
 }  // namespace ipybox

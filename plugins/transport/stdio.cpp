@@ -114,6 +114,10 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 [[noreturn]] void throw_closed() { throw Error(errc::cancelled, "the connection was closed"); }
 
+std::string last_words_of(const Connection& connection) {
+    return detail::excerpt(connection.settings.redacted(connection.process->output_tail()), std::size_t{8} << 10);
+}
+
 // Sets connection->end: how the server ended, and its last words. Kills one that lives on without
 // its streams.
 awaitable<void> find_out(ConnectionPtr connection) {
@@ -136,8 +140,7 @@ awaitable<void> find_out(ConnectionPtr connection) {
     }
     if (!connection->spoke) text += " before it answered";
     for (const auto& violation : connection->process->violations()) text += ", " + violation.what;
-    const auto tail = detail::excerpt(
-        connection->settings.redacted(connection->process->output_tail()), std::size_t{8} << 10);
+    const auto tail = last_words_of(*connection);
     text += tail.empty() ? "; it wrote nothing to standard error"
                          : "; its standard error ends in:\n" + tail;
     connection->end = Error(errc::mcp_connection, text);
@@ -387,6 +390,9 @@ public:
         return state_->connection && send_short(*state_->connection, id, method, params);
     }
     awaitable<json::object> receive() override { return receive_from(connection()); }
+    std::string last_words() const override {
+        return state_->connection ? last_words_of(*state_->connection) : std::string();
+    }
     // Nothing is held for a request.
     void cancel(const json::value&) override {}
     awaitable<void> close() override { return close(state_); }

@@ -297,6 +297,17 @@ BOOST_AUTO_TEST_CASE(a_message_beyond_the_limit_is_one_clear_error) {
     BOOST_TEST(text(call("echo", R"({"text":"goes on"})")) == "goes on");
 }
 
+BOOST_AUTO_TEST_CASE(a_server_that_is_too_slow_has_its_last_words_told) {
+    auto config = params("sh", {"-c", "echo \"installing with $KEY\" >&2; exec sleep 100"});
+    config["env"] = {{"KEY", "s3cret-of-the-tests"}};
+    McpClientOptions options;
+    options.connect_timeout = 2s;
+    const auto error = failure([&] { connect(config, std::move(options)); });
+    BOOST_TEST((error.code() == errc::timed_out));
+    BOOST_TEST(contains(error.detail(), "(connect timeout); its standard error ends in:\ninstalling with "));
+    BOOST_TEST(!contains(error.detail(), "s3cret"));
+}
+
 BOOST_AUTO_TEST_CASE(garbage_lines_are_skipped_and_logged_within_bounds) {
     connect(server({"--garbage", "40"}));
     BOOST_TEST(text(call("echo", R"({"text":"clear"})")) == "clear");
