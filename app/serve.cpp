@@ -37,6 +37,8 @@ struct ServeFlags : ExecutorFlags {
     bool shared_workspace = false;
     bool allow_register = false;
     std::size_t max_sessions = 64;
+    std::uint64_t max_message = std::uint64_t{32} << 20;
+    std::uint64_t max_result = 0;
     std::size_t starts_at_once = 2;
     double session_idle = 1800;
     // Of the original's command; what they set up does not exist here, or is made another way.
@@ -141,6 +143,11 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
         options.remembered = settings / "registered" /
                              (detail::sha256_hex(workspace.string()).substr(0, 16) + ".json");
     options.server.logger = logger;
+    options.server.max_message = flags.max_message;
+    if (flags.max_result > 0) {
+        options.max_result = flags.max_result;
+        options.server.max_result = flags.max_result + (std::size_t{64} << 10);
+    }
     const auto approval = set_approval(flags, options);
     said = "workspace " + workspace.string() + "; sandbox " + flags.sandbox +
            (flags.sandbox == "none" ? ": code runs with your rights (--sandbox confines it)" : "") +
@@ -177,6 +184,7 @@ McpHttpOptions http_options(const ServeFlags& flags, std::string& said) {
     options.allowed_hosts = flags.http_names;
     options.allowed_origins = flags.http_origins;
     options.session_idle = seconds(flags.session_idle);
+    if (flags.max_result > 0) options.max_event = flags.max_result + (std::size_t{64} << 10);
     if (flags.legacy_sse) options.sse_path = "/sse";
     return options;
 }
@@ -349,6 +357,16 @@ void add_serve(CLI::App& app, Action& action) {
                      "Seconds without use after which a session over HTTP ends; 0 means never")
         ->check(CLI::Range(0.0, 1e8))
         ->capture_default_str();
+    command
+        ->add_option("--max-message", flags->max_message,
+                     "Bytes of a message of the client; a request that is longer is answered with an error: 32M")
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(std::uint64_t{4096}, std::uint64_t{1} << 30));
+    command
+        ->add_option("--max-result", flags->max_result,
+                     "Bytes of a result as JSON: 8M, but 1M over HTTP after reports of progress, of which some clients take no more")
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(std::uint64_t{4096}, std::uint64_t{1} << 30));
     add_executor_flags(*command, *flags);
     command->add_option("--log-level", flags->log_level, "What is logged to standard error")
         ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"},

@@ -326,9 +326,9 @@ inline awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::shared
         if (!result.meta.empty()) answer.emplace("_meta", std::move(result.meta));
         if (result.is_error) answer.emplace("isError", true);
         const std::size_t size = text_size(answer);
-        if (size > call->engine->options.max_result)
+        if (size > max_result(*call))
             failure = "the result takes " + std::to_string(size) + " bytes, more than the " +
-                      std::to_string(call->engine->options.max_result) + " allowed; ask for less";
+                      std::to_string(max_result(*call)) + " allowed; ask for less";
     }
     if (failure) {
         answer.clear();
@@ -338,11 +338,14 @@ inline awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::shared
     co_return answer;
 }
 
-inline void check_size(const McpEngine& engine, const json::object& answer) {
-    if (text_size(answer) > engine.options.max_result)
-        throw McpError(
-            rpc_internal_error,
-            "the result is larger than " + std::to_string(engine.options.max_result) + " bytes");
+inline std::size_t McpEngine::max_result(const McpCall& call) noexcept {
+    return std::min(call.engine->options.max_result, call.outlet ? call.outlet->max_answer() : SIZE_MAX);
+}
+
+inline void check_size(const McpCall& call, const json::object& answer) {
+    if (text_size(answer) > McpEngine::max_result(call))
+        throw McpError(rpc_internal_error,
+                       "the result is larger than " + std::to_string(McpEngine::max_result(call)) + " bytes; ask for less");
 }
 
 inline awaitable<json::object> McpEngine::read(McpCallPtr call, std::shared_ptr<Resource> resource,
@@ -351,7 +354,7 @@ inline awaitable<json::object> McpEngine::read(McpCallPtr call, std::shared_ptr<
     auto contents = co_await std::move(work);
     json::object answer;
     answer.emplace("contents", std::move(contents));
-    check_size(*call->engine, answer);
+    check_size(*call, answer);
     if (call->modern) call->engine->cacheable(answer);
     co_return answer;
 }
@@ -363,7 +366,7 @@ inline awaitable<json::object> McpEngine::get(McpCallPtr call, std::shared_ptr<P
     json::object answer;
     if (!prompt->item.description.empty()) answer.emplace("description", prompt->item.description);
     answer.emplace("messages", std::move(messages));
-    check_size(*call->engine, answer);
+    check_size(*call, answer);
     co_return answer;
 }
 
@@ -691,6 +694,8 @@ inline void McpContext::log_value(std::string_view level, json::value data,
     params.emplace("data", std::move(data));
     call_->outlet->notify(detail::rpc_notification("notifications/message", std::move(params)));
 }
+
+inline std::size_t McpContext::max_result() const noexcept { return detail::McpEngine::max_result(*call_); }
 
 inline awaitable<json::object> McpContext::elicit(std::string message, json::object schema,
                                                   std::string key) const {

@@ -41,6 +41,8 @@ public:
     virtual void respond(json::object message, unsigned status) = 0;
     virtual void abandon() = 0;  // there will be no answer
     virtual void close_stream() {}
+    // Bytes of an answer that its reader takes, as things stand.
+    virtual std::size_t max_answer() const noexcept { return SIZE_MAX; }
 };
 using OutletPtr = std::shared_ptr<McpOutlet>;
 using McpCallPtr = std::shared_ptr<McpCall>;
@@ -210,6 +212,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     static void need(const McpCall& call, std::string_view capability);
     static bool supports(const McpCall& call, std::string_view capability);
     static void check_question(const McpCall& call, const json::value& question);
+    static std::size_t max_result(const McpCall& call) noexcept;
     static std::string misfit(const json::object& question, json::value* answer);
     static const json::object& capabilities_of(const McpCall& call);
 

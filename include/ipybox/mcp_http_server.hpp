@@ -51,6 +51,9 @@ struct McpHttpOptions {
     std::size_t max_stream = std::size_t{1} << 20;     // bytes unsent, or kept for a resumption
     std::size_t max_replay = std::size_t{4} << 20;     // bytes kept for all streams of a session
     Duration session_idle = std::chrono::minutes(30);  // without a request or an open stream
+    // Bytes of one event; a longer answer becomes an error. The Python SDK's client gives up at 1 MiB. What nothing
+    // came before is no event, but JSON.
+    std::size_t max_event = (std::size_t{1} << 20) - (std::size_t{16} << 10);
     Duration replay_time = std::chrono::minutes(5);    // how long an ended stream can be resumed
     Duration connection_idle = std::chrono::seconds(75);
     Duration request_timeout = std::chrono::seconds(60);  // from a request's first byte to its last
@@ -107,6 +110,7 @@ public:
         bool resumable = false;  // events have ids and are kept
         bool primed = false;     // the stream begins with an event that has only an id
         std::chrono::milliseconds retry{1000};
+        std::size_t max_event = SIZE_MAX;
     };
     HttpServerStream(const asio::any_io_executor& executor, std::size_t limit, Style style,
                const std::shared_ptr<HttpSession>& home)
@@ -128,7 +132,7 @@ public:
     void respond(json::object message, unsigned status) override {
         if (ended) return;
         if (streaming) {
-            add(json::serialize(message));
+            add_answer(message);
         } else {
             answers.push_back(std::move(message));
             answer_status = status;
@@ -162,8 +166,12 @@ public:
             }
             if (style_.primed) backlog_.add(sse_event({}, {}, next_id(), style_.retry));
         }
-        for (const auto& answer : answers) add(json::serialize(answer));
+        for (const auto& answer : answers) add_answer(answer);
         answers.clear();
+    }
+    std::size_t max_answer() const noexcept override {
+        constexpr std::size_t envelope = 2048;
+        return streaming ? style_.max_event - std::min(style_.max_event, envelope) : SIZE_MAX;
     }
     // HTTP+SSE: says first where the client's messages are to be sent.
     void name_endpoint(std::string_view address) {
@@ -206,6 +214,17 @@ private:
         backlog_.add(std::move(text));
         if (const auto home = style_.resumable ? home_.lock() : nullptr) home->trim();
         changed.notify();
+    }
+    // What would be too much for one event is an error in its place.
+    void add_answer(const json::object& message) {
+        auto data = json::serialize(message);
+        if (data.size() > style_.max_event) {
+            const auto* id = message.if_contains("id");
+            data = json::serialize(rpc_error(id != nullptr ? *id : json::value(), rpc_internal_error,
+                                             "the answer takes " + std::to_string(data.size()) + " bytes, more than the " +
+                                                 std::to_string(style_.max_event) + " that one event may have; ask for less"));
+        }
+        add(data);
     }
 
     EventBacklog backlog_;
@@ -251,6 +270,7 @@ public:
         stream_->respond(std::move(message), status);
     }
     void abandon() override {}
+    std::size_t max_answer() const noexcept override { return stream_->max_answer(); }
 
 private:
     std::shared_ptr<HttpServerStream> stream_;
@@ -588,6 +608,7 @@ inline std::shared_ptr<HttpServerStream> McpHttpService::make_stream(const Sessi
     style.resumable = !session->modern;
     style.primed = !session->modern && session->protocol_version >= "2025-11-25";
     style.retry = options.retry;
+    style.max_event = options.max_event;
     return std::make_shared<HttpServerStream>(engine->executor, options.max_stream, style,
                                         std::static_pointer_cast<HttpSession>(session->transport));
 }
@@ -659,7 +680,7 @@ inline awaitable<bool> McpHttpService::serve_sse(std::shared_ptr<McpHttpService>
     home->sse = true;
     session->transport = home;
     auto stream = std::make_shared<HttpServerStream>(
-        engine->executor, self->options.max_stream, HttpServerStream::Style(), home);
+        engine->executor, self->options.max_stream, HttpServerStream::Style{.max_event = self->options.max_event}, home);
     stream->standalone = stream->listened = true;
     stream->name_endpoint(self->options.sse_path + "?session=" + session->id);
     session->outlet = stream;

@@ -297,6 +297,7 @@ inline awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr 
         auto answers = std::make_shared<BatchOutlet>(outlet, McpEngine::answers_to(messages));
         engine->accept_batch(session, answers, std::move(messages));
     };
+    MemoryBudget::process().ensure(3 * engine->options.max_message);
     MessageSplitter splitter(engine->options.max_message, refuse, batch);
     while (!engine->stopping && !outlet->broken) {
         // A client that sends and does not read is not read from either.

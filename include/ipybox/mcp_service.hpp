@@ -798,6 +798,10 @@ private:
 
     // ---- tools ----
 
+    // Bytes that a result may take.
+    static std::size_t room_for(const State& state, const McpContext& context) {
+        return std::min(state.options.max_result, context.max_result());
+    }
     static std::string text_argument(const json::object& arguments, std::string_view name) {
         const auto* value = arguments.if_contains(name);
         return value && value->is_string() ? std::string(value->get_string()) : std::string();
@@ -860,7 +864,7 @@ private:
             report.flush();
         }
         session->lost.clear();
-        auto answer = cell_result(*state, result,
+        auto answer = cell_result(*state, result, room_for(*state, context),
                                   static_cast<std::size_t>(std::min(characters, 1e12)), lost,
                                   !session->executor->kernel_alive());
         state->list_images(session->executor->workspace(), result.images);
@@ -881,11 +885,12 @@ private:
             std::chrono::duration<double>(std::min(seconds, 1e9)));
     }
 
-    static McpToolResult cell_result(const State& state, const CodeExecutionResult& result,
+    // room: bytes that the result may take.
+    static McpToolResult cell_result(const State& state, const CodeExecutionResult& result, std::size_t room,
                                      std::size_t characters, const std::string& lost,
                                      bool kernel_lost) {
         constexpr std::string_view tool = "execute_ipython_cell";
-        std::size_t bytes = state.options.max_result;
+        std::size_t bytes = room;
         std::string output = result.text.value_or("");
         if (!result.images.empty()) {
             output += "\n\nGenerated images:\n\n";
@@ -1051,7 +1056,7 @@ private:
             said = error.detail();
             said.erase(0, said.find('\n') + 1);
         }
-        std::size_t bytes = state->options.max_result;
+        std::size_t bytes = room_for(*state, context);
         co_return McpToolResult(fitting(std::move(said), 100'000, bytes));
     }
 
@@ -1112,7 +1117,7 @@ private:
         while (session.preparing > 0) co_await use.session->changed.wait();
         const std::string server = text_argument(arguments, "server_name"),
                           tool = text_argument(arguments, "tool_name");
-        std::size_t bytes = state->options.max_result;
+        std::size_t bytes = room_for(*state, context);
         if (!tool.empty())
             co_return McpToolResult(fitting(source_of(session, server, tool), 100'000, bytes));
         const auto all = importable_tools(session.executor->workspace());
@@ -1161,7 +1166,7 @@ private:
             text += "[" + std::to_string(found.size() - limit) +
                     " more; a longer query or a higher limit shows them]\n";
         if (text.empty()) text = "Nothing fits; list_tools() says what there is.\n";
-        std::size_t bytes = state->options.max_result;
+        std::size_t bytes = room_for(*state, context);
         co_return McpToolResult(fitting(std::move(text), 100'000, bytes));
     }
 
@@ -1197,7 +1202,8 @@ private:
         const auto offset =
             static_cast<std::uint64_t>(std::min(number_argument(arguments, "offset", 0), 1e18));
         // Base64 makes four bytes of three; text may grow more, and is cut then.
-        const double most = static_cast<double>(state->options.max_result / 2);
+        const auto room = room_for(*state, context);
+        const double most = static_cast<double>(room / 2);
         const auto limit =
             static_cast<std::size_t>(std::min(number_argument(arguments, "max_bytes", most), most));
         co_await files_ready(state, use.session);
@@ -1212,7 +1218,7 @@ private:
         if (whole && !type.empty()) {
             result.content.push_back(McpContent::image(part.bytes, type));
         } else if (detail::is_text(text)) {
-            size = detail::text_fits(text, std::string::npos, state->options.max_result - 2000);
+            size = detail::text_fits(text, std::string::npos, room - std::min<std::size_t>(room, 2000));
             result.content.push_back(McpContent::text(text.substr(0, size)));
         } else {
             result.content.push_back(McpContent::embedded(McpContent::blob_of(
@@ -1235,7 +1241,7 @@ private:
         const std::string path = text_argument(variables, "path");
         co_await files_ready(state, use.session);
         const FilePart part =
-            co_await use.session->executor->download(path, 0, state->options.max_result / 2);
+            co_await use.session->executor->download(path, 0, room_for(*state, context) / 2);
         co_return contents_of(uri, path, part);
     }
 
@@ -1245,7 +1251,7 @@ private:
         const auto state = weak.lock();
         if (!state) throw Error(errc::cancelled, "the server is stopping");
         const Use use(state->session_of(context, json::object(), true));
-        const auto part = use.session->executor->read_here(path, 0, state->options.max_result / 2);
+        const auto part = use.session->executor->read_here(path, 0, room_for(*state, context) / 2);
         co_return contents_of(uri, path, part);
     }
 

@@ -688,6 +688,35 @@ class HttpTest(ServeTest):
                 again = await call("'x' in globals()", "a")
                 self.assertEqual(again.content[-1].text, "False")
 
+    async def test_a_result_after_progress_is_no_more_than_a_client_takes(self):
+        code = "import time\nfor i in range(3): print('x' * 700_000, flush=True); time.sleep(0.3)"
+        with self.serving() as url:
+            async with self.connected(url) as client:
+                seen = []
+
+                async def progress(done, total, message):
+                    seen.append(message)
+                arguments = {"code": code, "max_output_chars": 10_000_000}
+                # Nothing comes before it: JSON, of any size.
+                whole = await client.call_tool("execute_ipython_cell", arguments)
+                self.assertEqual(len(text(whole)), 2_100_002)
+                result = await client.call_tool("execute_ipython_cell", arguments, progress_callback=progress)
+                self.assertTrue(seen)
+                self.assertIn("[Output truncated: exceeded", text(result)[-80:])
+                self.assertLess(len(result.model_dump_json()), 1 << 20)
+                picture = "from IPython.display import Image, display\nimport os, time\nprint('first', flush=True); time.sleep(0.5)\n" \
+                          "display(Image(data=b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(1_500_000), format='png'))"
+                result = await client.call_tool("execute_ipython_cell", {"code": picture}, progress_callback=progress)
+                self.assertIn("[Image omitted", text(result))
+                self.assertEqual(await self.run_cell(client, "6 * 7"), "42")
+
+    async def test_large_messages_do_not_end_the_session(self):
+        async with self.client("serve", "--max-message", "1M") as client:
+            await self.run_cell(client, "x = 1")
+            with self.assertRaisesRegex(mcp.MCPError, "longer than the limit of 1048576 bytes"):
+                await client.call_tool("execute_ipython_cell", {"code": "#" * 2_000_000})
+            self.assertEqual(await self.run_cell(client, "x"), "1")
+
     async def test_sessions_are_refused_before_files_run_out(self):
         with self.serving(open_files=400) as url:
             async with self.connected(url, mode="2026-07-28") as client:
