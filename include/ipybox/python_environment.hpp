@@ -23,6 +23,7 @@ struct PythonEnvironment {
     std::vector<std::filesystem::path> readable;  // directories it reads outside /usr
     std::optional<std::string> ipykernel;         // version, absent when not installed
     std::optional<std::string> pydantic;
+    bool managed = false;                         // by the system (PEP 668): pip refuses to install into it
 };
 
 namespace detail {
@@ -122,7 +123,10 @@ paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *st
 if sysconfig.get_config_var("Py_ENABLE_SHARED"):
     paths.append(sysconfig.get_config_var("LIBDIR") or "")
 print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipykernel"),
-                  "pydantic": version("pydantic"), "paths": [p for p in paths if os.path.isdir(p)]}))
+                  "pydantic": version("pydantic"),
+                  "managed": sys.prefix == sys.base_prefix and
+                             os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
+                  "paths": [p for p in paths if os.path.isdir(p)]}))
 )";
 
 // Appends what a process writes to its standard output, at most `limit` bytes of it.
@@ -206,6 +210,8 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     };
     found.ipykernel = package("ipykernel");
     found.pydantic = package("pydantic");
+    const auto* managed = answer->if_contains("managed");
+    found.managed = managed && managed->is_bool() && managed->get_bool();
     if (!detail::at_least(found.version, 3, 10))
         throw Error(errc::missing_dependency, name + " is Python " + found.version + "; 3.10 or newer is needed");
     co_return found;
@@ -213,8 +219,13 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
 
 // What is wrong with the packages a kernel needs, with the remedy; empty when nothing is.
 inline std::string package_problem(const PythonEnvironment& environment) {
-    const std::string remedy = "; install it with `" + environment.executable.string() +
-                               " -m pip install ipykernel 'pydantic>=2.7'`";
+    const std::string install = " -m pip install ipykernel 'pydantic>=2.7'";
+    // The system's Python takes no packages but the system's.
+    const std::string remedy =
+        environment.managed ? "; make an environment of your own with `" + environment.executable.string() +
+                                  " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python" + install +
+                                  " && export IPYBOX_PYTHON=~/.ipybox-python/bin/python` (where venv fails, first: apt-get install python3-venv)"
+                            : "; install it with `" + environment.executable.string() + install + "`";
     if (!environment.ipykernel) return environment.executable.string() + " has no ipykernel" + remedy;
     if (!environment.pydantic) return environment.executable.string() + " has no pydantic" + remedy;
     if (!detail::at_least(*environment.pydantic, 2, 7))

@@ -708,8 +708,8 @@ private:
             if (tail.find("No module named ipykernel") != std::string::npos ||
                 tail.find("No module named 'ipykernel") != std::string::npos)
                 link->fail(errc::missing_dependency,
-                           "the Python interpreter has no ipykernel; install it with "
-                           "`python -m pip install ipykernel`" + tail);
+                           "the Python interpreter has no ipykernel (pip install ipykernel); `ipybox doctor` says how "
+                           "to get it here" + tail);
             link->fail(errc::kernel_start_failed,
                        "the kernel ended while it started (" + how +
                            "); `ipybox doctor` checks what it needs" + tail);

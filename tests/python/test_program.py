@@ -88,8 +88,8 @@ class RunTest(ProgramTest):
         self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "mcpServers/a", "comand")
         self.config.write_text("{\n oops")
         self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "mcp.json", "line 2")
-        self.config.write_text('{"mcpServers": {"a b": {"command": "x"}}}')
-        self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "a b")
+        self.config.write_text('{"mcpServers": {"!?": {"command": "x"}}}')
+        self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "!?")
         self.config.write_text('{"mcpServers": {"a": {"command": "no-such-program-anywhere"}}}')
         self.assert_refused(self.ipybox("run", "-c", "1", "--config", "mcp.json"), "no-such-program-anywhere")
         (self.directory / ".env").write_text("nonsense\n")
@@ -100,6 +100,19 @@ class RunTest(ProgramTest):
         subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
         self.assert_refused(self.ipybox("run", "-c", "1", "--python", str(venv / "bin/python")),
                             "no ipykernel", "-m pip install ipykernel")
+
+    def test_configurations_of_other_clients_are_taken(self):
+        server = {"command": PYTHON, "args": ["${SUPPORT}/mcp_server.py"]}
+        self.config.write_text(json.dumps({"mcpServers": {
+            "my-own.server": {**server, "transport": "stdio", "env": None, "autoApprove": ["echo"]},
+            "other": {**server, "alias": "mine", "disabled": False}, "off": {"command": "no-such-program", "disabled": True}}}))
+        run = self.ipybox("ipybox", "run", "--config", "mcp.json", "--approve", "allow", "-c",
+                          "from mcptools.my_own_server import echo\nprint(echo.run(text='x'))\n"
+                          "from mcptools.mine import echo\nprint(echo.run(text='y'))")
+        self.assertEqual((run.returncode, run.stdout), (0, "x\ny\n"), run.stderr)
+        self.assertIn("mcpServers/my-own.server: its package is mcptools.my_own_server", run.stderr)
+        self.assertIn("\"autoApprove\" does nothing here", run.stderr)
+        self.assertEqual(len(run.stderr.strip().splitlines()), 2, run.stderr)
 
     def test_dot_env_feeds_servers_and_never_the_kernel(self):
         (self.directory / ".env").write_text("SECRET_OF_TEST=s3cr3t-of-the-test\n")

@@ -203,6 +203,17 @@ BOOST_AUTO_TEST_CASE(missing_packages_come_with_the_remedy) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_python_of_the_system_is_left_as_it_is) {
+    const auto found = inspect(program("managed", R"(#!/bin/sh
+echo '{"version": "3.12.3", "paths": [], "managed": true}')"));
+    BOOST_TEST(found.managed);
+    const auto text = package_problem(found);
+    BOOST_TEST(text.find(found.executable.string() + " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python -m pip install ipykernel "
+                                                     "'pydantic>=2.7' && export IPYBOX_PYTHON=") != std::string::npos,
+               text);
+    BOOST_TEST(text.find(found.executable.string() + " -m pip") == std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(interpreter_is_searched_in_order) {
     const auto& root = directory.path();
     const auto script = "#!/bin/sh\n";
