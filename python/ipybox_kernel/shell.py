@@ -6,6 +6,7 @@ ways, not code that sets out to get around it. What commands can do is limited b
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from contextvars import ContextVar
 from typing import Any, Callable
@@ -67,6 +68,10 @@ def guard(shell: Any, only: bool) -> None:
 
     if only:
         sys.addaudithook(_refuse_processes)
+        # These fork before anything can be refused.
+        for name in ("spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe"):
+            if hasattr(os, name):
+                setattr(os, name, _refusing(getattr(os, name)))
 
 
 def _ask(tool: str, command: str, run: Callable[[], Any]) -> Any:
@@ -81,5 +86,14 @@ def _ask(tool: str, command: str, run: Callable[[], Any]) -> Any:
 def _refuse_processes(event: str, _: Any) -> None:
     if event in _PROCESS_EVENTS and not _approved.get():
         raise DirectCallRuntimeError(
-            "Direct subprocess calls are not allowed: use !command, %%bash or %%sh, which ask for approval"
+            f"Direct subprocess calls are not allowed, and {event}() is one: use !command, %%bash or %%sh, which ask for approval"
         )
+
+
+def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        _refuse_processes("os.spawn", arguments)
+        return run(*arguments, **named)
+
+    return refuse
