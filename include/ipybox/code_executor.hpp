@@ -16,6 +16,7 @@
 #include <ipybox/audit_log.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/domain_rule.hpp>
 #include <ipybox/detail/file_watch.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_memory.hpp>
@@ -1079,7 +1080,9 @@ private:
             policy.network.mode = NetworkPolicy::Mode::full;
             std::vector<Channel> channels;
             std::unique_ptr<NetworkProxy> own_proxy;
+            std::string hint;
             if (able.network_allow_list) {
+                hint = unreached_host(package);
                 policy.network.mode = NetworkPolicy::Mode::allow_list;
                 policy.network.allow = options.package_hosts;
                 channels.push_back(open_proxy(own_proxy, host.executor, host.logger, policy, *doors->sandbox,
@@ -1099,8 +1102,27 @@ private:
             if (said.find("No module named pip") != std::string::npos)
                 throw Error(errc::missing_dependency, environment->executable.string() +
                                                           " has no pip; install it with `python -m ensurepip`");
-            if (status->code != 0) throw Error(errc::code_failed, "pip could not install " + package + ":\n" + said);
+            if (status->code != 0) throw Error(errc::code_failed, "pip could not install " + package + ":\n" + said + hint);
             co_return said;
+        }
+
+        // What to do about a package from a host that its sandbox does not reach; empty for others.
+        std::string unreached_host(std::string_view package) const {
+            const auto scheme = package.find("://");
+            if (scheme == package.npos) return {};
+            auto place = package.substr(scheme + 3);
+            place = place.substr(0, place.find_first_of("/?#"));
+            place = place.substr(place.rfind('@') + 1);
+            const auto name = detail::canonical_host(detail::split_port(place).first);
+            if (!name) return {};
+            std::string reached;
+            for (const auto& each : options.package_hosts) {
+                const auto rule = detail::parse_domain_rule(each, detail::RuleList::allow);
+                if (rule && rule->matches(*name, rule->port.value_or(0))) return {};
+                reached += (reached.empty() ? "" : ", ") + each;
+            }
+            return "\n[Its sandbox reaches only " + reached + "; --package-host " + *name +
+                   " (package_hosts) opens that host, and has to name those of other packages as well.]";
         }
 
         awaitable<void> stop() {
