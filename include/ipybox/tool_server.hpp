@@ -17,7 +17,7 @@
 #include <ipybox/approval.hpp>
 #include <ipybox/audit_log.hpp>
 #include <ipybox/config.hpp>
-#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/server_arguments.hpp>
 #include <ipybox/http_listener.hpp>
@@ -823,14 +823,14 @@ private:
     // The problem, or empty. Unknown keys are refused: nothing rides along.
     // memory: becomes what the arguments take until the call is over.
     static std::string parse_call(std::string body, ToolCall& request, MemoryReservation& memory) {
-        boost::system::error_code error;
-        json::value value = detail::parse_within(body, 128, detail::default_max_decoded, error);
+        // Text that is no Unicode is repaired before anybody judges the call, so that what is shown is what is sent.
+        auto read = detail::read_json(body, 128, detail::default_max_decoded);
         body = std::string();
-        if (error == boost::system::errc::not_enough_memory)
+        if (read.problem == detail::costs_too_much)
             return "the arguments take more than the " + std::to_string(detail::default_max_decoded >> 20) +
                    " MiB of memory that those of one call may; pass less data, or a path to a file";
-        if (error) return "the request is not JSON, or nested more than 128 deep: " + error.message();
-        auto* object = value.if_object();
+        if (!read.problem.empty()) return "the request " + read.problem;
+        auto* object = read.value.if_object();
         if (!object) return "the request must be an object";
         for (const auto& entry : *object)
             if (entry.key() != "server_name" && entry.key() != "tool_name" && entry.key() != "tool_args")

@@ -114,6 +114,12 @@ class RunTest(ProgramTest):
         self.assertIn("\"autoApprove\" does nothing here", run.stderr)
         self.assertEqual(run.stderr.count("warning:"), 2, run.stderr)
 
+    def test_half_a_character_reaches_a_tool_as_it_is_shown(self):
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
+                          "from mcptools.own import echo\nprint(ascii(echo.run(text='half \\ud83d')))")
+        self.assertEqual((run.returncode, run.stdout), (0, "'half \\ufffd'\n"), run.stderr)
+        self.assertIn("own.echo(text='half \ufffd')", run.stderr)
+
     def test_dot_env_feeds_servers_and_never_the_kernel(self):
         (self.directory / ".env").write_text("SECRET_OF_TEST=s3cr3t-of-the-test\n")
         run = self.ipybox(
