@@ -16,6 +16,7 @@ void add_run(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_apigen(CLI::App& app, Action& action);
 void add_auth(CLI::App& app, Action& action);
+void add_config(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_plugins(CLI::App& app, Action& action);
 void add_policy(CLI::App& app, Action& action);

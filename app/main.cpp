@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
     app::add_serve(app, action);
     app::add_apigen(app, action);
     app::add_auth(app, action);
+    app::add_config(app, action);
     app::add_doctor(app, action);
     app::add_plugins(app, action);
     app::add_policy(app, action);

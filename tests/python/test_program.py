@@ -114,6 +114,53 @@ class RunTest(ProgramTest):
         self.assertIn("\"autoApprove\" does nothing here", run.stderr)
         self.assertEqual(run.stderr.count("warning:"), 2, run.stderr)
 
+    def test_servers_of_other_clients_are_imported(self):
+        home = self.directory / "home"
+        for name, text in ((".claude.json", json.dumps({"mcpServers": {"files": {"type": "stdio", "command": "npx", "args": ["-y", "x"]}},
+                                                        "projects": {str(self.directory): {"mcpServers": {"own": {"command": "y"}}}}})),
+                           (".cursor/mcp.json", '{"mcpServers": {"gone": {"command": "x", "disabled": true}, "bad": {"comand": "x"}}}'),
+                           (".config/Code/User/mcp.json", """{ // with comments
+                               "inputs": [], "servers": {"git-hub": {"type": "http", "url": "https://h/mcp",
+                               "headers": {"Authorization": "Bearer ${input:gh-token}", "X": "${env:HOME_OF_X}"}},}}""")):
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(text)
+        (self.directory / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "of-the-project", "cwd": "${workspaceFolder}"}}}')
+        env = {"HOME": str(home), "XDG_STATE_HOME": str(self.directory / "state")}
+        run = self.ipybox("config", "import", "claude", env=env)
+        self.assertEqual((run.returncode, json.loads(run.stdout)), (0, {"mcpServers": {
+            "files": {"command": "of-the-project", "cwd": "${WORKSPACE}"}, "own": {"command": "y"}}}), run.stderr)
+        self.assertIn("files is left out: another file has one of this name", run.stderr)
+        run = self.ipybox("config", "import", "vscode", "--out", "servers.json", env=env)
+        self.assertEqual((run.returncode, run.stdout), (0, ""), run.stderr)
+        self.assertIn("git-hub becomes git_hub", run.stderr)
+        self.assertIn("set GH_TOKEN in .env", run.stderr)
+        written = self.directory / "servers.json"
+        self.assertEqual(json.loads(written.read_text()), {"mcpServers": {"git_hub": {
+            "type": "http", "url": "https://h/mcp", "headers": {"Authorization": "Bearer ${GH_TOKEN}", "X": "${HOME_OF_X}"}}}})
+        self.assertEqual(written.stat().st_mode & 0o777, 0o600)
+        self.assert_refused(self.ipybox("config", "import", "nobody", env=env), "claude, cursor, vscode")
+        again = self.ipybox("config", "import", "vscode", "--out", "servers.json", env=env)
+        self.assertEqual(again.returncode, 2)
+        self.assertIn("servers.json cannot be made: File exists", again.stderr)
+        none = self.ipybox("config", "import", "cursor", env=env)
+        self.assertEqual((none.returncode, none.stdout), (2, ""))
+        for word in ("gone is disabled there", "bad is left out", "comand", "no servers of cursor found; searched: "):
+            self.assertIn(word, none.stderr)
+
+    def test_a_configuration_that_code_could_write_is_not_imported(self):
+        place = self.directory / "workspace"
+        place.mkdir()
+        if os.geteuid() == 0:
+            os.chown(place, 65534, 65534)
+        env = {"HOME": str(self.directory / "home"), "XDG_STATE_HOME": str(self.directory / "state")}
+        (self.directory / "state").mkdir(mode=0o711)
+        code = "import os; os.makedirs('.vscode', exist_ok=True); open('.vscode/mcp.json', 'w').write('{\"servers\": {\"x\": {\"command\": \"planted\"}}}')"
+        run = self.ipybox("run", "--sandbox", "bubblewrap", "--workspace", str(place), "--allow-write", ".vscode", "-c", code, env=env)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        imported = subprocess.run([PROGRAM, "config", "import", "vscode"], cwd=place, env={**ENVIRONMENT, **env}, capture_output=True, text=True, timeout=60)
+        self.assertEqual((imported.returncode, imported.stdout), (2, ""), imported.stderr)
+        self.assertIn("copy what is yours of it by hand", imported.stderr)
+
     def test_half_a_character_reaches_a_tool_as_it_is_shown(self):
         run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
                           "from mcptools.own import echo\nprint(ascii(echo.run(text='half \\ud83d')))")

@@ -1,0 +1,165 @@
+// ipybox config import: the MCP servers that other clients are configured with, as a file for --config.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <iostream>
+#include <ipybox/config.hpp>
+#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/writable_places.hpp>
+#include <memory>
+
+#include "commands.hpp"
+
+namespace ipybox::app {
+namespace {
+namespace fs = std::filesystem;
+
+// A file of a client. of_project: code may have been able to write it.
+struct Place {
+    fs::path file;
+    bool of_project = false;
+};
+
+std::vector<Place> places_of(const std::string& client) {
+    const char* home_variable = std::getenv("HOME");
+    const fs::path home = home_variable != nullptr ? home_variable : "/nonexistent";
+    const char* settings_variable = std::getenv("XDG_CONFIG_HOME");
+    const fs::path settings = settings_variable != nullptr && *settings_variable == '/' ? fs::path(settings_variable) : home / ".config";
+    const fs::path here = fs::current_path();
+    if (client == "claude") return {{here / ".mcp.json", true}, {home / ".claude.json"}, {settings / "Claude/claude_desktop_config.json"}};
+    if (client == "cursor") return {{here / ".cursor/mcp.json", true}, {home / ".cursor/mcp.json"}};
+    return {{here / ".vscode/mcp.json", true}, {settings / "Code/User/mcp.json"}};
+}
+
+// VS Code's and Cursor's variables in the words of ours; `input` becomes a variable that a person sets.
+void translate_variables(std::string& text, std::vector<std::string>& wanted) {
+    const std::pair<std::string_view, std::string_view> same[] = {
+        {"${workspaceFolder}", "${WORKSPACE}"}, {"${workspaceRoot}", "${WORKSPACE}"}, {"${userHome}", "${HOME}"}};
+    for (const auto& [theirs, ours] : same)
+        for (std::size_t at = 0; (at = text.find(theirs, at)) != text.npos; at += ours.size()) text.replace(at, theirs.size(), ours);
+    for (const std::string_view kind : {"${env:", "${input:"}) {
+        for (std::size_t at = 0; (at = text.find(kind, at)) != text.npos;) {
+            const auto end = text.find('}', at);
+            if (end == text.npos) break;
+            std::string name = text.substr(at + kind.size(), end - at - kind.size());
+            if (kind == "${input:") {
+                for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : '_';
+                wanted.push_back(name);
+            }
+            const auto ours = "${" + name + "}";
+            text.replace(at, end - at + 1, ours);
+            at += ours.size();
+        }
+    }
+}
+void translate_variables(json::value& value, std::vector<std::string>& wanted) {
+    if (auto* text = value.if_string()) {
+        std::string changed(*text);
+        translate_variables(changed, wanted);
+        *text = changed;
+    } else if (auto* array = value.if_array()) {
+        for (auto& element : *array) translate_variables(element, wanted);
+    } else if (auto* object = value.if_object()) {
+        for (auto& member : *object) translate_variables(member.value(), wanted);
+    }
+}
+
+// Of a client's file; what VS Code calls JSON has comments.
+json::value read_config(const fs::path& file) {
+    boost::system::error_code error;
+    json::parse_options options;
+    options.allow_comments = options.allow_trailing_commas = true;
+    auto value = json::parse(read_text_file(file), error, {}, options);
+    if (error) throw Error(errc::bad_config, "it is no JSON: " + error.message());
+    return value;
+}
+
+// Adds the servers of one file; says what comes of each.
+void take(const Place& place, json::object& servers, std::vector<std::string>& wanted) {
+    const auto say = [&](const std::string& what) { std::cerr << detail::printable(place.file.string() + ": " + what) << '\n'; };
+    std::error_code ignored;
+    if (!fs::exists(place.file, ignored)) return;
+    try {
+        if (const auto written = place.of_project ? writable_places().holds(place.file) : std::nullopt)
+            throw Error(errc::denied, "code in a sandbox could write " + written->string() + ": copy what is yours of it by hand");
+        auto root = read_config(place.file);
+        json::object block;
+        if (auto* object = root.if_object()) {
+            for (const char* key : {"mcpServers", "servers"})
+                if (auto* found = object->if_contains(key); found && found->is_object())
+                    for (auto& [name, params] : found->get_object()) block.emplace(name, std::move(params));
+            // Claude Code keeps those of single projects in its own file.
+            const auto here = fs::current_path().string();
+            if (auto* projects = object->if_contains("projects"); projects && projects->is_object())
+                if (auto* project = projects->get_object().if_contains(here); project && project->is_object())
+                    if (auto* found = project->get_object().if_contains("mcpServers"); found && found->is_object())
+                        for (auto& [name, params] : found->get_object()) block.emplace(name, std::move(params));
+        }
+        if (block.empty()) return say("no servers");
+        for (auto& [name, params] : block) {
+            const json::object one{{"mcpServers", json::object{{name, params}}}};
+            std::vector<std::string> notices;
+            try {
+                auto read = read_mcp_servers(one, place.file.string(), &notices);
+                for (const auto& notice : notices) std::cerr << detail::printable(notice) << '\n';
+                if (read.empty()) say(std::string(name) + " is disabled there");
+                for (auto& [package, checked] : read) {
+                    if (servers.contains(package)) {
+                        say(std::string(name) + " is left out: another file has one of this name");
+                        continue;
+                    }
+                    json::value translated = std::move(checked);
+                    translate_variables(translated, wanted);
+                    say(std::string(name) + " becomes " + package);
+                    servers.emplace(package, std::move(translated));
+                }
+            } catch (const Error& error) {
+                say(std::string(name) + " is left out: " + error.detail());
+            }
+        }
+    } catch (const Error& error) {
+        say("is left out: " + error.detail());
+    }
+}
+
+int import_from(const std::string& client, const std::string& out) {
+    json::object servers;
+    std::vector<std::string> wanted;
+    std::string searched;
+    for (const auto& place : places_of(client)) {
+        take(place, servers, wanted);
+        searched += (searched.empty() ? "" : ", ") + place.file.string();
+    }
+    if (servers.empty()) throw Error(errc::bad_argument, "no servers of " + client + " found; searched: " + searched);
+    for (const auto& name : wanted) std::cerr << "set " << detail::printable(name) << " in .env or the environment: " << client << " asks for it\n";
+    const std::string text = json::serialize(json::object{{"mcpServers", std::move(servers)}}) + "\n";
+    if (out.empty()) {
+        std::cout << text;
+        return 0;
+    }
+    // It may hold secrets, and replaces nothing.
+    const UniqueFd file(::open(out.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file) throw Error(errc::bad_argument, "--out: " + out + " cannot be made: " + std::strerror(errno));
+    if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+        throw Error(errc::io_error, "--out: " + out + " could not be written: " + std::strerror(errno));
+    std::cerr << "written to " << detail::printable(out) << "; use it with --config\n";
+    return 0;
+}
+}  // namespace
+
+void add_config(CLI::App& app, Action& action) {
+    auto* command = app.add_subcommand("config", "Take over configurations of other MCP clients");
+    command->require_subcommand(1);
+    auto* importing = command->add_subcommand("import", "Print the MCP servers that another client is configured with, for --config");
+    auto client = std::make_shared<std::string>();
+    auto out = std::make_shared<std::string>();
+    importing->add_option("CLIENT", *client, "claude, cursor or vscode: files of this directory and of your home")
+        ->required()->check(CLI::IsMember({"claude", "cursor", "vscode"}));
+    importing->add_option("--out", *out, "New file to write instead, readable by you alone")->type_name("FILE");
+    importing->callback([&action, client, out] { action = [client, out] { return import_from(*client, *out); }; });
+}
+
+}  // namespace ipybox::app
