@@ -138,7 +138,7 @@ class RunTest(ProgramTest):
         self.assertEqual(json.loads(written.read_text()), {"mcpServers": {"git_hub": {
             "type": "http", "url": "https://h/mcp", "headers": {"Authorization": "Bearer ${GH_TOKEN}", "X": "${HOME_OF_X}"}}}})
         self.assertEqual(written.stat().st_mode & 0o777, 0o600)
-        self.assert_refused(self.ipybox("config", "import", "nobody", env=env), "claude, cursor, vscode")
+        self.assert_refused(self.ipybox("config", "import", "nobody", env=env), "{claude,cursor,vscode}")
         again = self.ipybox("config", "import", "vscode", "--out", "servers.json", env=env)
         self.assertEqual(again.returncode, 2)
         self.assertIn("servers.json cannot be made: File exists", again.stderr)

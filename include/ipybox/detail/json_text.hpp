@@ -16,7 +16,7 @@ namespace ipybox::detail {
 
 namespace json = boost::json;
 
-// `text` with every byte that is not part of well-formed UTF-8 replaced by U+FFFD.
+// `text` with every byte that is not part of well-formed UTF-8, and every half of a surrogate pair, replaced by U+FFFD.
 inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
@@ -42,7 +42,9 @@ inline std::string repair_utf8(std::string_view text) {
         }
         if (length == 0) {
             out += "\xEF\xBF\xBD";
-            length = 1;
+            // Half of a surrogate pair is one character to who wrote it.
+            const bool half = lead == 0xED && byte(i + 1) >= 0xA0 && byte(i + 1) <= 0xBF && (byte(i + 2) & 0xC0) == 0x80;
+            length = half ? 3 : 1;
         } else {
             out.append(text, i, length);
         }
