@@ -51,11 +51,17 @@ inline bool is_disabled(const json::object& params) {
     return says("disabled", true) || says("enabled", false);
 }
 
+// In small letters, without what separates words.
+inline std::string plain_word(std::string_view text) {
+    std::string plain;
+    for (const char c : text)
+        if (c != '-' && c != '_' && c != ' ') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return plain;
+}
+
 // "stdio", "http" or "sse" for every spelling of it; else as it stands.
 inline std::string transport_type(std::string_view written) {
-    std::string plain;
-    for (const char c : written)
-        if (c != '-' && c != '_' && c != ' ') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const auto plain = plain_word(written);
     if (plain == "stdio" || plain == "local") return "stdio";
     if (plain == "sse") return "sse";
     if (plain == "http" || plain == "streamablehttp" || plain == "remote") return "http";
@@ -91,9 +97,7 @@ inline json::object adapt_client_params(const json::object& params, const std::s
             put("url", value, key);
             if (key == "httpUrl") put("type", "http", key);
         } else if (key == "encoding") {
-            auto encoding = transport_type(text(value));
-            std::transform(encoding.begin(), encoding.end(), encoding.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-            if (encoding != "utf-8" && encoding != "utf8") fail("\"encoding\" must be utf-8: MCP has no other");
+            if (plain_word(text(value)) != "utf8") fail("\"encoding\" must be utf-8: MCP has no other");
         } else {
             put(key, value, key);
         }

@@ -16,7 +16,7 @@ namespace ipybox::detail {
 
 namespace json = boost::json;
 
-// `text` with every byte that is not part of well-formed UTF-8, and every half of a surrogate pair, replaced by U+FFFD.
+// `text` with every byte that is not part of well-formed UTF-8 replaced by U+FFFD, and every half of a surrogate pair.
 inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
@@ -142,16 +142,16 @@ private:
                 if (depth_ == 1) end_value();
                 if (depth_ > 0) --depth_;
                 break;
-            case 'N':  // of NaN
-            case 'I':  // of Infinity
-                not_a_number_ = true;
-                break;
             case ' ':
             case '\t':
             case '\r':
             case '\n': break;
-            default: keep(c);
+            default:
+                // The second letters of NaN and of Infinity.
+                not_a_number_ = not_a_number_ || (last_ == 'N' && c == 'a') || (last_ == 'I' && c == 'n');
+                keep(c);
         }
+        last_ = c;
     }
     void keep(char c) {
         if (depth_ == 1 && text_.size() <= longest) text_ += c;
@@ -165,6 +165,7 @@ private:
 
     std::string id_, key_, text_;
     std::size_t depth_ = 0;
+    char last_ = '\0';  // outside strings
     bool object_ = false, in_value_ = false, in_string_ = false, escaped_ = false;
     bool asks_ = false, not_a_number_ = false;
 };
