@@ -75,8 +75,8 @@ BOOST_AUTO_TEST_CASE(every_misbehaviour_is_one_clear_error_over_every_transport)
     // In the order of stdio, HTTP+SSE, streamable HTTP with events and with plain JSON.
     const std::map<std::string, std::array<std::string, 4>> expected{
         {"fine", {"right", "right", "right", "right"}},
-        {"killed", {"connection", "connection", "connection", "protocol"}},
-        {"half", {"connection", "connection", "connection", "protocol"}},
+        {"killed", {"connection", "connection", "connection", "error"}},
+        {"half", {"connection", "connection", "connection", "error"}},
         {"hang", {"timeout", "timeout", "timeout", "timeout"}},
         {"garbage", {"right", "right", "right", "protocol"}},
         {"emoji", {"half \uFFFD", "half \uFFFD", "half \uFFFD", "half \uFFFD"}},

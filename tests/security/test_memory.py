@@ -224,7 +224,7 @@ print(post(with_arguments('"small"')))
 
     def test_an_answer_without_end(self) -> None:
         printed = self.answers_of("endless", "print(post(with_arguments('0', 'large'))[:500])")
-        self.assertIn("sent a message of more than", printed)
+        self.assertIn("sent a message that does not end within", printed)
 
     def test_large_answers_that_nobody_reads(self) -> None:
         printed = self.answers_of("text", """
