@@ -17,21 +17,15 @@ namespace ipybox::app {
 namespace {
 namespace fs = std::filesystem;
 
-// A file of a client. of_project: code may have been able to write it.
-struct Place {
-    fs::path file;
-    bool of_project = false;
-};
-
-std::vector<Place> places_of(const std::string& client) {
+// The files of a client.
+std::vector<fs::path> places_of(const std::string& client) {
     const char* home_variable = std::getenv("HOME");
     const fs::path home = home_variable != nullptr ? home_variable : "/nonexistent";
-    const char* settings_variable = std::getenv("XDG_CONFIG_HOME");
-    const fs::path settings = settings_variable != nullptr && *settings_variable == '/' ? fs::path(settings_variable) : home / ".config";
+    const fs::path settings = detail::config_directory().parent_path();
     const fs::path here = fs::current_path();
-    if (client == "claude") return {{here / ".mcp.json", true}, {home / ".claude.json"}, {settings / "Claude/claude_desktop_config.json"}};
-    if (client == "cursor") return {{here / ".cursor/mcp.json", true}, {home / ".cursor/mcp.json"}};
-    return {{here / ".vscode/mcp.json", true}, {settings / "Code/User/mcp.json"}};
+    if (client == "claude") return {here / ".mcp.json", home / ".claude.json", settings / "Claude/claude_desktop_config.json"};
+    if (client == "cursor") return {here / ".cursor/mcp.json", home / ".cursor/mcp.json"};
+    return {here / ".vscode/mcp.json", settings / "Code/User/mcp.json"};
 }
 
 // VS Code's and Cursor's variables in the words of ours; `input` becomes a variable that a person sets.
@@ -77,51 +71,59 @@ json::value read_config(const fs::path& file) {
     return value;
 }
 
+// The servers in a client's file. Claude Code keeps those of single projects in its own.
+json::object servers_in(json::value root) {
+    json::object servers;
+    const auto add = [&servers](json::object& holder, std::string_view key) {
+        if (auto* block = holder.if_contains(key); block && block->is_object())
+            for (auto& [name, params] : block->get_object()) servers.emplace(name, std::move(params));
+    };
+    auto* object = root.if_object();
+    if (!object) return servers;
+    add(*object, "mcpServers");
+    add(*object, "servers");
+    auto* projects = object->if_contains("projects");
+    auto* project = projects && projects->is_object() ? projects->get_object().if_contains(fs::current_path().string()) : nullptr;
+    if (project && project->is_object()) add(project->get_object(), "mcpServers");
+    return servers;
+}
+
 // Adds the servers of one file; says what comes of each.
-void take(const Place& place, json::object& servers, std::vector<std::string>& wanted) {
-    const auto say = [&](const std::string& what) { std::cerr << detail::printable(place.file.string() + ": " + what) << '\n'; };
+void take(const fs::path& file, json::object& servers, std::vector<std::string>& wanted) {
+    const auto say = [&](const std::string& what) { std::cerr << detail::printable(file.string() + ": " + what) << '\n'; };
     std::error_code ignored;
-    if (!fs::exists(place.file, ignored)) return;
+    if (!fs::exists(file, ignored)) return;
+    json::object block;
     try {
-        if (const auto written = place.of_project ? writable_places().holds(place.file) : std::nullopt)
+        // A home may have been a workspace, too.
+        if (const auto written = writable_places().holds(file))
             throw Error(errc::denied, "code in a sandbox could write " + written->string() + ": copy what is yours of it by hand");
-        auto root = read_config(place.file);
-        json::object block;
-        if (auto* object = root.if_object()) {
-            for (const char* key : {"mcpServers", "servers"})
-                if (auto* found = object->if_contains(key); found && found->is_object())
-                    for (auto& [name, params] : found->get_object()) block.emplace(name, std::move(params));
-            // Claude Code keeps those of single projects in its own file.
-            const auto here = fs::current_path().string();
-            if (auto* projects = object->if_contains("projects"); projects && projects->is_object())
-                if (auto* project = projects->get_object().if_contains(here); project && project->is_object())
-                    if (auto* found = project->get_object().if_contains("mcpServers"); found && found->is_object())
-                        for (auto& [name, params] : found->get_object()) block.emplace(name, std::move(params));
-        }
-        if (block.empty()) return say("no servers");
-        for (auto& [name, params] : block) {
-            const json::object one{{"mcpServers", json::object{{name, params}}}};
-            std::vector<std::string> notices;
-            try {
-                auto read = read_mcp_servers(one, place.file.string(), &notices);
-                for (const auto& notice : notices) std::cerr << detail::printable(notice) << '\n';
-                if (read.empty()) say(std::string(name) + " is disabled there");
-                for (auto& [package, checked] : read) {
-                    if (servers.contains(package)) {
-                        say(std::string(name) + " is left out: another file has one of this name");
-                        continue;
-                    }
-                    json::value translated = std::move(checked);
-                    translate_variables(translated, wanted);
-                    say(std::string(name) + " becomes " + package);
-                    servers.emplace(package, std::move(translated));
-                }
-            } catch (const Error& error) {
-                say(std::string(name) + " is left out: " + error.detail());
-            }
-        }
+        block = servers_in(read_config(file));
     } catch (const Error& error) {
-        say("is left out: " + error.detail());
+        return say("is left out: " + error.detail());
+    }
+    if (block.empty()) say("no servers");
+    for (auto& [name, params] : block) {
+        const std::string server(name);
+        const json::object one{{"mcpServers", json::object{{name, params}}}};
+        std::vector<std::string> notices;
+        try {
+            auto read = read_mcp_servers(one, file.string(), &notices);
+            for (const auto& notice : notices) std::cerr << detail::printable(notice) << '\n';
+            if (read.empty()) say(server + " is disabled there");
+            for (auto& [package, checked] : read) {
+                if (servers.contains(package)) {
+                    say(server + " is left out: another file has one of this name");
+                    continue;
+                }
+                json::value translated = std::move(checked);
+                translate_variables(translated, wanted);
+                say(server + " becomes " + package);
+                servers.emplace(package, std::move(translated));
+            }
+        } catch (const Error& error) {
+            say(server + " is left out: " + error.detail());
+        }
     }
 }
 
@@ -131,7 +133,7 @@ int import_from(const std::string& client, const std::string& out) {
     std::string searched;
     for (const auto& place : places_of(client)) {
         take(place, servers, wanted);
-        searched += (searched.empty() ? "" : ", ") + place.file.string();
+        searched += (searched.empty() ? "" : ", ") + place.string();
     }
     if (servers.empty()) throw Error(errc::bad_argument, "no servers of " + client + " found; searched: " + searched);
     for (const auto& name : wanted) std::cerr << "set " << detail::printable(name) << " in .env or the environment: " << client << " asks for it\n";
@@ -143,8 +145,7 @@ int import_from(const std::string& client, const std::string& out) {
     // It may hold secrets, and replaces nothing.
     const UniqueFd file(::open(out.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!file) throw Error(errc::bad_argument, "--out: " + out + " cannot be made: " + std::strerror(errno));
-    if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-        throw Error(errc::io_error, "--out: " + out + " could not be written: " + std::strerror(errno));
+    detail::write_all(file.get(), text, "--out: " + out);
     std::cerr << "written to " << detail::printable(out) << "; use it with --config\n";
     return 0;
 }
