@@ -876,9 +876,7 @@ inline awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::st
     if (read.problem == detail::costs_too_much)
         throw Error(errc::mcp_protocol, state->url.printable() + " sent a message that " + read.problem);
     if (read.repaired && !std::exchange(state->told_of_repairs, true))
-        state->logger(LogLevel::warning, state->url.printable() +
-                                             " sent text that is no Unicode (half of a surrogate pair, say); "
-                                             "such characters become U+FFFD");
+        state->logger(LogLevel::warning, state->url.printable() + std::string(detail::repaired_text));
     const std::size_t size = detail::memory_size(value);
     text = std::string();
     if (value.is_object()) {

@@ -84,9 +84,7 @@ struct Connection {
 
     void tell_of_repairs() {
         if (!splitter.repaired() || std::exchange(told_of_repairs, true)) return;
-        settings.logger(LogLevel::warning, settings.command +
-                                               " sent text that is no Unicode (half of a surrogate pair, say); "
-                                               "such characters become U+FFFD");
+        settings.logger(LogLevel::warning, settings.command + std::string(detail::repaired_text));
     }
 
     std::shared_ptr<const Settings> shared_settings;

@@ -1,6 +1,5 @@
 #pragma once
 // JSON text of a peer that is not quite JSON: what can be repaired, and whom the rest was for.
-#include <array>
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 #include <boost/system/errc.hpp>
@@ -8,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/terminal_text.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,35 +20,20 @@ namespace json = boost::json;
 inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
-    const auto byte = [&](std::size_t at) -> unsigned {
-        return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
-    };
-    for (std::size_t i = 0; i < text.size();) {
-        const unsigned lead = byte(i);
-        std::size_t length = lead < 0x80 ? 1 : 0;
-        // Second bytes are narrowed so that overlong forms, surrogates and > U+10FFFF fail.
-        unsigned low = 0x80, high = 0xBF;
-        if (lead >= 0xC2 && lead <= 0xDF) length = 2;
-        if (lead >= 0xE0 && lead <= 0xEF) length = 3;
-        if (lead >= 0xF0 && lead <= 0xF4) length = 4;
-        if (lead == 0xE0) low = 0xA0;
-        if (lead == 0xED) high = 0x9F;
-        if (lead == 0xF0) low = 0x90;
-        if (lead == 0xF4) high = 0x8F;
-        for (std::size_t k = 1; k < length; ++k) {
-            const unsigned next = byte(i + k);
-            if (next < low || next > high) length = 0;
-            low = 0x80, high = 0xBF;
-        }
-        if (length == 0) {
+    while (!text.empty()) {
+        const auto point = decode_utf8(text);
+        auto size = point.size;
+        if (point.valid) {
+            out.append(text, 0, size);
+        } else {
             out += "\xEF\xBF\xBD";
             // Half of a surrogate pair is one character to who wrote it.
-            const bool half = lead == 0xED && byte(i + 1) >= 0xA0 && byte(i + 1) <= 0xBF && (byte(i + 2) & 0xC0) == 0x80;
-            length = half ? 3 : 1;
-        } else {
-            out.append(text, i, length);
+            const auto is_next = [&](std::size_t at, unsigned char mask, unsigned char bits) {
+                return at < text.size() && (static_cast<unsigned char>(text[at]) & mask) == bits;
+            };
+            if (point.value == 0xED && is_next(1, 0xE0, 0xA0) && is_next(2, 0xC0, 0x80)) size = 3;
         }
-        i += length;
+        text.remove_prefix(size);
     }
     return out;
 }
@@ -169,6 +154,10 @@ private:
     bool object_ = false, in_value_ = false, in_string_ = false, escaped_ = false;
     bool asks_ = false, not_a_number_ = false;
 };
+
+// What a person is told, once, of a peer whose text was repaired; its name comes before.
+inline constexpr std::string_view repaired_text =
+    " sent text that is no Unicode (half of a surrogate pair, say); such characters become U+FFFD";
 
 // A text of a peer, read.
 struct ReadJson {
