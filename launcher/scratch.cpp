@@ -1,21 +1,34 @@
-// bubblewrap's own tmpfs mounts have a size but no limit on the number of files, and a tree of empty
-// files takes memory of the machine as well. This mounts them beforehand, in namespaces of its own.
+// What bwrap binds into a sandbox and cannot make itself, made beforehand in namespaces of its own: tmpfs
+// mounts with a limit on the number of files too, because a tree of empty files takes memory of the
+// machine as well; and layers, in which a workspace has names that it does not have on the host.
 #include "scratch.hpp"
 
 #include <fcntl.h>
+#include <linux/mount.h>
+#include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 namespace {
 
 // Hidden from nobody: this mount namespace is only bwrap's, which takes from here what it binds.
 constexpr const char* place = "/sys";
+
+constexpr unsigned max_layers = 8;
 
 bool write_file(const char* path, const char* text) {
     const int file = ::open(path, O_WRONLY | O_CLOEXEC);
@@ -31,13 +44,197 @@ int fail(const char* what) {
     return 126;
 }
 
+long configure(int context, unsigned command, const char* key, const void* value, int aux) {
+    return ::syscall(SYS_fsconfig, context, command, key, value, aux);
+}
+
+// ---- layers --------------------------------------------------------------------------------------
+
+// The words that describe the layers, each ended by a NUL byte.
+class Words {
+public:
+    // False when they cannot be read.
+    bool read(int file) {
+        struct stat status {};
+        if (::fstat(file, &status) != 0) return false;
+        const auto size = static_cast<std::size_t>(status.st_size);
+        text_ = static_cast<char*>(std::malloc(size + 1));
+        if (text_ == nullptr || ::pread(file, text_, size, 0) != status.st_size) return false;
+        text_[size] = '\0';
+        end_ = text_ + size;
+        return true;
+    }
+    bool more() const { return text_ < end_; }
+    const char* next() {
+        const char* word = text_;
+        if (more()) text_ += std::strlen(text_) + 1;
+        return word;
+    }
+
+private:
+    char* text_ = nullptr;
+    char* end_ = nullptr;
+};
+
+// Opens a directory whose DEVICE:INODE the host has seen: the way to it may lead over places that code
+// can write.
+int open_same(const char* path, const char* expected) {
+    const int directory = ::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct stat found {};
+    if (directory < 0 || ::fstat(directory, &found) != 0) return -1;
+    char text[64];
+    std::snprintf(text, sizeof text, "%ju:%ju", static_cast<std::uintmax_t>(found.st_dev),
+                  static_cast<std::uintmax_t>(found.st_ino));
+    if (std::strcmp(text, expected) == 0) return directory;
+    ::close(directory);
+    errno = ESTALE;
+    return -1;
+}
+
+// By descriptor, so that no character of a path means anything; before Linux 6.13 by its name in /proc.
+bool add_directory(int context, const char* key, const char* old_key, int directory) {
+    if (configure(context, FSCONFIG_SET_FD, key, nullptr, directory) == 0) return true;
+    char link[40];
+    std::snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
+    return configure(context, FSCONFIG_SET_STRING, key, link, 0) == 0 ||
+           configure(context, FSCONFIG_SET_STRING, old_key, link, 0) == 0;
+}
+
+// Makes `name`, which ends with a slash when it is to be a directory, and what leads to it, below the
+// current directory.
+bool make_name(const char* name) {
+    char path[4096];
+    const std::size_t size = std::strlen(name);
+    if (size == 0 || size >= sizeof path) return errno = EINVAL, false;
+    std::memcpy(path, name, size + 1);
+    for (char* slash = std::strchr(path, '/'); slash != nullptr; slash = std::strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (::mkdir(path, 0755) != 0 && errno != EEXIST) return false;
+        *slash = '/';
+    }
+    if (path[size - 1] == '/') return true;
+    const int file = ::open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    // git gives up on an empty commondir; this says what is so without it.
+    const char* last = std::strrchr(path, '/');
+    const bool common = std::strcmp(last == nullptr ? path : last + 1, "commondir") == 0;
+    const bool good = file >= 0 && (!common || ::write(file, ".", 1) == 1);
+    if (file >= 0) ::close(file);
+    return good;
+}
+
+// At /sys/layerN, the workspace as it is on the host, written through, with names below that it lacks.
+bool mount_layer(Words& words, unsigned number) {
+    char names[] = "/sys/names/0", target[] = "/sys/layer0";
+    names[sizeof names - 2] = target[sizeof target - 2] = static_cast<char>('0' + number);
+    const char* path = words.next();
+    const int upper = open_same(path, words.next());
+    const char* work_path = words.next();
+    const int work = open_same(work_path, words.next());
+    if (upper < 0 || work < 0 || ::mkdir(names, 0755) != 0 || ::mkdir(target, 0755) != 0 || ::chdir(names) != 0)
+        return false;
+    const int lower = ::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (const char* name = words.next(); *name != '\0'; name = words.next())
+        if (!make_name(name)) return false;
+    struct statvfs status {};
+    if (lower < 0 || ::fstatvfs(upper, &status) != 0) return false;
+    const int context = static_cast<int>(::syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC));
+    if (context < 0 || !add_directory(context, "lowerdir+", "lowerdir", lower) ||
+        !add_directory(context, "upperdir", "upperdir", upper) || !add_directory(context, "workdir", "workdir", work) ||
+        configure(context, FSCONFIG_SET_FLAG, "userxattr", nullptr, 0) != 0)
+        return false;
+    // One attribute less on the workspace; not every kernel knows it.
+    configure(context, FSCONFIG_SET_STRING, "uuid", "off", 0);
+    if (configure(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return false;
+    const unsigned attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
+                                ((status.f_flag & ST_NOEXEC) != 0 ? MOUNT_ATTR_NOEXEC : 0);
+    const int mounted = static_cast<int>(::syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC, attributes));
+    const bool good = mounted >= 0 &&
+                      ::syscall(SYS_move_mount, mounted, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH) == 0;
+    for (const int file : {upper, work, lower, context, mounted}) ::close(file);
+    return good;
+}
+
+// Forgets what names meant: the host may have replaced or removed what they led to, or made them.
+bool refresh(unsigned layers) {
+    bool good = true;
+    for (unsigned number = 0; number < layers; ++number) {
+        char target[] = "/sys/layer0";
+        target[sizeof target - 2] = static_cast<char>('0' + number);
+        const int picked = static_cast<int>(::syscall(SYS_fspick, AT_FDCWD, target, FSPICK_CLOEXEC));
+        good = picked >= 0 && configure(picked, FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) == 0 && good;
+        ::close(picked);
+    }
+    return good;
+}
+
+std::int64_t now_ms() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+// Refreshes for each byte from the host, which gets it back, and else twice a second; less often
+// where it takes long.
+[[noreturn]] void keep_fresh(unsigned layers, int control) {
+    std::int64_t wait = 500;
+    for (;;) {
+        pollfd event{control, POLLIN, 0};
+        char asked[64];
+        ssize_t count = 0;
+        if (::poll(&event, 1, static_cast<int>(wait)) > 0) {
+            count = ::read(control, asked, sizeof asked);
+            if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) ::_exit(0);
+        }
+        const auto start = now_ms();
+        refresh(layers);
+        const auto took = now_ms() - start;
+        wait = took * 10 < 500 ? 500 : took * 10 < 900 ? took * 10 : 900;
+        if (count > 0 && ::write(control, asked, static_cast<std::size_t>(count)) < 0 && errno == EPIPE) ::_exit(0);
+    }
+}
+
+// Mounts what `description` says and leaves somebody behind who keeps it fresh, as a child of our
+// parent: nothing but that one's end, the host's, or the guard ends it.
+int make_layers(int description, int control) {
+    Words words;
+    if (!words.read(description)) return fail("layers");
+    ::close(description);
+    if (::mkdir("/sys/names", 0755) != 0 || ::mount("tmpfs", "/sys/names", "tmpfs", MS_NOSUID | MS_NODEV, "size=4m,nr_inodes=4096,mode=0755") != 0)
+        return fail("/sys/names");
+    unsigned layers = 0;
+    for (; words.more(); ++layers)
+        if (layers == max_layers || !mount_layer(words, layers)) return fail("a layer");
+    if (::chdir("/") != 0 || !refresh(layers)) return fail("refreshing a layer");
+    ::fcntl(control, F_SETFD, FD_CLOEXEC);
+    const long keeper = ::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+    if (keeper < 0) return fail("clone");
+    if (keeper == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+        ::signal(SIGPIPE, SIG_IGN);
+        if (::dup2(control, 3) != 3) ::_exit(1);
+        ::syscall(SYS_close_range, 4u, ~0u, 0u);
+        for (const int stream : {0, 1, 2}) ::close(stream);
+        keep_fresh(layers, 3);
+    }
+    ::close(control);
+    return 0;
+}
+
 }  // namespace
 
 int scratch_main(int argc, char** argv) {
+    int description = -1, control = -1;
+    if (argc > 4 && std::strcmp(argv[1], "--layers") == 0) {
+        description = std::atoi(argv[2]);
+        control = std::atoi(argv[3]);
+        argc -= 3;
+        argv += 3;
+    }
     if (argc < 5 || std::strcmp(argv[3], "--") != 0) {
-        std::fputs("usage: ipybox-launcher scratch OPTIONS COUNT -- COMMAND [ARGUMENT]...\n"
-                   "Becomes COMMAND, which sees COUNT (1 to 9) fresh tmpfs mounts with these mount\n"
-                   "options at /sys/0, /sys/1 …\n",
+        std::fputs("usage: ipybox-launcher scratch [--layers FD CONTROL] OPTIONS COUNT -- COMMAND [ARGUMENT]...\n"
+                   "Becomes COMMAND, which sees COUNT (0 to 9) fresh tmpfs mounts with these mount\n"
+                   "options at /sys/0, /sys/1 …, and at /sys/layer0 … the layers that FD describes; a byte\n"
+                   "to CONTROL, a socket, makes it see what the host has changed there\n",
                    stderr);
         return 2;
     }
@@ -52,13 +249,15 @@ int scratch_main(int argc, char** argv) {
         return fail("gid_map");
     if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return fail("mount /");
     constexpr unsigned long flags = MS_NOSUID | MS_NODEV;
-    if (::mount("tmpfs", place, "tmpfs", flags, "size=64k,nr_inodes=32,mode=0755") != 0)
+    if (::mount("tmpfs", place, "tmpfs", flags, "size=64k,nr_inodes=64,mode=0755") != 0)
         return fail("mount /sys");
     for (char number = '0'; number < argv[2][0]; ++number) {
         const char path[] = {'/', 's', 'y', 's', '/', number, '\0'};
         if (::mkdir(path, 0755) != 0 || ::mount("tmpfs", path, "tmpfs", flags, argv[1]) != 0)
             return fail(path);
     }
+    if (description >= 0)
+        if (const int failed = make_layers(description, control); failed != 0) return failed;
     ::execv(argv[4], argv + 4);
     return fail(argv[4]);
 }

@@ -520,6 +520,7 @@ private:
                 if (const auto session = self.lock()) session->look_at_files();  // before the host starts it
                 if (use) use(server, client);
             };
+            settings.after_call = [self = weak_from_this()] { return refresh_view(self); };
             settings.shell_commands = options.approve_shell_cmds;
             settings.workspace = workspace;
             settings.kernel_user = [self = weak_from_this()]() -> std::optional<uid_t> {
@@ -541,6 +542,11 @@ private:
             };
             tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy, std::move(settings));
             tools->set_variables(options.variables);
+        }
+
+        static awaitable<void> refresh_view(std::weak_ptr<Session> weak) {
+            const auto self = weak.lock();
+            if (self && self->kernel && self->kernel->alive()) co_await self->kernel->refresh_view();
         }
 
         // Returns false when the files were as they should be.

@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <ipybox/detail/host_run_files.hpp>
 #include <ipybox/detail/placeholder.hpp>
 #include <ipybox/detail/within.hpp>
+#include <ipybox/detail/workspace_layer.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/process.hpp>
@@ -35,8 +37,9 @@ inline constexpr std::size_t max_found = 2'000;       // hidden ones among them:
 inline constexpr std::size_t longest_path = PATH_MAX - 256;  // bwrap puts something before it
 
 // Files and directories made on the host so that there is something to mount over. They are empty
-// (but for commondir), read-only and carry a time stamp that tells them from anything else, so that one left behind by
-// a crash is recognised. Several sandboxes may share one; a lock tells whether it is in use.
+// (but for commondir) and carry a time stamp that tells them from anything else, so that one left behind by
+// a crash is recognised. The host may write to them, which makes them its own: only the guest has them
+// read-only. Several sandboxes may share one; a lock tells whether it is in use.
 class Placeholders {
 public:
     Placeholders() = default;
@@ -44,16 +47,15 @@ public:
     Placeholders& operator=(Placeholders&&) = delete;
     ~Placeholders() {
         for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
-            struct stat now {};
-            struct stat ours {};
             // Removing it would take the mount away from another sandbox that still uses it.
-            if (::flock(held->file.get(), LOCK_EX | LOCK_NB) != 0) continue;
-            if (::fstat(held->file.get(), &ours) == 0 && is_placeholder(ours) &&
-                ::fstatat(held->parent.get(), held->name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
-                now.st_ino == ours.st_ino && now.st_dev == ours.st_dev)
-                ::unlinkat(held->parent.get(), held->name.c_str(),
-                           S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0);
+            if (::flock(held->file.get(), LOCK_EX | LOCK_NB) == 0) remove(held->parent, held->name, held->file);
         }
+    }
+
+    // Removes parent/name if an earlier run left it and nobody uses it.
+    static bool sweep(const UniqueFd& parent, const std::string& name) {
+        const UniqueFd left(::openat(parent.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+        return left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0 && remove(parent, name, left);
     }
 
     // Makes parent/name, or adopts what an earlier run made. False when nobody can create
@@ -69,9 +71,8 @@ public:
                                         O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
             if (!held.file) continue;
             if (made) {
-                // Whatever the umask is, another user of the workspace can recognise it. We may want
-                // to make what a directory stands for; the guest has it mounted read-only.
-                ::fchmod(held.file.get(), directory ? 0755 : 0444);
+                // Whatever the umask is, another user of the workspace can recognise it.
+                ::fchmod(held.file.get(), directory ? 0755 : 0644);
                 ::futimens(held.file.get(), stamp);
             }
             // Another sandbox may be removing it at this moment: look again once it is locked.
@@ -94,12 +95,22 @@ private:
         std::string name;
         UniqueFd file;
     };
+    // file: what lies there, locked.
+    static bool remove(const UniqueFd& parent, const std::string& name, const UniqueFd& file) {
+        struct stat now {};
+        struct stat ours {};
+        return ::fstat(file.get(), &ours) == 0 && is_placeholder(ours) &&
+               ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == ours.st_ino &&
+               now.st_dev == ours.st_dev &&
+               ::unlinkat(parent.get(), name.c_str(), S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0) == 0;
+    }
+
     static constexpr timespec stamp[2] = {{placeholder_time, 0}, {placeholder_time, 0}};
 
     static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
         if (directory) return ::mkdirat(parent.get(), name.c_str(), 0755) == 0;
         // Without a name until it can be recognised: we may be killed at any moment.
-        if (const UniqueFd nameless(::openat(parent.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0444)); nameless) {
+        if (const UniqueFd nameless(::openat(parent.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644)); nameless) {
             if (name == "commondir" && ::write(nameless.get(), ".", 1) != 1) return false;
             if (::futimens(nameless.get(), stamp) != 0) return false;
             const auto path = "/proc/self/fd/" + std::to_string(nameless.get());
@@ -108,7 +119,7 @@ private:
         // Not every file system has such files.
         if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT) return false;
         const UniqueFd file(::openat(parent.get(), name.c_str(),
-                                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444));
+                                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
         // git gives up on an empty one; this says what is so without it.
         return file && (name != "commondir" || ::write(file.get(), ".", 1) == 1);
     }
@@ -254,8 +265,10 @@ public:
     using Patterns = std::vector<PathGlob>;
     enum class Kind { scratch, readable, writable, write_protected, hidden };
 
-    // Searches the disk for what is hidden. Throws Error: sandbox_refused, bad_argument, io_error.
-    explicit View(const SandboxPolicy& policy, bool without_host_sockets = true) {
+    // Searches the disk for what is hidden. layered: writable paths of the policy whose absent names
+    // are not held on the disk, but by layers(). Throws Error: sandbox_refused, bad_argument, io_error.
+    explicit View(const SandboxPolicy& policy, bool without_host_sockets = true, std::set<fs::path> layered = {})
+        : layered_(std::move(layered)) {
         for (const auto& path : policy.readable) add_root(path, Kind::readable);
         for (const auto& path : policy.writable) add_root(path, Kind::writable);
         for (const auto& path : policy.shown) shown_.insert(absolute_path(path));
@@ -313,6 +326,15 @@ public:
     // What is to be found where the guest, or one before it, could have put something else.
     const std::map<fs::path, struct stat>& inner_roots() const { return inner_roots_; }
     Placeholders take_placeholders() { return std::move(placeholders_); }
+    // What each of the layered paths has to hold; those without are missing.
+    const std::map<fs::path, HeldNames>& layers() const { return layers_; }
+    // The layer that a path is seen through, by its place among layers(), and what it is called there.
+    std::optional<std::pair<std::size_t, fs::path>> in_layer(const fs::path& path) const {
+        const auto root = root_of(path);
+        const auto layer = root ? layers_.find(root->first) : layers_.end();
+        if (layer == layers_.end()) return std::nullopt;
+        return std::pair(static_cast<std::size_t>(std::distance(layers_.begin(), layer)), path.lexically_relative(root->first));
+    }
 
 private:
     View() = default;
@@ -386,7 +408,8 @@ private:
             struct stat found {};
             if (::fstatat(directory.get(), names[i].c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
                 if (errno != ENOENT) throw Error(errc::io_error, lstat_failure(at));
-                if (placeholders_.hold(directory, names[i], !last)) add(at, Kind::write_protected);
+                const bool inside = !last || is_held_as_directory(names[i]);
+                if (hold(at, directory, inside)) add(at, Kind::write_protected);
                 return;
             }
             if (S_ISLNK(found.st_mode))
@@ -394,7 +417,7 @@ private:
                        " is a symbolic link and cannot be write-protected: put the "
                        "file itself there");
             const bool left_over = is_placeholder(found);
-            if (left_over) placeholders_.hold(directory, names[i], S_ISDIR(found.st_mode));
+            if (left_over) hold(at, directory, S_ISDIR(found.st_mode));
             if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
             // A mount of its own: the guest cannot rename it and put another in its place.
             add(at, Kind::writable);
@@ -586,12 +609,22 @@ private:
             ::syscall(SYS_openat2, outer.get(), inside.c_str(), &how, sizeof how)));
         if (!parent) return;
         struct stat found {};
-        const auto name = path.filename().string();
         const bool absent =
-            ::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
+            ::fstatat(parent.get(), path.filename().c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
             errno == ENOENT;
-        if ((absent || is_placeholder(found)) && placeholders_.hold(parent, name, false))
-            add(path, Kind::hidden);
+        if ((absent || is_placeholder(found)) && hold(path, parent, false)) add(path, Kind::hidden);
+    }
+
+    // Holds the place of `path`, which is absent or what somebody held it by.
+    bool hold(const fs::path& path, const UniqueFd& parent, bool directory) {
+        const auto name = path.filename().string();
+        const auto root = root_of(path)->first;
+        struct stat found {};
+        if (!layered_.contains(root) || (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+                                         !Placeholders::sweep(parent, name)))
+            return placeholders_.hold(parent, name, directory);
+        layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
+        return true;
     }
 
     std::map<fs::path, Kind> mounts_;
@@ -601,6 +634,8 @@ private:
     HiddenBehindLinks behind_links_;
     bool only_links_ = false;
     Placeholders placeholders_;
+    std::set<fs::path> layered_;
+    std::map<fs::path, HeldNames> layers_;
     std::size_t searched_ = 0;
     std::size_t found_ = 0;
 };

@@ -78,6 +78,9 @@ public:
     // Files of the spec's channels have changed: a kernel that shares no files with the host has
     // them when this returns. May be called while an execution runs.
     virtual awaitable<void> refresh() { co_return; }
+    // Returns when a kernel on this machine sees what others than it have changed in its workspace:
+    // tools, say. execute() does so itself. May be called while an execution runs.
+    virtual awaitable<void> refresh_view() { co_return; }
     // Writes and reads files of a kernel that shares none with the host, below the directory in
     // which it started, whatever it executes meanwhile. A file is written whole or not at all; no
     // link is followed. path: as workspace_path() gives it. Throws errc::io_error as

@@ -155,6 +155,11 @@ public:
     virtual Statistics statistics() const noexcept = 0;
     // What was seen so far: at most one of a layer, whose count grows.
     virtual std::vector<Violation> violations() const { return {}; }
+    // Returns when the process sees what the host has changed in its writable places. Elsewhere than behind
+    // an overlay it does at once. Any number at a time; cancelling one harms no other.
+    virtual awaitable<void> refresh_view() { co_return; }
+    // Whether refresh_view() does anything.
+    virtual bool may_be_stale() const noexcept { return false; }
     // SIGINT to the command itself, inside whatever wraps it.
     virtual void interrupt() noexcept = 0;
     // SIGTERM or another signal to the process group.

@@ -448,7 +448,10 @@ public:
     ZmqKernel& operator=(const ZmqKernel&) = delete;
 
     awaitable<void> execute(ExecuteRequest request) override {
-        auto& link = *link_;
+        const auto held = link_;
+        auto& link = *held;
+        link.require_usable();
+        if (link.process && !link.execution.busy()) co_await link.process->refresh_view();
         link.require_usable();
         if (link.execution.busy())
             throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
@@ -471,6 +474,11 @@ public:
     }
     std::vector<Violation> violations() const override {
         return link_->process ? link_->process->violations() : std::vector<Violation>();
+    }
+
+    awaitable<void> refresh_view() override {
+        const auto link = link_;
+        if (link->process && !link->exited) co_await link->process->refresh_view();
     }
 
     awaitable<void> interrupt() override {

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <ipybox/cgroup.hpp>
+#include <ipybox/config.hpp>
 #include <ipybox/confined_process.hpp>
 #include <ipybox/detail/project_quota.hpp>
 #include <ipybox/guest_identity.hpp>
@@ -106,16 +108,61 @@ private:
     std::vector<UniqueFd> files_;
 };
 
+// Places that the guest sees through overlays, and the way to whoever keeps these fresh.
+struct Layers {
+    std::vector<detail::WorkspaceLayer> mounted;
+    UniqueFd description, control, launcher_control;
+};
+
+// Asks the launcher to make the guest see what the host has changed behind an overlay.
+class LayerControl {
+public:
+    LayerControl(const asio::any_io_executor& executor, UniqueFd socket)
+        : socket_(executor, asio::local::stream_protocol(), socket.release()) {}
+
+    // Returns when that is so; at once where nobody answers, and then for good: names stay fresh within a
+    // second without it.
+    awaitable<void> refresh() {
+        if (!socket_.is_open()) co_return;
+        const auto [write_error, written] = co_await socket_.async_write_some(asio::buffer("r", 1), as_result);
+        // Answers come in the order of the questions.
+        bool answered = !write_error;
+        if (answered) answered = co_await ends_first(answer(), sleep_until(Clock::now() + std::chrono::seconds(2)));
+        if (!answered) close();
+    }
+    void close() noexcept {
+        boost::system::error_code ignored;
+        socket_.close(ignored);
+    }
+
+private:
+    awaitable<void> answer() {
+        char byte = 0;
+        co_await socket_.async_read_some(asio::buffer(&byte, 1), as_result);
+    }
+
+    asio::local::stream_protocol::socket socket_;
+};
+
 // The launcher as guard, bwrap, its init process inside, and the command as that one's first child.
 // bwrap alone would do but for the moment in which its init exists and does not follow it yet: a
 // host that is killed then would leave the guest behind.
 class Confined final : public ConfinedProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
-             std::optional<Cgroup> group, std::optional<detail::ProjectQuota> quota)
-        : ConfinedProcess(std::move(executor), std::move(request), std::move(placeholders), std::move(group)),
-          quota_(std::move(quota)) {}
-    ~Confined() override { end_guest(); }
+             std::optional<Cgroup> group, std::optional<detail::ProjectQuota> quota, Layers layers)
+        : ConfinedProcess(executor, std::move(request), std::move(placeholders), std::move(group)),
+          quota_(std::move(quota)),
+          layers_(std::move(layers.mounted)) {
+        if (layers.control) control_ = std::make_shared<LayerControl>(executor, std::move(layers.control));
+    }
+    ~Confined() override {
+        if (control_) control_->close();
+        end_guest();
+    }
+
+    awaitable<void> refresh_view() override { return refreshed(control_); }
+    bool may_be_stale() const noexcept override { return control_ != nullptr; }
 
 private:
     // The command's group is that of the init process, which ignores signals.
@@ -137,7 +184,13 @@ private:
             detail::send_signal(handle, number);
     }
 
+    static awaitable<void> refreshed(std::shared_ptr<LayerControl> control) {
+        if (control) co_await control->refresh();
+    }
+
     std::optional<detail::ProjectQuota> quota_;
+    std::vector<detail::WorkspaceLayer> layers_;
+    std::shared_ptr<LayerControl> control_;
 };
 
 class Bubblewrap final : public Sandbox {
@@ -161,6 +214,8 @@ public:
             }
         const auto* log = config.if_contains("kernel_log");
         kernel_log_ = log != nullptr && log->get_bool();
+        const auto* absent = config.if_contains("absent_names");
+        overlay_ = absent != nullptr && absent->get_string() == "overlay";
         missing_ = wanted;
     }
 
@@ -197,12 +252,83 @@ public:
         if (!able.available)
             throw Error(bwrap_.empty() ? errc::missing_dependency : errc::sandbox_refused,
                         able.problem);
-        co_return start(policy, std::move(argv), std::move(channels), stdio);
+        const auto layered = co_await find_layered(policy);
+        co_return start(policy, std::move(argv), std::move(channels), stdio, layered);
     }
 
 private:
+    // For each writable place whose absent names an overlay can hold: the directory for its work.
+    using Layered = std::map<fs::path, fs::path>;
+
+    awaitable<Layered> find_layered(const SandboxPolicy& policy) {
+        Layered found;
+        // Whoever sees the whole disk would see what lies behind an overlay as well.
+        if (!overlay_ || !scratch_inodes_ || detail::shows_whole_disk(policy) || without("view")) co_return found;
+        const auto identity = detail::guest_identity(policy, user_);
+        for (const auto& given : policy.writable) {
+            const auto place = absolute_path(given);
+            const auto mount = detail::mount_of(place);
+            if (!mount || detail::holds_mounts(place)) continue;
+            const std::vector<fs::path> bases = {
+                detail::state_directory() / "layers",
+                fs::temp_directory_path() / ("ipybox-layers-" + std::to_string(::geteuid()))};
+            for (const auto& base : bases) {
+                if (detail::mount_of(base.parent_path()) != mount || !detail::make_layer_base(base)) continue;
+                const auto key = std::tuple(*mount, base, identity ? identity->user : ::geteuid());
+                auto known = layerable_.find(key);
+                if (known == layerable_.end()) {
+                    const bool able = co_await try_layer(place, base, identity);
+                    known = layerable_.emplace(key, able).first;
+                }
+                if (!known->second) continue;
+                found.emplace(place, base);
+                break;
+            }
+        }
+        co_return found;
+    }
+
+    // Whether the file system of a place takes part in an overlay, found by mounting one.
+    awaitable<bool> try_layer(fs::path place, fs::path base, std::optional<Identity> identity) const {
+        try {
+            SpawnRequest request;
+            request.stdio = Stdio::tail;
+            request.identity = identity;
+            request.ends_its_tree = true;
+            request.argv = {"/usr/bin/true"};
+            auto layers = make_layers({{place, {"ipybox-probe"}}}, {{place, base}}, identity);
+            start_by_launcher(request, Limits(), layers);
+            ChildProcess trial(executor_, std::move(request));
+            const auto status = co_await trial.wait(deadline_after(std::chrono::seconds(10)));
+            co_return status && status->code == 0;
+        } catch (const Error&) {
+            co_return false;
+        }
+    }
+
+    static Layers make_layers(const std::map<fs::path, detail::HeldNames>& held, const Layered& bases,
+                              const std::optional<Identity>& identity) {
+        Layers layers;
+        if (held.empty()) return layers;
+        std::string description;
+        for (const auto& [place, names] : held) {
+            layers.mounted.emplace_back(place, names, bases.at(place), identity ? identity->user : ::geteuid(),
+                                        identity ? identity->group : ::getegid());
+            description += layers.mounted.back().description();
+        }
+        layers.description.reset(::memfd_create("ipybox-layers", MFD_CLOEXEC));
+        if (!layers.description) throw Error(errc::io_error, "cannot describe overlays: " + errno_text());
+        detail::write_all(layers.description.get(), description, "a description of overlays");
+        int ends[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+            throw Error(errc::io_error, "cannot make a socket: " + errno_text());
+        layers.control.reset(ends[0]);
+        layers.launcher_control.reset(ends[1]);
+        return layers;
+    }
+
     std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
-                                    std::vector<Channel> channels, Stdio stdio) {
+                                    std::vector<Channel> channels, Stdio stdio, const Layered& layered = {}) {
         const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
         if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
@@ -240,7 +366,9 @@ private:
         if (without("view")) seen.readable.emplace_back("/");
         if (without("protect")) seen.write_protected.clear();
         if (without("hidden")) seen.hidden.clear();
-        View view(seen, unix_sockets && !without("view"));
+        std::set<fs::path> places;
+        for (const auto& [place, base] : layered) places.insert(place);
+        View view(seen, unix_sockets && !without("view"), std::move(places));
         auto wanted = view.accesses();
         for (const auto& channel : channels)
             wanted.push_back(
@@ -283,7 +411,8 @@ private:
         options.add("--remount-ro", view.whole_disk() ? "/run" : "/");
         options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
-        start_by_launcher(request, policy.limits);
+        auto layers = make_layers(view.layers(), layered, request.identity);
+        start_by_launcher(request, policy.limits, layers);
         std::string first;
         if (pipes) {
             RelayCommand told;
@@ -298,7 +427,7 @@ private:
             first = relay_start(told, relayed);
         }
         auto process = std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
-                                                  std::move(group), std::move(quota));
+                                                  std::move(group), std::move(quota), std::move(layers));
         if (pipes)
             process->relay(executor_, asio::writable_pipe(executor_, pipes->input.release()),
                            asio::readable_pipe(executor_, pipes->output.release()), std::move(relayed),
@@ -463,14 +592,22 @@ private:
 
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
     // tells.
-    void start_by_launcher(SpawnRequest& request, const Limits& limits) const {
-        constexpr int image = 9;  // below what Options hands over
+    void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers) const {
+        constexpr int description = 5, control = 6, image = 9;  // below what Options hands over
         std::vector<std::string> argv = {"/proc/self/fd/" + std::to_string(image), "guard"};
-        if (limits.scratch_inodes && !without("limits")) {
-            std::string mounts = "mode=1777,nr_inodes=" + std::to_string(*limits.scratch_inodes);
-            if (limits.scratch_size) mounts += ",size=" + std::to_string(*limits.scratch_size);
-            for (std::string word : {std::string("scratch"), mounts, std::to_string(scratch_places),
-                                     std::string("--")})
+        const bool scratch = limits.scratch_inodes && !without("limits");
+        if (scratch || layers.control) {
+            argv.emplace_back("scratch");
+            if (layers.control) {
+                for (auto word : {std::string("--layers"), std::to_string(description), std::to_string(control)})
+                    argv.push_back(std::move(word));
+                request.fds.emplace_back(layers.description.get(), description);
+                request.fds.emplace_back(layers.launcher_control.get(), control);
+            }
+            std::string mounts = "mode=1777";
+            if (scratch) mounts += ",nr_inodes=" + std::to_string(*limits.scratch_inodes);
+            if (scratch && limits.scratch_size) mounts += ",size=" + std::to_string(*limits.scratch_size);
+            for (std::string word : {mounts, std::to_string(scratch ? scratch_places : 0), std::string("--")})
                 argv.push_back(std::move(word));
         }
         std::move(request.argv.begin(), request.argv.end(), std::back_inserter(argv));
@@ -498,6 +635,12 @@ private:
         return file.get();
     }
 
+    // Where bwrap finds what the guest is to see at a path.
+    static fs::path source(const View& view, const fs::path& path) {
+        const auto layer = view.in_layer(path);
+        return layer ? fs::path("/sys/layer" + std::to_string(layer->first)) / layer->second : path;
+    }
+
     static void add_view(Options& options, const SandboxPolicy& policy, const View& view) {
         std::vector<fs::path> frozen;
         int scratch = 0;
@@ -507,13 +650,13 @@ private:
                     add_scratch(options, policy, path, ++scratch);
                     break;
                 case View::Kind::writable:
-                    options.add("--bind", path, path);
+                    options.add("--bind", source(view, path), path);
                     break;
                 case View::Kind::readable:
                     if (path == "/") break;  // came first
                     [[fallthrough]];
                 case View::Kind::write_protected:
-                    options.add("--ro-bind", path, path);
+                    options.add("--ro-bind", source(view, path), path);
                     break;
                 case View::Kind::hidden:
                     if (!fs::is_directory(fs::symlink_status(path))) {
@@ -621,6 +764,8 @@ private:
     std::optional<uid_t> user_;
     std::vector<std::string> private_networks_;
     bool kernel_log_ = false;
+    bool overlay_ = false;  // absent names are held by overlays where that can be
+    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, bool> layerable_;  // what try_layer() found
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
     bool scratch_inodes_ = true;
@@ -641,6 +786,8 @@ constexpr Plugin self{
                      "description": "private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; none without"},
             "allow_calls": {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+$"},
                      "description": "system calls to allow besides those that ordinary programs make; see docs/sandboxing.md"},
+            "absent_names": {"enum": ["placeholders", "overlay"], "default": "placeholders",
+                     "description": "how names that the project does not have are kept from being made: by files in their place, or by an overlay that only the code sees; see docs/sandboxing.md"},
             "kernel_log": {"type": "boolean", "default": false,
                      "description": "what the system call filter and Landlock refuse is told to the machine's audit log"}
         },

@@ -236,7 +236,8 @@ awaitable<void> write_out(ConnectionPtr connection) {
 // A line that is no longer than PIPE_BUF, the pipe takes as a whole or not at all.
 bool send_short(Connection& connection, std::int64_t id, std::string_view method,
                 const json::object& params) {
-    if (connection.closed || connection.end || connection.broken || !connection.outgoing.empty())
+    if (connection.closed || connection.end || connection.broken || !connection.outgoing.empty() ||
+        connection.process->may_be_stale())
         return false;
     std::array<char, PIPE_BUF> line;
     std::size_t size = 0;
@@ -297,6 +298,12 @@ awaitable<void> send_to(ConnectionPtr connection, json::object message) {
     if (!connection->closed) co_await find_out(connection);
     if (connection->closed) throw_closed();
     throw *connection->end;
+}
+
+// A server reads the files of which it is told as they are now.
+awaitable<void> send_fresh(ConnectionPtr connection, json::object message) {
+    if (!connection->closed && connection->process->may_be_stale()) co_await connection->process->refresh_view();
+    co_await send_to(connection, std::move(message));
 }
 
 // A server that still writes must not wait for us while it ends.
@@ -380,7 +387,7 @@ public:
 
     awaitable<void> open(Sandbox& sandbox) override { return open(state_, sandbox); }
     awaitable<void> send(json::object message) override {
-        return send_to(connection(), std::move(message));
+        return send_fresh(connection(), std::move(message));
     }
     // What happens to the server afterwards, receive() tells.
     bool send_now(std::int64_t id, std::string_view method, json::object& params,

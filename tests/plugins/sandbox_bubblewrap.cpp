@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -10,8 +11,11 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
+#include <ipybox/config.hpp>
+#include <ipybox/detail/placeholder.hpp>
 #include <ipybox/process.hpp>
 #include <ipybox/registry.hpp>
+#include <set>
 
 #include "channel_talk.hpp"
 #include "killed_hosts.hpp"
@@ -1050,6 +1054,163 @@ BOOST_AUTO_TEST_CASE(root_drops_to_a_user_that_can_write_or_refuses) {
     BOOST_TEST(sandbox->guest_user(policy) == 4244u);
     BOOST_TEST(sh("echo x > file3 && echo ok") == "ok\n");
 }
+
+// ---- absent names, held by an overlay ------------------------------------------------------------
+
+struct LayerFixture : Fixture {
+    LayerFixture() {
+        sandbox = registry.make<Sandbox>("bubblewrap", host, {{"absent_names", "overlay"}});
+        policy.hidden = {"**/.env"};
+        policy.write_protected = {workspace / ".git/config", workspace / ".git/hooks", workspace / ".mcp.json",
+                                  workspace / ".vscode",     workspace / ".venv",      workspace / ".env"};
+    }
+    // What the host finds in the workspace.
+    std::set<std::string> names() const {
+        std::set<std::string> found;
+        for (const auto& entry : fs::directory_iterator(workspace)) found.insert(entry.path().filename());
+        return found;
+    }
+    std::string marks(const fs::path& path) const {
+        char text[1024];
+        const auto size = ::llistxattr(path.c_str(), text, sizeof text);
+        return std::string(text, size > 0 ? static_cast<std::size_t>(size) : 0);
+    }
+    void ask(SandboxedProcess& process, const std::string& command) {
+        asio::write(process.input(), asio::buffer(command + "\n"));
+    }
+    // A shell that carries out one line at a time and ends each answer with "."
+    std::unique_ptr<SandboxedProcess> talker() {
+        auto process = shell("while read -r line; do eval \"$line\" 2>&1; echo .; done", Stdio::pipes);
+        say(*process, "true");
+        return process;
+    }
+    std::string say(SandboxedProcess& process, const std::string& command) {
+        ask(process, command);
+        std::string all;
+        for (auto next = line(process); next != "."; next = line(process)) all += next + "\n";
+        return all;
+    }
+};
+
+BOOST_FIXTURE_TEST_SUITE(layers, LayerFixture)
+
+BOOST_AUTO_TEST_CASE(the_host_sees_nothing_and_makes_what_it_likes) {
+    const auto process = talker();
+    BOOST_TEST(process->may_be_stale());
+    BOOST_TEST(names().empty());
+    for (const std::string attack :
+         {"echo x > .mcp.json", "mkdir .vscode/x", "rmdir .vscode", "mv .vscode v", "mkdir -p .git/hooks", "mv .git g",
+          "echo x > .env", "rm -f .env", "ln -sf x .mcp.json", "mkdir q && mv q .git", "touch .venv/pyvenv.cfg"})
+        BOOST_TEST(!contains(say(*process, "{ " + attack + "; } && echo done"), "done"), attack);
+    BOOST_TEST(names() == std::set<std::string>{"q"});
+
+    // The commands of a person who goes on working.
+    BOOST_TEST(::system(("cd " + workspace.string() + " && mkdir .vscode .venv && echo A=1 > .env && echo {} > .mcp.json && "
+                         "git init -q . && git -c safe.directory='*' add -A").c_str()) == 0);
+    make_file(workspace / ".vscode/tasks.json", "original");
+    test::run(context, process->refresh_view());
+    for (const std::string attack : {"echo x > .mcp.json", "echo x > .vscode/tasks.json", "rm -rf .git",
+                                     "cat .env | grep A", "echo x > .git/config"})
+        BOOST_TEST(!contains(say(*process, "{ " + attack + "; } && echo done"), "done"), attack);
+    BOOST_TEST(test::read_file(workspace / ".mcp.json") == "{}\n");
+    BOOST_TEST(test::read_file(workspace / ".vscode/tasks.json") == "original");
+    BOOST_TEST(test::read_file(workspace / ".env") == "A=1\n");
+    BOOST_TEST((names() == std::set<std::string>{".env", ".git", ".mcp.json", ".venv", ".vscode", "q"}));
+}
+
+BOOST_AUTO_TEST_CASE(names_that_the_host_replaces_stay_protected) {
+    make_file(workspace / ".mcp.json", "old");
+    make_file(workspace / ".env", "s3cret");
+    const auto process = talker();
+    for (const char* name : {".mcp.json", ".env"}) {
+        make_file(workspace / "new", "s3cret new");
+        fs::rename(workspace / "new", workspace / name);
+    }
+    test::run(context, process->refresh_view());
+    BOOST_TEST(!contains(say(*process, "cat .env; cat .env | wc -c"), "s3cret"));
+    BOOST_TEST(!contains(say(*process, "echo x > .mcp.json && echo done; rm -f .mcp.json && echo done; mv .env e && echo done"), "done"));
+    BOOST_TEST(test::read_file(workspace / ".mcp.json") == "s3cret new");
+}
+
+BOOST_AUTO_TEST_CASE(both_sides_see_what_the_other_does) {
+    make_file(workspace / "shared", "one");
+    make_directory(workspace / "removed");
+    const auto process = talker();
+    BOOST_TEST(say(*process, "cat shared later") == "onecat: later: No such file or directory\n");
+    make_file(workspace / "new", "two");
+    fs::rename(workspace / "new", workspace / "shared");
+    make_file(workspace / "later", "three");
+    fs::remove(workspace / "removed");
+    test::run(context, process->refresh_view());
+    BOOST_TEST(say(*process, "cat shared later; ls -A | grep ed") == "twothreeshared\n");
+    // Without being asked within a second.
+    make_file(workspace / "new", "four");
+    fs::rename(workspace / "new", workspace / "shared");
+    std::string seen;
+    for (const auto end = Clock::now() + 60s; seen != "four" && Clock::now() < end; ::usleep(20'000)) {
+        seen = say(*process, "cat shared; echo");
+        seen.pop_back();
+    }
+    BOOST_TEST(seen == "four");
+    say(*process, "echo five > made; mkdir -p inner/deep; echo six > inner/deep/file; ln made linked; mv shared renamed");
+    BOOST_TEST(test::read_file(workspace / "made") == "five\n");
+    BOOST_TEST(test::read_file(workspace / "inner/deep/file") == "six\n");
+    BOOST_TEST(test::read_file(workspace / "renamed") == "four");
+    BOOST_TEST(fs::hard_link_count(workspace / "made") == 2u);
+    struct stat made {};
+    BOOST_REQUIRE(::stat((workspace / "made").c_str(), &made) == 0);
+    BOOST_TEST(made.st_uid == guest);
+}
+
+BOOST_AUTO_TEST_CASE(nothing_of_it_stays) {
+    make_directory(workspace / ".git");
+    {
+        const auto process = talker();
+        say(*process, "mkdir made; touch .git/index; rm -rf made; mkdir made");
+    }
+    BOOST_TEST((names() == std::set<std::string>{".git", "made"}));
+    for (const auto& path : {workspace, workspace / ".git", workspace / "made"})
+        BOOST_TEST(!contains(marks(path), "overlay"), path);
+    const auto own = detail::state_directory() / "layers";
+    const auto shared = fs::temp_directory_path() / ("ipybox-layers-" + std::to_string(::geteuid()));
+    const auto base = fs::exists(shared) ? shared : own;
+    BOOST_TEST(fs::is_empty(base));
+
+    // Nor does what an earlier start held on the disk, or of a host that was killed.
+    make_file(workspace / ".mcp.json", "");
+    const timespec stamp[2] = {{detail::placeholder_time, 0}, {detail::placeholder_time, 0}};
+    BOOST_REQUIRE(::utimensat(AT_FDCWD, (workspace / ".mcp.json").c_str(), stamp, 0) == 0);
+    test::write_file(workspace / "rest", "");
+    fs::create_directories(base / "work-gone/work");
+    BOOST_TEST(!contains(sh("echo x > .mcp.json && echo done"), "done"));
+    BOOST_TEST((names() == std::set<std::string>{".git", "made", "rest"}));
+    BOOST_TEST(!fs::exists(base / "work-gone"));
+}
+
+BOOST_AUTO_TEST_CASE(notes_that_code_leaves_for_overlays_mean_nothing) {
+    make_directory(workspace / ".git");
+    make_directory(workspace / "sub");
+    for (const auto& path : {workspace, workspace / ".git"})
+        for (const char* name : {"user.overlay.opaque", "user.overlay.redirect", "user.overlay.metacopy"})
+            BOOST_REQUIRE(::setxattr(path.c_str(), name, "y", 1, 0) == 0);
+    BOOST_TEST(!contains(sh("mkdir .git/hooks/x && echo done; echo x > .mcp.json && echo done"), "done"));
+    // What code behind an overlay writes is none to the host.
+    BOOST_TEST(contains(python("import os\nos.setxattr('sub', 'user.overlay.opaque', b'y')\nprint(os.listxattr('sub'))"), "opaque"));
+    BOOST_TEST(!contains(marks(workspace / "sub"), std::string("user.overlay.opaque") + '\0'));
+}
+
+BOOST_AUTO_TEST_CASE(where_no_overlay_can_be_files_hold_the_names) {
+    // Behind the whole disk lies what is behind the overlay as well.
+    policy.readable = {"/"};
+    policy.hidden.clear();
+    const auto process = shell("echo ready; read go", Stdio::pipes);
+    line(*process);
+    BOOST_TEST(!process->may_be_stale());
+    BOOST_TEST(names().contains(".mcp.json"));
+    BOOST_TEST(fs::is_directory(workspace / ".vscode"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -10,9 +10,9 @@ enum class HostRun {
     on_persons_act,   // when a person says so, or by an agent that obeys it: told when it changes
 };
 
-// Whether a name is protected at the top of a workspace even while nothing is there. Each costs a
-// mount, so that this is for what does harm where nobody has set up the program before.
-enum class Absent { held, free };
+// Whether a name is protected at the top of a workspace even while nothing is there, and as what it is
+// held. Each costs a mount, so that this is for what does harm where nobody has set up the program before.
+enum class Absent { held, held_directory, free };
 
 struct HostRunFile {
     std::string_view path;  // relative to a project's directory; its first part may hold one `*`
@@ -24,13 +24,13 @@ struct HostRunFile {
 };
 
 inline constexpr HostRunFile host_run_files[] = {
-    {".git/hooks", "git", HostRun::unasked, Absent::held, "git runs them at commits, checkouts, merges and pushes"},
+    {".git/hooks", "git", HostRun::unasked, Absent::held_directory, "git runs them at commits, checkouts, merges and pushes"},
     {".git/config", "git", HostRun::unasked, Absent::held, "names programs that git runs, some at `git status`"},
     {".git/config.worktree", "git", HostRun::unasked, Absent::held, "the same, for one working tree"},
     {".git/commondir", "git", HostRun::unasked, Absent::held, "leads git to another configuration and other hooks"},
     {".gitconfig", "", HostRun::unasked, Absent::held, "git's configuration of whoever has the workspace as home"},
     {".gitmodules", "", HostRun::unasked, Absent::held, "leads git into repositories inside this one"},
-    {".husky", "", HostRun::unasked, Absent::held, "husky's git hooks run what lies there"},
+    {".husky", "", HostRun::unasked, Absent::held_directory, "husky's git hooks run what lies there"},
     {"lefthook.yml", "lefthook", HostRun::unasked, Absent::held, "lefthook's git hooks run its commands"},
     {"lefthook.yaml", "lefthook", HostRun::unasked, Absent::free, "the same"},
     {"lefthook.toml", "lefthook", HostRun::unasked, Absent::free, "the same"},
@@ -85,12 +85,12 @@ inline constexpr HostRunFile host_run_files[] = {
     {".ripgreprc", "", HostRun::unasked, Absent::held, "ripgrep runs the program that it names before it reads a file"},
 
     {".mcp.json", "", HostRun::unasked, Absent::held, "agents start the MCP servers that it names"},
-    {".claude", "", HostRun::unasked, Absent::held, "hooks, commands and agents of Claude Code"},
-    {".codex", "", HostRun::unasked, Absent::held, "MCP servers and settings of Codex"},
-    {".gemini", "", HostRun::unasked, Absent::held, "MCP servers, hooks and settings of Gemini CLI"},
-    {".cursor", "", HostRun::unasked, Absent::held, "MCP servers and hooks of Cursor"},
-    {".kiro", "", HostRun::unasked, Absent::held, "MCP servers and hooks of Kiro"},
-    {".roo", "", HostRun::unasked, Absent::held, "MCP servers of Roo Code"},
+    {".claude", "", HostRun::unasked, Absent::held_directory, "hooks, commands and agents of Claude Code"},
+    {".codex", "", HostRun::unasked, Absent::held_directory, "MCP servers and settings of Codex"},
+    {".gemini", "", HostRun::unasked, Absent::held_directory, "MCP servers, hooks and settings of Gemini CLI"},
+    {".cursor", "", HostRun::unasked, Absent::held_directory, "MCP servers and hooks of Cursor"},
+    {".kiro", "", HostRun::unasked, Absent::held_directory, "MCP servers and hooks of Kiro"},
+    {".roo", "", HostRun::unasked, Absent::held_directory, "MCP servers of Roo Code"},
     {".windsurf", "", HostRun::unasked, Absent::free, "workflows of Windsurf"},
     {".continue", "", HostRun::unasked, Absent::free, "MCP servers of Continue"},
     {".qwen", "", HostRun::unasked, Absent::free, "MCP servers and settings of Qwen Code"},
@@ -104,13 +104,13 @@ inline constexpr HostRunFile host_run_files[] = {
     {".junie", "", HostRun::unasked, Absent::free, "MCP servers of Junie"},
     {".aider.conf.yml", "", HostRun::unasked, Absent::free, "commands that aider runs after each edit"},
 
-    {".vscode", "", HostRun::unasked, Absent::held, "tasks that Visual Studio Code and its kin run when they open the folder, and programs that its settings name"},
+    {".vscode", "", HostRun::unasked, Absent::held_directory, "tasks that Visual Studio Code and its kin run when they open the folder, and programs that its settings name"},
     {"*.code-workspace", "", HostRun::unasked, Absent::free, "the same"},
-    {".devcontainer", "devcontainer", HostRun::unasked, Absent::held, "commands that editors run on the host to make a container"},
+    {".devcontainer", "devcontainer", HostRun::unasked, Absent::held_directory, "commands that editors run on the host to make a container"},
     {".devcontainer.json", "devcontainer", HostRun::unasked, Absent::free, "the same"},
-    {".idea", "", HostRun::unasked, Absent::held, "run configurations and tools of JetBrains' editors"},
+    {".idea", "", HostRun::unasked, Absent::held_directory, "run configurations and tools of JetBrains' editors"},
     {".fleet", "", HostRun::unasked, Absent::free, "run configurations of Fleet"},
-    {".zed", "", HostRun::unasked, Absent::held, "language servers and tasks of Zed"},
+    {".zed", "", HostRun::unasked, Absent::held_directory, "language servers and tasks of Zed"},
     {".vs", "", HostRun::unasked, Absent::free, "tasks of Visual Studio"},
     {".exrc", "vim", HostRun::unasked, Absent::free, "Vim and Neovim run it when they start there with `exrc`"},
     {".vimrc", "vim", HostRun::unasked, Absent::free, "the same"},
@@ -205,6 +205,15 @@ constexpr std::string_view reason(const HostRunFile& file) {
     const auto* at = &file;
     while (at->why.starts_with("the same") && at != host_run_files) --at;
     return at->why;
+}
+
+// Whether a name that nothing has yet is held by a directory, which programs of the host can fill: by a
+// file they could not.
+constexpr bool is_held_as_directory(std::string_view name) {
+    if (name == ".venv") return true;
+    for (const auto& file : host_run_files)
+        if (file.absent == Absent::held_directory && file.path.substr(file.path.rfind('/') + 1) == name) return true;
+    return false;
 }
 
 constexpr std::string_view first_part(std::string_view path) { return path.substr(0, path.find('/')); }

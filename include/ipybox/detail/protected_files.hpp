@@ -267,7 +267,7 @@ private:
             if (!is_wanted(file)) continue;
             if (is_pattern(file)) continue;
             const bool there = programs.contains(file.program.empty() ? file.path : file.program);
-            const bool held = top && rules_.absent && file.absent == Absent::held;
+            const bool held = top && rules_.absent && file.absent != Absent::free;
             const bool strict = top && rules_.absent && file.when == HostRun::on_persons_act;
             if (there || held || strict) protect(path_in(at.path, file.path), held);
         }
