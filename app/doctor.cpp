@@ -112,6 +112,21 @@ private:
             list += (list.empty() ? "" : ", ") + std::string(what);
         }
         good(name, "a sandboxed process runs; enforced: " + can + (cannot.empty() ? "" : "; not enforceable here: " + cannot));
+        const std::string held = co_await absent_names(name);
+        if (!held.empty()) good(name, "protected names that " + workspace_.string() + " lacks are held " + held);
+    }
+
+    awaitable<std::string> absent_names(std::string name) {
+        SandboxPolicy policy;
+        policy.writable = {workspace_};
+        policy.cwd = workspace_;
+        try {
+            const auto sandbox = registry_.make<Sandbox>(name, host_, json::object{});
+            co_return co_await sandbox->absent_names(std::move(policy));
+        } catch (const Error&) {
+            // A workspace for which there is no user, say: the start of a kernel tells.
+            co_return std::string();
+        }
     }
 
     // A limit that not every machine can hold.

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -167,28 +166,19 @@ bool refresh(unsigned layers) {
     return good;
 }
 
-std::int64_t now_ms() {
-    timespec now{};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
-}
-
-// Refreshes for each byte from the host, which gets it back, and else twice a second; less often
-// where it takes long.
+// Refreshes for each byte from the host, which gets it back, and else often enough that nothing is
+// older than a second on a busy machine either.
 [[noreturn]] void keep_fresh(unsigned layers, int control) {
-    std::int64_t wait = 500;
+    constexpr int interval = 400;  // milliseconds
     for (;;) {
         pollfd event{control, POLLIN, 0};
         char asked[64];
         ssize_t count = 0;
-        if (::poll(&event, 1, static_cast<int>(wait)) > 0) {
+        if (::poll(&event, 1, interval) > 0) {
             count = ::read(control, asked, sizeof asked);
             if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) ::_exit(0);
         }
-        const auto start = now_ms();
         refresh(layers);
-        const auto took = now_ms() - start;
-        wait = took * 10 < 500 ? 500 : took * 10 < 900 ? took * 10 : 900;
         if (count > 0 && ::write(control, asked, static_cast<std::size_t>(count)) < 0 && errno == EPIPE) ::_exit(0);
     }
 }

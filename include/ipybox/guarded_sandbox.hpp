@@ -61,6 +61,7 @@ public:
         return inner_->guest_address(policy, channel);
     }
     uid_t guest_user(const SandboxPolicy& policy) const override { return inner_->guest_user(policy); }
+    awaitable<std::string> absent_names(SandboxPolicy policy) override { return inner_->absent_names(std::move(policy)); }
     std::vector<std::string> private_networks() const override { return inner_->private_networks(); }
 
     // Throws also errc::io_error when the record cannot be kept.

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <ipybox/detail/git_exclude.hpp>
 #include <ipybox/detail/host_run_files.hpp>
 #include <ipybox/detail/placeholder.hpp>
 #include <ipybox/detail/within.hpp>
@@ -50,6 +51,13 @@ public:
             // Removing it would take the mount away from another sandbox that still uses it.
             if (::flock(held->file.get(), LOCK_EX | LOCK_NB) == 0) remove(held->parent, held->name, held->file);
         }
+        for (const auto& [place, names] : excluded_) exclude_from_git(place, names);
+    }
+
+    // Names below a place that git is not to see as untracked.
+    void exclude(const fs::path& place, std::set<std::string> names) {
+        exclude_from_git(place, names);
+        excluded_.emplace(place, std::move(names));
     }
 
     // Removes parent/name if an earlier run left it and nobody uses it.
@@ -125,6 +133,7 @@ private:
     }
 
     std::deque<Held> held_;
+    std::map<fs::path, std::set<std::string>> excluded_;
 };
 
 inline std::vector<std::string> components(const fs::path& path) {
@@ -285,6 +294,7 @@ public:
         if (home != policy.env.end() && home->second.starts_with('/') &&
             !root_of(absolute_path(home->second)))
             add(absolute_path(home->second), Kind::scratch);
+        for (auto& [root, names] : on_disk_) placeholders_.exclude(root, std::move(names));
     }
 
     // What a guest that started now would find hidden because links with hidden names lead to it. Throws
@@ -621,8 +631,10 @@ private:
         const auto root = root_of(path)->first;
         struct stat found {};
         if (!layered_.contains(root) || (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-                                         !Placeholders::sweep(parent, name)))
+                                         !Placeholders::sweep(parent, name))) {
+            if (!directory) on_disk_[root].insert(path.lexically_relative(root).string());
             return placeholders_.hold(parent, name, directory);
+        }
         layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
         return true;
     }
@@ -636,6 +648,7 @@ private:
     Placeholders placeholders_;
     std::set<fs::path> layered_;
     std::map<fs::path, HeldNames> layers_;
+    std::map<fs::path, std::set<std::string>> on_disk_;  // files that hold names there
     std::size_t searched_ = 0;
     std::size_t found_ = 0;
 };

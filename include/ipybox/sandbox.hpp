@@ -187,6 +187,9 @@ public:
     // The host uid that files meant for the guest must belong to: the caller's own unless
     // it is root and the sandbox drops to another. Throws errc::sandbox_refused.
     virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;
+    // How names that this policy protects are held while they are absent, for people: a clause; empty when
+    // there is nothing to say.
+    virtual awaitable<std::string> absent_names(SandboxPolicy) { co_return std::string(); }
     // Private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; a host's
     // proxy asks for them (see NetworkProxyOptions).
     virtual std::vector<std::string> private_networks() const { return {}; }

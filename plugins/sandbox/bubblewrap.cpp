@@ -215,7 +215,7 @@ public:
         const auto* log = config.if_contains("kernel_log");
         kernel_log_ = log != nullptr && log->get_bool();
         const auto* absent = config.if_contains("absent_names");
-        overlay_ = absent != nullptr && absent->get_string() == "overlay";
+        overlay_ = absent == nullptr || absent->get_string() == "overlay";
         missing_ = wanted;
     }
 
@@ -225,6 +225,13 @@ public:
             probed_ = std::move(found);
         }
         co_return *probed_;
+    }
+
+    awaitable<std::string> absent_names(SandboxPolicy policy) override {
+        co_await probe();
+        const auto layered = co_await find_layered(policy);
+        co_return layered.reason.empty() ? "by an overlay: the host sees nothing of it"
+                                         : "by files and directories in their place, because " + layered.reason;
     }
 
     // Among all files of the host lie sockets that nobody can find beforehand: bound by a relative path,
@@ -257,52 +264,68 @@ public:
     }
 
 private:
-    // For each writable place whose absent names an overlay can hold: the directory for its work.
-    using Layered = std::map<fs::path, fs::path>;
+    // For each writable place whose absent names an overlay can hold: the directory for its work. Why
+    // another cannot, for people.
+    struct Layered {
+        std::map<fs::path, fs::path> bases;
+        std::string reason;
+    };
 
     awaitable<Layered> find_layered(const SandboxPolicy& policy) {
         Layered found;
+        if (!overlay_) found.reason = "the option absent_names says so";
+        else if (!scratch_inodes_) found.reason = "only bwrap may make user namespaces here";
         // Whoever sees the whole disk would see what lies behind an overlay as well.
-        if (!overlay_ || !scratch_inodes_ || detail::shows_whole_disk(policy) || without("view")) co_return found;
+        else if (detail::shows_whole_disk(policy)) found.reason = "the whole disk is in view";
+        if (!found.reason.empty() || without("view")) co_return found;
         const auto identity = detail::guest_identity(policy, user_);
         for (const auto& given : policy.writable) {
             const auto place = absolute_path(given);
             const auto mount = detail::mount_of(place);
-            if (!mount || detail::holds_mounts(place)) continue;
+            if (!mount || detail::holds_mounts(place)) {
+                found.reason = place.string() + " is or holds a mount point";
+                continue;
+            }
             const std::vector<fs::path> bases = {
                 detail::state_directory() / "layers",
                 fs::temp_directory_path() / ("ipybox-layers-" + std::to_string(::geteuid()))};
+            std::string reason = "neither ipybox's state nor the temporary directory lies on its file system";
             for (const auto& base : bases) {
                 if (detail::mount_of(base.parent_path()) != mount || !detail::make_layer_base(base)) continue;
                 const auto key = std::tuple(*mount, base, identity ? identity->user : ::geteuid());
                 auto known = layerable_.find(key);
                 if (known == layerable_.end()) {
-                    const bool able = co_await try_layer(place, base, identity);
-                    known = layerable_.emplace(key, able).first;
+                    std::string problem = co_await try_layer(place, base, identity);
+                    known = layerable_.emplace(key, std::move(problem)).first;
                 }
-                if (!known->second) continue;
-                found.emplace(place, base);
+                reason = known->second;
+                if (!reason.empty()) continue;
+                found.bases.emplace(place, base);
                 break;
             }
+            if (!reason.empty()) found.reason = place.string() + ": " + reason;
         }
         co_return found;
     }
 
-    // Whether the file system of a place takes part in an overlay, found by mounting one.
-    awaitable<bool> try_layer(fs::path place, fs::path base, std::optional<Identity> identity) const {
+    // Why the file system of a place takes no part in an overlay, found by mounting one; empty: it does.
+    awaitable<std::string> try_layer(fs::path place, fs::path base, std::optional<Identity> identity) const {
         try {
             SpawnRequest request;
             request.stdio = Stdio::tail;
             request.identity = identity;
             request.ends_its_tree = true;
             request.argv = {"/usr/bin/true"};
-            auto layers = make_layers({{place, {"ipybox-probe"}}}, {{place, base}}, identity);
+            auto layers = make_layers({{place, {"ipybox-probe"}}}, {{{place, base}}, {}}, identity);
             start_by_launcher(request, Limits(), layers);
             ChildProcess trial(executor_, std::move(request));
             const auto status = co_await trial.wait(deadline_after(std::chrono::seconds(10)));
-            co_return status && status->code == 0;
-        } catch (const Error&) {
-            co_return false;
+            if (status && status->code == 0) co_return std::string();
+            auto said = trial.output_tail();
+            while (!said.empty() && said.back() == '\n') said.pop_back();
+            co_return said.empty() ? "no answer in 10 s" : said;
+        } catch (const Error& error) {
+            co_return error.detail();
         }
     }
 
@@ -312,7 +335,7 @@ private:
         if (held.empty()) return layers;
         std::string description;
         for (const auto& [place, names] : held) {
-            layers.mounted.emplace_back(place, names, bases.at(place), identity ? identity->user : ::geteuid(),
+            layers.mounted.emplace_back(place, names, bases.bases.at(place), identity ? identity->user : ::geteuid(),
                                         identity ? identity->group : ::getegid());
             description += layers.mounted.back().description();
         }
@@ -328,7 +351,7 @@ private:
     }
 
     std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
-                                    std::vector<Channel> channels, Stdio stdio, const Layered& layered = {}) {
+                                    std::vector<Channel> channels, Stdio stdio, const Layered& layered) {
         const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
         if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
@@ -367,7 +390,7 @@ private:
         if (without("protect")) seen.write_protected.clear();
         if (without("hidden")) seen.hidden.clear();
         std::set<fs::path> places;
-        for (const auto& [place, base] : layered) places.insert(place);
+        for (const auto& [place, base] : layered.bases) places.insert(place);
         View view(seen, unix_sockets && !without("view"), std::move(places));
         auto wanted = view.accesses();
         for (const auto& channel : channels)
@@ -684,7 +707,7 @@ private:
             try {
                 SandboxPolicy nothing;
                 if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
-                auto trial = start(nothing, {"/usr/bin/true"}, {}, Stdio::tail);
+                auto trial = start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered());
                 const auto limit = deadline_after(std::chrono::seconds(10));
                 status = co_await trial->wait(limit);
                 said = trial->output_tail();
@@ -764,8 +787,8 @@ private:
     std::optional<uid_t> user_;
     std::vector<std::string> private_networks_;
     bool kernel_log_ = false;
-    bool overlay_ = false;  // absent names are held by overlays where that can be
-    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, bool> layerable_;  // what try_layer() found
+    bool overlay_ = true;  // absent names are held by overlays where that can be
+    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string> layerable_;  // what try_layer() found
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
     bool scratch_inodes_ = true;
@@ -786,8 +809,8 @@ constexpr Plugin self{
                      "description": "private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; none without"},
             "allow_calls": {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+$"},
                      "description": "system calls to allow besides those that ordinary programs make; see docs/sandboxing.md"},
-            "absent_names": {"enum": ["placeholders", "overlay"], "default": "placeholders",
-                     "description": "how names that the project does not have are kept from being made: by files in their place, or by an overlay that only the code sees; see docs/sandboxing.md"},
+            "absent_names": {"enum": ["overlay", "placeholders"], "default": "overlay",
+                     "description": "how names that the project does not have are kept from being made: by an overlay that only the code sees, where that can be, or by files in their place; see docs/sandboxing.md"},
             "kernel_log": {"type": "boolean", "default": false,
                      "description": "what the system call filter and Landlock refuse is told to the machine's audit log"}
         },
