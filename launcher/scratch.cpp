@@ -142,7 +142,7 @@ bool mount_layer(Words& words, unsigned number) {
         configure(context, FSCONFIG_SET_FLAG, "userxattr", nullptr, 0) != 0)
         return false;
     // One attribute less on the workspace; not every kernel knows it.
-    configure(context, FSCONFIG_SET_STRING, "uuid", "off", 0);
+    configure(context, FSCONFIG_SET_STRING, "uuid", "null", 0);
     if (configure(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return false;
     const unsigned attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
                                 ((status.f_flag & ST_NOEXEC) != 0 ? MOUNT_ATTR_NOEXEC : 0);

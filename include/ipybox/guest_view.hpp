@@ -275,9 +275,11 @@ public:
     enum class Kind { scratch, readable, writable, write_protected, hidden };
 
     // Searches the disk for what is hidden. layered: writable paths of the policy whose absent names
-    // are not held on the disk, but by layers(). Throws Error: sandbox_refused, bad_argument, io_error.
-    explicit View(const SandboxPolicy& policy, bool without_host_sockets = true, std::set<fs::path> layered = {})
-        : layered_(std::move(layered)) {
+    // are not held on the disk, but by layers(). by_directories: where directories are usual, directories
+    // hold absent names. Throws Error: sandbox_refused, bad_argument, io_error.
+    explicit View(const SandboxPolicy& policy, bool without_host_sockets = true, std::set<fs::path> layered = {},
+                  bool by_directories = true)
+        : by_directories_(by_directories), layered_(std::move(layered)) {
         for (const auto& path : policy.readable) add_root(path, Kind::readable);
         for (const auto& path : policy.writable) add_root(path, Kind::writable);
         for (const auto& path : policy.shown) shown_.insert(absolute_path(path));
@@ -418,7 +420,7 @@ private:
             struct stat found {};
             if (::fstatat(directory.get(), names[i].c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
                 if (errno != ENOENT) throw Error(errc::io_error, lstat_failure(at));
-                const bool inside = !last || is_held_as_directory(names[i]);
+                const bool inside = !last || (by_directories_ && is_held_as_directory(names[i]));
                 if (hold(at, directory, inside)) add(at, Kind::write_protected);
                 return;
             }
@@ -646,6 +648,7 @@ private:
     HiddenBehindLinks behind_links_;
     bool only_links_ = false;
     Placeholders placeholders_;
+    bool by_directories_ = true;
     std::set<fs::path> layered_;
     std::map<fs::path, HeldNames> layers_;
     std::map<fs::path, std::set<std::string>> on_disk_;  // files that hold names there

@@ -419,7 +419,9 @@ private:
             throw Error(errc::bad_argument,
                         "a process that uses its standard streams itself has no channels");
         protect_as_srt_does(seen);
-        View view(seen, unix_sockets_);
+        // A directory srt would fill with mount points of its own, or have to hide: what code wrote there would
+        // be lost without a word.
+        View view(seen, unix_sockets_, {}, false);
         const auto reach = view.accesses();
         wanted.insert(wanted.end(), reach.begin(), reach.end());
         detail::check_reach(request.identity, wanted);
