@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -13,6 +14,17 @@
 
 #include "descendants.hpp"
 #include "scratch.hpp"
+
+namespace {
+
+// Where we were started from an open file: the command has no use for it.
+void leave_own_file() {
+    int own = -1;
+    const auto* name = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+    if (name != nullptr && sscanf(name, "/proc/self/fd/%d", &own) == 1 && own > 2) close(own);
+}
+
+}  // namespace
 
 int guard_main(int argc, char** argv) {
     if (argc < 2) {
@@ -27,11 +39,13 @@ int guard_main(int argc, char** argv) {
     const pid_t parent = getppid();
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    leave_own_file();
     const pid_t guard = getpid();
     const pid_t command = fork();
     if (command == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
         if (getppid() != guard) _exit(127);
+        setpgid(0, 0);
         sigprocmask(SIG_SETMASK, &before, nullptr);
         // Ourselves again, without another exec.
         if (strcmp(argv[1], "scratch") == 0) _exit(scratch_main(argc - 1, argv + 1));
@@ -43,6 +57,8 @@ int guard_main(int argc, char** argv) {
         fprintf(stderr, "ipybox guard: fork: %s\n", strerror(errno));
         return 125;
     }
+    // A group without us, so that a signal for all of it reaches each once. Both sides, as either may be first.
+    setpgid(command, command);
     // What was handed over is the command's, and the ends of these streams must be seen by those
     // who use them.
     syscall(SYS_close_range, 3u, ~0u, 0u);
@@ -52,7 +68,8 @@ int guard_main(int argc, char** argv) {
         dup2(null, 1);
     }
     for (;;) {
-        const int number = sigwaitinfo(&all, nullptr);
+        siginfo_t cause;
+        const int number = sigwaitinfo(&all, &cause);
         if (getppid() != parent) {
             // Time for the command to remove its files.
             kill(command, SIGTERM);
@@ -76,8 +93,9 @@ int guard_main(int argc, char** argv) {
                 kill_all();
                 return exit_code(status);
             }
-        } else if (number == SIGTERM || number == SIGINT || number == SIGHUP) {
-            kill(command, number);
+        } else if (number > 0) {
+            const bool group = cause.si_code == SI_QUEUE && cause.si_value.sival_int == guard_whole_group;
+            kill(group ? -command : command, number);
         }
     }
 }

@@ -17,6 +17,7 @@
 #include <ipybox/guest_view.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
+#include <launcher_file.hpp>
 #include <launcher_image.hpp>
 #include <launcher_options.hpp>
 #include <syscall_filter.hpp>
@@ -381,7 +382,6 @@ private:
         // Unlike 0, 1 also keeps the machine's own handler of core dumps from running.
         request.rlimits = {{RLIMIT_CORE, 1}};
         request.wall_seconds = policy.limits.wall_seconds;
-        request.ends_its_tree = true;
         // Only as far as bwrap: a directory it may not be able to enter comes later, inside.
         request.cwd = "/";
 
@@ -616,14 +616,14 @@ private:
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
     // tells.
     void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers) const {
-        constexpr int description = 5, control = 6, image = 9;  // below what Options hands over
-        std::vector<std::string> argv = {"/proc/self/fd/" + std::to_string(image), "guard"};
+        constexpr int description = 5, control = 6;  // below what Options hands over
+        std::vector<std::string> words;
         const bool scratch = limits.scratch_inodes && !without("limits");
         if (scratch || layers.control) {
-            argv.emplace_back("scratch");
+            words = {"scratch"};
             if (layers.control) {
                 for (auto word : {std::string("--layers"), std::to_string(description), std::to_string(control)})
-                    argv.push_back(std::move(word));
+                    words.push_back(std::move(word));
                 request.fds.emplace_back(layers.description.get(), description);
                 request.fds.emplace_back(layers.launcher_control.get(), control);
             }
@@ -631,31 +631,9 @@ private:
             if (scratch) mounts += ",nr_inodes=" + std::to_string(*limits.scratch_inodes);
             if (scratch && limits.scratch_size) mounts += ",size=" + std::to_string(*limits.scratch_size);
             for (std::string word : {mounts, std::to_string(scratch ? scratch_places : 0), std::string("--")})
-                argv.push_back(std::move(word));
+                words.push_back(std::move(word));
         }
-        std::move(request.argv.begin(), request.argv.end(), std::back_inserter(argv));
-        request.argv = std::move(argv);
-        request.fds.emplace_back(launcher_file(), image);
-    }
-
-    // The launcher as a file that can be executed and never changes, made when it is first needed.
-    static int launcher_file() {
-        static const UniqueFd file = [] {
-            constexpr unsigned executable = 0x10;  // MFD_EXEC; before Linux 6.3 all of them are
-            constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-            UniqueFd made(::memfd_create("ipybox-launcher", flags | executable));
-            if (!made && errno == EINVAL) made.reset(::memfd_create("ipybox-launcher", flags));
-            const auto image = detail::launcher_image();
-            if (!made ||
-                ::write(made.get(), image.data(), image.size()) !=
-                    static_cast<ssize_t>(image.size()) ||
-                ::fcntl(made.get(), F_ADD_SEALS,
-                        F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0)
-                throw Error(errc::io_error, "cannot keep the launcher in memory (" + errno_text() +
-                                                "); the setting vm.memfd_noexec must be below 2");
-            return made;
-        }();
-        return file.get();
+        detail::start_by_guard(request, std::move(words));
     }
 
     // Where bwrap finds what the guest is to see at a path.

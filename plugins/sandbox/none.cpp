@@ -1,13 +1,31 @@
 // No confinement: the process runs as the user and with the sight of whoever starts it; root may name another user.
+// What it starts ends with it, or with us.
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <guard.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
+#include <launcher_file.hpp>
 
 namespace {
 using namespace ipybox;
+
+// The launcher as guard, and the command as its first child. What the command starts may leave its session and its
+// parent, and is the guard's child then; the guard ends it all, even when we are killed.
+class Guarded final : public ChildProcess {
+public:
+    using ChildProcess::ChildProcess;
+
+    void signal(int number) noexcept override {
+        if (number == SIGKILL) return kill_tree();
+        sigval group{};
+        group.sival_int = guard_whole_group;
+        if (!exit_status()) ::sigqueue(pid(), number, group);
+    }
+};
 
 class None final : public Sandbox {
 public:
@@ -51,7 +69,8 @@ public:
         limit(RLIMIT_NOFILE, policy.limits.open_files);
         limit(RLIMIT_FSIZE, policy.limits.file_size);
         limit(RLIMIT_CPU, policy.limits.cpu_seconds);
-        co_return std::make_unique<ChildProcess>(executor_, std::move(request));
+        detail::start_by_guard(request);
+        co_return std::make_unique<Guarded>(executor_, std::move(request));
     }
 
 private:

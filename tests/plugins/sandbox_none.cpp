@@ -1,7 +1,10 @@
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
 #include <ipybox/registry.hpp>
+#include <set>
 
 #include "test_support.hpp"
 
@@ -10,6 +13,15 @@ namespace plugin_sandbox_none_tests {
 namespace {
 using namespace ipybox;
 using namespace std::chrono_literals;
+
+// Leaves its session and its parent, as a daemon does; prints its number.
+constexpr const char* leaver = "(setsid sh -c 'echo $$; exec sleep 1021 > /dev/null 2>&1' &); ";
+
+bool is_gone(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
+bool goes(pid_t pid) {
+    for (int i = 0; i < 1000 && !is_gone(pid); ++i) ::usleep(10'000);
+    return is_gone(pid);
+}
 
 struct Fixture {
     asio::io_context context;
@@ -34,6 +46,14 @@ struct Fixture {
         const auto process = launch(std::move(script));
         BOOST_REQUIRE(test::run(context, process->wait(deadline_after(60s))));
         return process->output_tail();
+    }
+    std::string line(SandboxedProcess& process) {
+        const auto read = [&process]() -> awaitable<std::string> {
+            std::string text;
+            for (char c = 0; c != '\n'; text += c) co_await process.output().async_read_some(asio::buffer(&c, 1), asio::use_awaitable);
+            co_return text;
+        };
+        return test::run(context, read());
     }
     void refuses(std::string_view words) {
         BOOST_CHECK_EXCEPTION(launch("true"), Error, [&](const Error& error) {
@@ -119,6 +139,64 @@ BOOST_AUTO_TEST_CASE(interrupt_reaches_the_command) {
     const auto status = test::run(context, process->wait(deadline_after(60s)));
     BOOST_REQUIRE(status);
     BOOST_TEST(status->code == 5);
+}
+
+BOOST_AUTO_TEST_CASE(a_signal_for_the_group_reaches_each_of_it_once) {
+    const auto process = launch("trap 'echo parent' TERM; sh -c \"trap 'echo child; exit' TERM; echo ready; while :; do sleep 0.01; done\" & "
+                                "wait; sleep 0.3; exit 7", Stdio::pipes);
+    BOOST_TEST(line(*process) == "ready\n");
+    process->signal(SIGTERM);
+    std::multiset<std::string> heard{line(*process), line(*process)};
+    BOOST_TEST((heard == std::multiset<std::string>{"child\n", "parent\n"}));
+    BOOST_CHECK_THROW(line(*process), boost::system::system_error);  // nothing more until the end
+    const auto status = test::run(context, process->wait(deadline_after(60s)));
+    BOOST_REQUIRE(status);
+    BOOST_TEST(status->code == 7);
+}
+
+BOOST_AUTO_TEST_CASE(what_left_the_command_ends_with_it) {
+    const auto process = launch(std::string(leaver) + "read go", Stdio::pipes);
+    const pid_t left = std::stoi(line(*process));
+    BOOST_TEST(!is_gone(left));
+    process->input().close();  // the command ends by itself
+    const auto status = test::run(context, process->wait(deadline_after(60s)));
+    BOOST_REQUIRE(status);
+    BOOST_TEST(is_gone(left));
+    for (const bool killed : {true, false}) {
+        auto other = launch(std::string(leaver) + "sleep 1022", Stdio::pipes);
+        const pid_t daemon = std::stoi(line(*other));
+        BOOST_TEST(!is_gone(daemon));
+        if (killed) other->kill_tree();
+        else other.reset();
+        BOOST_TEST(goes(daemon));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(what_left_the_command_ends_with_a_killed_host) {
+    int ends[2];
+    BOOST_REQUIRE(::pipe(ends) == 0);
+    context.notify_fork(asio::execution_context::fork_prepare);
+    const pid_t host_process = ::fork();
+    if (host_process == 0) {
+        context.notify_fork(asio::execution_context::fork_child);
+        const auto process = launch(std::string(leaver) + "sleep 1022", Stdio::pipes);
+        const pid_t pid = std::stoi(line(*process));
+        if (::write(ends[1], &pid, sizeof pid) != sizeof pid) ::_exit(1);
+        for (;;) ::pause();
+    }
+    context.notify_fork(asio::execution_context::fork_parent);
+    pid_t left = 0;
+    BOOST_REQUIRE(::read(ends[0], &left, sizeof left) == sizeof left);
+    BOOST_TEST(!is_gone(left));
+    ::kill(host_process, SIGKILL);
+    ::waitpid(host_process, nullptr, 0);
+    BOOST_TEST(goes(left));
+    ::close(ends[0]);
+    ::close(ends[1]);
+}
+
+BOOST_AUTO_TEST_CASE(the_command_inherits_nothing_of_its_guard) {
+    BOOST_TEST(output("ls /proc/self/fd | wc -l") == "4\n");  // three streams, and the list that ls reads
 }
 
 BOOST_AUTO_TEST_SUITE_END()

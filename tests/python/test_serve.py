@@ -177,6 +177,43 @@ class OriginalTest(ServeTest):
             self.assertIn("had ended", after.content[0].text)
             self.assertEqual(await self.run_cell(client, "1"), "1")
 
+    async def test_what_a_cell_started_ends_with_ipybox(self):
+        """Without a sandbox, too: a daemon that has left its session and its parent."""
+        leaving = ("import subprocess, sys\n"
+                   "inner = 'import subprocess; p = subprocess.Popen([\"sleep\", \"1023\"], start_new_session=True, stdout=-3, stderr=-3); print(p.pid)'\n"
+                   "print(subprocess.run([sys.executable, '-c', inner], capture_output=True, text=True).stdout)")
+
+        async def goes(pid):
+            async with asyncio.timeout(20):
+                while Path(f"/proc/{pid}").exists():
+                    await asyncio.sleep(0.02)
+
+        process = subprocess.Popen(
+            [PROGRAM, "--workspace", str(self.workspace), "--kernel-init-timeout", "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.errors, text=True, cwd=self.directory, env=self.parameters().env)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+
+        def call(number, method, params):
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                message = json.loads(line)
+                if message.get("id") == number:
+                    return message["result"]
+            self.fail(self.said())
+
+        call(1, "initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}})
+        process.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+        for number, end in ((2, lambda: call(3, "tools/call", {"name": "reset", "arguments": {}})),
+                            (4, lambda: process.kill())):
+            result = call(number, "tools/call", {"name": "execute_ipython_cell", "arguments": {"code": leaving}})
+            self.assertFalse(result.get("isError"), result)
+            daemon = int(result["content"][0]["text"])
+            self.assertTrue(Path(f"/proc/{daemon}").exists())
+            end()
+            await goes(daemon)
+
     async def test_servers(self):
         async with self.client(env={"SECRET_OF_TEST": "hidden-value"}) as client:
             done = await client.call_tool("register_mcp_server", {
