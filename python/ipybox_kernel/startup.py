@@ -26,6 +26,7 @@ from .output import adopt
 def prepare(shell: Any) -> None:
     """Makes the shell quiet, lossless, quick and exactly interruptible."""
     _no_colours(shell)
+    _show_what_was_written(shell)
     _hide_own_frames(shell)
     shell.events.register("pre_execute", _forget_rewritten)
     _honour_semicolon(shell.displayhook)
@@ -222,6 +223,67 @@ def _hurry(kernel: Any) -> None:
             return pack(message)
 
     kernel.session.pack = quick_pack
+
+
+def _lines_as_written(raw: str, transformed: str) -> list[str] | None:
+    """The lines of a cell that IPython has transformed, with what it rewrote (`!command`, magics, `?`) as it was
+    written; None where nothing was rewritten, or the lines are not the same ones, as after a `!` over several.
+    """
+    lines = transformed.splitlines()
+    written = raw.splitlines()
+    while written and not written[0].strip():
+        del written[0]
+    if len(lines) == 1 and written and written[0].startswith("%%"):
+        return written[:1]
+    rewritten = [number for number, line in enumerate(lines) if "get_ipython()" in line]
+    if not rewritten or len(lines) != len(written):
+        return None
+    shown = list(lines)
+    for number, (line, own) in enumerate(zip(lines, written)):
+        if number in rewritten:
+            shown[number] = line[: len(line) - len(line.lstrip())] + own.strip()
+        elif line.strip() != own.strip():
+            return None
+    return shown
+
+
+def _show_what_was_written(shell: Any) -> None:
+    """A traceback shows `!command`, not the call that IPython makes of it."""
+    cells: dict[str, list[str]] = {}  # by the name of the file that a cell was compiled as
+    cache, find = shell.compile.cache, shell.InteractiveTB.get_records
+
+    @functools.wraps(cache)
+    def remember(transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        name = cache(transformed_code, number, raw_code)
+        # Another cell may have had the name: one of the same text.
+        cells.pop(name, None)
+        if raw_code is not None and (shown := _lines_as_written(raw_code, transformed_code)) is not None:
+            cells[name] = shown
+        return name
+
+    def get_records(*arguments: Any, **named: Any) -> list[Any]:
+        records = find(*arguments, **named)
+        for record in records:
+            if (shown := cells.get(getattr(record, "filename", None) or "")) is not None:
+                _replace_lines(record, shown)
+        return records
+
+    shell.compile.cache = remember
+    shell.InteractiveTB.get_records = get_records
+
+
+def _replace_lines(record: Any, shown: list[str]) -> None:
+    """Of a frame of a traceback, in each of the forms that versions of IPython have."""
+    source = getattr(getattr(record, "_sd", None) or record, "source", None)
+    if source is not None and len(getattr(source, "lines", ())) == len(shown):
+        source.lines = shown  # what is shown of it; what Python parses stays
+    lines = getattr(record, "raw_lines", None)
+    if lines and record.code is not None:
+        # Of a function its own lines, else all.
+        start = 0 if record.code.co_name == "<module>" else record.code.co_firstlineno - 1
+        own = shown[start : start + len(lines)]
+        if len(own) == len(lines):
+            record.raw_lines = [line + "\n" for line in own]
 
 
 def _hide_own_frames(shell: Any) -> None:
