@@ -62,6 +62,11 @@ class ServeTest(unittest.IsolatedAsyncioTestCase):
         async with Client(self.parameters(*flags, env=env), mode=mode, **callbacks) as client:
             yield client
 
+    async def until(self, path):
+        async with asyncio.timeout(30):
+            while not path.exists():
+                await asyncio.sleep(0.02)
+
     def said(self):
         """What the program wrote to standard error."""
         return Path(self.errors.name).read_text()
@@ -294,11 +299,6 @@ class BeyondTest(ServeTest):
             self.assertTrue(result.is_error)
             self.assertIn("so far", text(result))
             self.assertIn("No cell", text(await client.call_tool("interrupt", {})))
-
-    async def until(self, path):
-        async with asyncio.timeout(30):
-            while not path.exists():
-                await asyncio.sleep(0.02)
 
     async def test_finding_tools(self):
         (self.workspace / "gentools/reports/longest").mkdir(parents=True)
@@ -705,6 +705,60 @@ class HttpTest(ServeTest):
                               await x(self.TOKEN + "-of-another"), await x(self.TOKEN)], ["1", "2", "1", "1", "3"])
             with self.assertRaises(Exception):
                 await x("a-token-of-nobody")
+
+    async def test_interrupted_and_cancelled_cells(self):
+        busy = "print('so far', flush=True); open('running', 'w').close()\nimport time; time.sleep(60)"
+        with self.serving("--shared-workspace") as url:
+            for era in ERAS:
+                with self.subTest(era):
+                    async with self.connected(url, mode=era) as client, self.connected(url, mode=era) as other:
+                        await self.run_cell(client, "x = 1")
+                        cell = asyncio.create_task(client.call_tool("execute_ipython_cell", {"code": busy}))
+                        await self.until(self.workspace / "running")
+                        (self.workspace / "running").unlink()
+                        # In the stateless era the kernel is the token's, whichever connection it comes by.
+                        interrupting = client if era == "legacy" else other
+                        self.assertIn("interrupted", text(await interrupting.call_tool("interrupt", {})))
+                        result = await asyncio.wait_for(cell, 30)
+                        self.assertTrue(result.is_error)
+                        self.assertEqual(text(result).split("\n")[0], "Error executing tool execute_ipython_cell: the execution was cancelled")
+                        self.assertIn("so far", text(result))
+                        # The client gives up: the cell ends, and the kernel goes on.
+                        cell = asyncio.create_task(client.call_tool("execute_ipython_cell", {"code": busy}))
+                        await self.until(self.workspace / "running")
+                        (self.workspace / "running").unlink()
+                        cell.cancel()
+                        with contextlib.suppress(asyncio.CancelledError):
+                            await cell
+                        self.assertEqual(await asyncio.wait_for(self.run_cell(client, "x"), 30), "1")
+                        self.assertIn("No cell", text(await client.call_tool("interrupt", {})))
+
+    async def test_images(self):
+        with self.serving() as url:
+            for era in ERAS:
+                with self.subTest(era):
+                    async with self.connected(url, mode=era) as client, self.connected(url, mode=era, token=self.TOKEN + "-of-another") as other:
+                        result = await client.call_tool("execute_ipython_cell", {"code": IMAGE + "; print('after')"})
+                        self.assertFalse(result.is_error, text(result))
+                        place = Path(await self.run_cell(client, "import os; print(os.getcwd())"))
+                        (file,) = (place / "images").iterdir()
+                        self.assertEqual(place.parent, self.workspace / "sessions")
+                        self.assertEqual(result.content[0].text, f"after\n\nGenerated images:\n\n- [{file.stem}]({file})\n")
+                        self.assertEqual((result.content[1].type, result.content[1].mime_type), ("image", "image/png"))
+                        self.assertEqual(base64.b64decode(result.content[1].data), file.read_bytes())
+                        # The link is a path of the server's machine; this is how the client gets the file.
+                        read = await client.read_resource(f"ipybox://workspace/images/{file.name}")
+                        self.assertEqual(base64.b64decode(read.contents[0].blob), file.read_bytes())
+                        loaded = await client.call_tool("download_file", {"path": f"images/{file.name}"})
+                        self.assertEqual(base64.b64decode(loaded.content[0].data), file.read_bytes())
+                        # One list is for all clients: none of them learns of another's.
+                        self.assertEqual((await client.list_resources()).resources, [])
+                        for path in (f"images/{file.name}", str(file)):
+                            self.assertTrue((await other.call_tool("download_file", {"path": path})).is_error)
+                        named = await client.call_tool("execute_ipython_cell", {"code": IMAGE, "session": "second"})
+                        (image,) = re.findall(r"- \[(\w+)\]", named.content[0].text)
+                        read = await client.read_resource(f"ipybox://sessions/second/images/{image}.png")
+                        self.assertEqual(read.contents[0].blob, named.content[1].data)
 
     async def test_limits_and_idle_time(self):
         with self.serving("--max-sessions", "2", "--session-idle", "1") as url:
