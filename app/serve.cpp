@@ -140,8 +140,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     options.session_idle = seconds(flags.session_idle);
     options.structured = flags.structured;
     if (const auto settings = detail::config_directory(); !settings.empty())
-        options.remembered = settings / "registered" /
-                             (detail::sha256_hex(workspace.string()).substr(0, 16) + ".json");
+        options.remembered = settings / "registered" / RememberedServers::file_name(workspace);
     options.server.logger = logger;
     options.server.max_message = flags.max_message;
     if (flags.max_result > 0) {

@@ -12,6 +12,7 @@
 #include <ipybox/mcp_server.hpp>
 #include <ipybox/process.hpp>
 #include <ipybox/question.hpp>
+#include <ipybox/remembered_servers.hpp>
 #include <ipybox/tool_search.hpp>
 #include <list>
 #include <map>
@@ -39,7 +40,7 @@ struct McpServiceOptions {
     // beside executor.approvers.
     bool ask_client = true;
     // Where the servers that clients registered are kept, so that their packages, which outlive
-    // this process, go on working in the next one. Not with separate sessions. Empty: nowhere.
+    // this process, go on working in the next one; see RememberedServers. Not with separate sessions. Empty: nowhere.
     std::filesystem::path remembered;
     bool structured =
         false;  // results have structured content, which some clients show instead of text
@@ -97,19 +98,6 @@ private:
     std::list<char> places_;
     Event moved_;
 };
-
-// A file that only its owner can read, put in place in one step. Throws errc::io_error.
-inline void write_private_file(const std::filesystem::path& path, std::string_view text) {
-    std::error_code ignored;
-    std::filesystem::create_directories(path.parent_path(), ignored);
-    const std::string fresh = path.string() + "." + std::to_string(::getpid());
-    ::unlink(fresh.c_str());
-    const UniqueFd file(
-        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file) throw_io_error(fresh);
-    write_all(file.get(), text, fresh);
-    if (::rename(fresh.c_str(), path.c_str()) != 0) throw_io_error(path.string());
-}
 
 // Tells the client what a cell prints while it runs, and that it still does.
 class CellReport {
@@ -567,7 +555,14 @@ private:
         // Servers of earlier processes are judged anew; nobody is asked. They start when they are
         // used.
         static awaitable<void> recall(StatePtr self, SessionPtr session) {
-            const auto servers = self->read_remembered();
+            const auto records = self->remembered();
+            records.forget_gone();
+            std::map<std::string, json::object> servers;
+            try {
+                servers = records.read();
+            } catch (const Error& problem) {
+                self->options.executor.logger(LogLevel::warning, "registered servers are forgotten: " + problem.detail());
+            }
             for (const auto& [name, params] : servers) {
                 if (session->registered.contains(name) || self->options.servers.contains(name))
                     continue;
@@ -580,29 +575,12 @@ private:
                 session->registered.insert(name);
             }
         }
-        std::map<std::string, json::object> read_remembered() const {
-            std::error_code error;
-            const auto& file = options.remembered;
-            if (options.separate || file.empty() || !std::filesystem::exists(file, error))
-                return {};
-            try {
-                return read_mcp_servers(parse_json(read_text_file(file), file.string()),
-                                        file.string());
-            } catch (const Error& problem) {
-                options.executor.logger(LogLevel::warning,
-                                        "registered servers are forgotten: " + problem.detail());
-                return {};
-            }
+        RememberedServers remembered() const {
+            return {options.separate ? std::filesystem::path() : options.remembered, options.executor.workspace};
         }
         void remember(const std::string& name, const json::object& params) const {
-            if (options.separate || options.remembered.empty()) return;
-            auto servers = read_remembered();
-            servers[name] = params;
-            json::object list, whole;
-            for (const auto& [key, value] : servers) list[key] = value;
-            whole["mcpServers"] = std::move(list);
             try {
-                detail::write_private_file(options.remembered, json::serialize(whole));
+                remembered().add(name, params);
             } catch (const std::exception& error) {
                 options.executor.logger(
                     LogLevel::warning,
