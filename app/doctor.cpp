@@ -6,9 +6,12 @@
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/project_quota.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/guest_identity.hpp>
+#include <ipybox/host_program.hpp>
 #include <ipybox/python_environment.hpp>
 #include <ipybox/registry.hpp>
 #include <memory>
+#include <vector>
 
 #include "commands.hpp"
 #include "run_to_end.hpp"
@@ -21,6 +24,7 @@ public:
     Doctor(asio::io_context& context, const std::filesystem::path& workspace)
         : executor_(context.get_executor()),
           workspace_(workspace),
+          setup_modules_(modules_of_setup()),
           memory_problem_(Cgroup::problem()),
           quota_problem_(ipybox::detail::ProjectQuota::problem(workspace)) {
         host_.executor = executor_;
@@ -31,6 +35,7 @@ public:
         std::cout << "ipybox " << detail::version << '\n';
         check_plugins();
         co_await check_python(std::move(python));
+        check_reach();
         co_await check_sandbox("bubblewrap", true);
         co_await check_sandbox("srt", false);
         check_limit("memory-total", "all processes of a sandbox together, by a control group", memory_problem_);
@@ -69,6 +74,8 @@ private:
         try {
             const auto python = find_python(configured);
             const PythonEnvironment found = co_await inspect_python(executor_, python, std::chrono::seconds(30));
+            reached_.push_back({found.executable, R_OK | X_OK});
+            for (const auto& directory : found.readable) reached_.push_back({directory, R_OK | X_OK});
             good("Python", found.version + " at " + python.string());
             if (const auto problem = package_problem(found); !problem.empty()) {
                 bad("kernel packages", problem);
@@ -80,13 +87,55 @@ private:
         }
     }
 
-    awaitable<void> check_sandbox(std::string name, bool needed) {
+    // Where `scripts/setup` installs Node.js and srt: beside the program that was built there, so that whoever could put
+    // something there could replace the program as well. Empty when there is nothing, or code could have written it.
+    static std::filesystem::path modules_of_setup() {
+        std::error_code error;
+        const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+        if (error) return {};
+        const auto named = program.parent_path() / "node/node_modules";
+        auto modules = std::filesystem::canonical(named, error);
+        if (error || writable_places().holds(named) || writable_places().holds(modules)) return {};
+        return modules;
+    }
+
+    // What root's kernels and servers, which are another user's, must be able to read.
+    void check_reach() {
+        if (::geteuid() != 0) return;
+        const std::string what = "access of the unprivileged user";
+        SandboxPolicy policy;
+        policy.cwd = workspace_;
+        if (!setup_modules_.empty()) reached_.push_back({setup_modules_, R_OK | X_OK});
+        try {
+            const auto identity = ipybox::detail::guest_identity(policy, std::nullopt);
+            reached_.insert(reached_.begin(), {workspace_, R_OK | W_OK | X_OK});
+            ipybox::detail::check_reach(identity, reached_);
+            good(what, "uid " + std::to_string(identity->user) + " reaches " + workspace_.string() + " and what kernels need");
+        } catch (const Error& error) {
+            line("missing ", what, "root's kernels in a sandbox run as one, in the workspace: " + error.detail());
+        }
+    }
+
+    awaitable<Capabilities> probe(std::string name, json::object options) {
         Capabilities able;
         try {
-            const auto sandbox = registry_.make<Sandbox>(name, host_, json::object{});
+            const auto sandbox = registry_.make<Sandbox>(name, host_, options);
             able = co_await sandbox->probe();
         } catch (const Error& error) {
             able.problem = error.detail();
+        }
+        co_return able;
+    }
+
+    awaitable<void> check_sandbox(std::string name, bool needed) {
+        json::object options;
+        Capabilities able = co_await probe(name, options);
+        const auto own = setup_modules_ / "@anthropic-ai/sandbox-runtime/dist/cli.js";
+        std::string how;
+        if (!able.available && name == "srt" && std::filesystem::exists(own)) {
+            options["srt"] = own.string();
+            able = co_await probe(name, options);
+            how = "with --sandbox-options '" + json::serialize(options) + "' ";
         }
         if (!able.available) {
             if (needed) {
@@ -111,7 +160,7 @@ private:
             std::string& list = enforced ? can : cannot;
             list += (list.empty() ? "" : ", ") + std::string(what);
         }
-        good(name, "a sandboxed process runs; enforced: " + can + (cannot.empty() ? "" : "; not enforceable here: " + cannot));
+        good(name, how + "a sandboxed process runs; enforced: " + can + (cannot.empty() ? "" : "; not enforceable here: " + cannot));
         const std::string held = co_await absent_names(name);
         if (!held.empty()) good(name, "protected names that " + workspace_.string() + " lacks are held " + held);
     }
@@ -140,7 +189,9 @@ private:
 
     awaitable<void> check_node() {
         const char* path = std::getenv("PATH");
-        const auto node = find_program("node", path ? path : "");
+        auto node = find_program("node", path ? path : "");
+        const bool installed = node.has_value();
+        if (!node && !setup_modules_.empty()) node = find_program((setup_modules_ / "node/bin/node").string(), "");
         if (!node) {
             line("missing ", "Node.js", "only MCP servers from npm need it; install it with `apt-get install nodejs npm`");
             co_return;
@@ -152,7 +203,8 @@ private:
         const auto output = co_await ipybox::detail::output_of(process, std::chrono::seconds(10));
         const std::string version = output.value_or("");
         if (version.starts_with("v") && std::atoi(version.c_str() + 1) >= 18) {
-            good("Node.js", version.substr(0, version.find('\n')) + " at " + node->string());
+            good("Node.js", version.substr(0, version.find('\n')) + " at " + node->string() +
+                                (installed ? "" : "; MCP servers find it with " + node->parent_path().string() + " in PATH"));
         } else {
             line("missing ", "Node.js", node->string() + " is too old; MCP servers from npm need version 18 or newer");
         }
@@ -160,6 +212,8 @@ private:
 
     asio::any_io_executor executor_;
     std::filesystem::path workspace_;
+    std::filesystem::path setup_modules_;
+    std::vector<ipybox::detail::Access> reached_;
     std::string memory_problem_;  // why total memory cannot be limited; empty: it can
     std::string quota_problem_;   // why the workspace's size cannot
     PluginRegistry registry_;

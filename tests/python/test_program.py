@@ -536,6 +536,71 @@ class OtherCommandsTest(ProgramTest):
         self.assertEqual(broken.returncode, 1)
         self.assertIn("FAILED  Python", broken.stdout)
 
+    def built(self, name, modules):
+        """The program as `scripts/setup` and a build leave it in a checkout."""
+        build = self.directory / name / "build"
+        build.mkdir(parents=True)
+        shutil.copy(PROGRAM, build / "ipybox")
+        if modules:
+            (build / "node").symlink_to(Path(os.environ["IPYBOX_TEST_NODE_MODULES"]).parent)
+        return build / "ipybox"
+
+    def doctor(self, program, *arguments, path="/usr/bin:/bin"):
+        environment = {**ENVIRONMENT, "PATH": path, "IPYBOX_PLUGIN_PATH": os.environ["IPYBOX_TEST_PLUGINS"],
+                       "XDG_STATE_HOME": str(self.directory / "state")}
+        return subprocess.run([program, "doctor", *arguments], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=120, env=environment)
+
+    def test_doctor_finds_what_setup_installed(self):
+        empty = self.directory / "empty"
+        empty.mkdir()
+        for tool in ("bwrap", "socat", "rg", "bash"):
+            (empty / tool).symlink_to(shutil.which(tool))
+        found = self.doctor(self.built("checkout", True), path=str(empty)).stdout
+        self.assertRegex(found, r"ok      srt: with --sandbox-options '\{\"srt\":\"[^']*/sandbox-runtime/dist/cli.js\"\}' a sandboxed process runs")
+        self.assertRegex(found, r"ok      Node.js: v\d+.* at .*/node_modules/node/bin/node; MCP servers find it with /.* in PATH")
+        without = self.doctor(self.built("other", False), path=str(empty)).stdout
+        self.assertIn("missing srt: ", without)
+        self.assertIn("missing Node.js: ", without)
+
+    def test_what_code_could_have_put_there_is_not_run(self):
+        program = self.built("checkout", False)
+        node = program.parent / "node/node_modules/node/bin/node"
+        node.parent.mkdir(parents=True)
+        node.write_text(f"#!/bin/sh\ntouch {self.directory}/ran\necho v99.0.0\n")
+        node.chmod(0o755)
+        empty = self.directory / "empty"
+        empty.mkdir()
+        self.assertIn("v99.0.0", self.doctor(program, path=str(empty)).stdout)
+        (self.directory / "ran").unlink()
+        if os.geteuid() == 0:
+            os.chown(program.parent, 65534, 65534)
+        used = self.ipybox("run", "--sandbox", "bubblewrap", "--workspace", str(program.parent), "-c", "print(1)",
+                           env={"XDG_STATE_HOME": str(self.directory / "state")})
+        self.assertEqual(used.stdout, "1\n", used.stderr)
+        self.assertIn("missing Node.js: ", self.doctor(program, path=str(empty)).stdout)
+        self.assertFalse((self.directory / "ran").exists())
+
+    @unittest.skipIf(os.geteuid() != 0, "only root's kernels run as another user")
+    def test_doctor_foresees_what_roots_kernels_cannot_reach(self):
+        program = self.built("checkout", True)
+        workspace = self.directory / "checkout"
+        self.directory.chmod(0o755)
+        os.chown(workspace, 0, 0)
+        workspace.chmod(0o755)
+        closed = self.doctor(program, "--workspace", str(workspace)).stdout
+        self.assertRegex(closed, "missing access of the unprivileged user: .*belongs to root and cannot be written by uid 65534: choose .*"
+                                 "--sandbox-user UID.* or chown the directory")
+        os.chown(workspace, 65534, 65534)
+        python = f"--python={PYTHON}"
+        self.assertIn("ok      access of the unprivileged user: uid 65534 reaches", self.doctor(program, python, "--workspace", str(workspace)).stdout)
+        own = self.directory / "own"
+        subprocess.run([PYTHON, "-m", "venv", "--without-pip", "--system-site-packages", own / "venv"], check=True)
+        own.chmod(0o700)
+        closed = self.doctor(program, f"--python={own}/venv/bin/python", "--workspace", str(workspace)).stdout
+        self.assertRegex(closed, f"missing access of the unprivileged user: .*uid 65534 cannot read {own}/venv/.*, because {own} is closed to it: "
+                                 "give it access")
+
     def test_plugins(self):
         run = self.ipybox("plugins", "--json")
         listing = json.loads(run.stdout)
