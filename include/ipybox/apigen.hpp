@@ -62,13 +62,14 @@ namespace detail {
 struct PythonType {
     std::string base;
     std::vector<std::string> checks;
-    bool none = false;  // says None at its top level
+    bool none = false;   // says None at its top level
+    std::string beside{};  // what an object's type is joined with when its schema allows more than objects
 
     std::string text() const {
-        if (checks.empty()) return base;
-        std::string out = "Annotated[" + base;
+        auto out = checks.empty() ? base : "Annotated[" + base;
         for (const auto& check : checks) out += ", " + check;
-        return out + ']';
+        if (!checks.empty()) out += ']';
+        return beside.empty() ? out : out + " | " + beside;
     }
     bool any() const { return base == "Any"; }
 };
@@ -277,7 +278,8 @@ private:
     std::string fresh_name(const std::string& wanted) {
         static const std::set<std::string, std::less<>> taken{
             "Annotated", "Any", "False",  "Field",  "Literal",   "Model", "None",
-            "Open",      "Out", "Params", "Result", "RootModel", "True",  "TypeAliasType"};
+            "NotObject", "Open", "Out",   "Params", "Result",    "RootModel", "True",
+            "TypeAliasType"};
         const auto stem = !input_ && used_.count(wanted) ? "Result" + wanted : wanted;
         auto name = fresh_names_.make(stem, "", [&](const std::string& candidate) {
             return !taken.count(candidate) && !used_.count(candidate);
@@ -317,7 +319,8 @@ private:
             throw Error(errc::bad_argument, "the schema has too many parts");
         const auto& meaning = document_.effective(schema);
         if (meaning.trivial()) return {"Any", {}};
-        if (const auto it = names_.find(&meaning); it != names_.end()) return {it->second, {}};
+        if (const auto it = names_.find(&meaning); it != names_.end())
+            return {it->second, {}, false, beside_object(meaning)};
         if (const auto it = done_.find(&meaning); it != done_.end()) return it->second;
         if (const auto name = name_in_ref(schema); !name.empty()) hint = name;
         if (nesting_ >= max_nesting) {
@@ -403,7 +406,7 @@ private:
         for (const auto key : keys) rest.erase(key);
         auto result =
             rest.trivial() ? PythonType{"Any", {}} : expand(*document_.add(std::move(rest)), hint);
-        if (result.none) result = {result.text(), {}, true};
+        if (result.none || !result.beside.empty()) result = {result.text(), {}, result.none};
         add_rule(result, only(s, keys));
         return result;
     }
@@ -411,6 +414,24 @@ private:
     static bool is_object(const Schema& s) {
         return s.types == json_object || (s.types == 0 && s.has(Key::properties) &&
                                           !s.has_any({Key::prefix_items, Key::items}));
+    }
+    // Values that are no objects fit a schema that only says something about objects.
+    std::string beside_object(const Schema& s) {
+        const auto objects_only = [&](Key key) {
+            const auto& branches = s.list(key);
+            return !branches.empty() &&
+                   std::all_of(branches.begin(), branches.end(), [&](const auto* branch) {
+                       return document_.effective(*branch).types == json_object;
+                   });
+        };
+        if (!input_ || s.types != 0 || objects_only(Key::any_of) || objects_only(Key::one_of))
+            return {};
+        Schema rest;
+        for (const auto& info : key_table)
+            if (info.types != json_object) rest.take(info.key, s);
+        PythonType others{"NotObject", {}};
+        add_rule(others, rest);
+        return others.text();
     }
     // Branches that only narrow the same object belong to one class with a rule.
     bool one_class(const Schema& s) {
@@ -551,16 +572,20 @@ private:
 
     // A union: Literals joined, None last, Any swallowing the rest.
     static PythonType join(const std::vector<PythonType>& types) {
-        std::vector<std::string> parts;
+        std::vector<std::string> parts, wide;
         std::string literals;
         std::size_t literal_at = 0;
         bool none = false;
         const auto add = [&](const std::string& text) {
-            if (std::find(parts.begin(), parts.end(), text) == parts.end()) parts.push_back(text);
+            auto& list = text.compare(0, 13, "Annotated[Any") == 0 ? wide : parts;
+            if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
         };
-        for (const auto& type : types) {
+        for (auto type : types) {
             if (type.base.empty()) continue;
             if (type.any() && type.checks.empty()) return type;
+            if (!type.beside.empty() && std::find(wide.begin(), wide.end(), type.beside) == wide.end())
+                wide.push_back(type.beside);
+            type.beside.clear();
             auto base = type.base;
             none = none || type.none;
             if (type.none && type.checks.empty()) {
@@ -580,6 +605,9 @@ private:
         // Older pydantic takes True for a float unless bool comes first.
         std::stable_partition(parts.begin(), parts.end(),
                               [](const auto& part) { return part == "bool"; });
+        // What takes values of any type comes first: pydantic prefers the first of those that fit as
+        // well, and must not make a number of a text that may stay one.
+        parts.insert(parts.begin(), wide.begin(), wide.end());
         std::string text;
         for (const auto& part : parts) text += (text.empty() ? "" : " | ") + part;
         if (none) text += text.empty() ? "None" : " | None";
@@ -718,7 +746,7 @@ private:
             const auto name = fresh_name(hint.empty() ? "Item" : hint);
             names_[&s] = name;
             write_class(s, name, false);
-            return {name, {}};
+            return {name, {}, false, beside_object(s)};
         }
         const auto* more = s.schema(Key::additional_properties);
         PythonType result{"dict[str, Any]", {}};
@@ -734,14 +762,15 @@ private:
             rest.erase(Key::max_properties);
         }
         if (!rest.trivial()) add_rule(result, rest);
+        result.beside = beside_object(s);
         return result;
     }
 
     // What fields cannot say about an object.
     static Schema object_rule(const Schema& s) {
         Schema rule = only(
-            s, {Key::any_of, Key::one_of, Key::all_of, Key::negation, Key::condition,
-                Key::consequence, Key::alternative, Key::dependent_schemas, Key::min_properties,
+            s, {Key::enumeration, Key::constant, Key::any_of, Key::one_of, Key::all_of,
+                Key::negation, Key::condition, Key::consequence, Key::alternative, Key::dependent_schemas, Key::min_properties,
                 Key::max_properties, Key::property_names, Key::pattern_properties});
         rule.dependent_required = s.dependent_required;
         const auto* more = s.schema(Key::additional_properties);
@@ -756,30 +785,65 @@ private:
         return rule;
     }
 
-    // The properties that only branches name; they become optional fields, where the schema itself
-    // leaves room for them.
-    Schema::Named hoisted(const Schema& s) {
-        Schema::Named found;
+    // A property that only branches of a schema name.
+    struct Hoisted {
+        std::string_view name;
+        Schema::Ptr schema;
+        bool certain;  // whichever branch holds, its values are of one of the types that branches say
+    };
+
+    // They become optional fields, where the schema itself leaves room for them.
+    std::vector<Hoisted> hoisted(const Schema& s) {
+        std::vector<Hoisted> found;
         const auto* more = s.schema(Key::additional_properties);
         if (more && more->never && !s.has(Key::pattern_properties)) return found;
         std::map<std::string_view, std::size_t> index;  // SIZE_MAX: a property of the schema itself
         for (const auto& entry : s.names(Key::properties)) index[entry.first] = SIZE_MAX;
-        const auto add = [&](Schema::Ptr branch) {
-            for (const auto& entry : document_.effective(*branch).names(Key::properties)) {
-                const auto [it, fresh] = index.try_emplace(entry.first, found.size());
-                if (fresh)
-                    found.push_back(entry);
-                else if (it->second != SIZE_MAX && found[it->second].second != entry.second)
-                    found[it->second].second =
-                        document_.combine(Key::any_of, {found[it->second].second, entry.second});
-            }
-        };
-        for (const auto key : {Key::any_of, Key::one_of, Key::all_of})
-            for (const auto* branch : s.list(key)) add(branch);
-        for (const auto key : {Key::consequence, Key::alternative})
-            if (const auto* branch = s.schema(key)) add(branch);
-        for (const auto& entry : s.names(Key::dependent_schemas)) add(entry.second);
+        hoist(s, 0, found, index);
         return found;
+    }
+
+    void hoist(const Schema& s, int depth, std::vector<Hoisted>& found,
+               std::map<std::string_view, std::size_t>& index) {
+        static constexpr int max_branching = 4;
+        if (depth == max_branching) return;
+        const auto add = [&](Schema::Ptr branch, const auto& certain) {
+            const auto& meaning = document_.effective(*branch);
+            for (const auto& [name, schema] : meaning.names(Key::properties)) {
+                const auto [it, fresh] = index.try_emplace(name, found.size());
+                if (it->second == SIZE_MAX) continue;
+                if (fresh) found.push_back({name, schema, false});
+                auto& known = found[it->second];
+                if (known.schema != schema)
+                    known.schema = document_.combine(Key::any_of, {known.schema, schema});
+                known.certain = known.certain || (depth == 0 && certain(name));
+            }
+            hoist(meaning, depth + 1, found, index);
+        };
+        const auto judges = [&](Schema::Ptr branch, std::string_view name) {
+            const auto& meaning = document_.effective(*branch);
+            const auto* more = meaning.schema(Key::additional_properties);
+            return meaning.never || find(meaning.names(Key::properties), name) ||
+                   (meaning.types != 0 && !(meaning.types & json_object)) ||
+                   (more && more->never && !meaning.has(Key::pattern_properties));
+        };
+        for (const auto key : {Key::any_of, Key::one_of})
+            for (const auto* branch : s.list(key))
+                add(branch, [&](std::string_view name) {
+                    const auto& all = s.list(key);
+                    return all.size() <= 50 && std::all_of(all.begin(), all.end(), [&](const auto* each) {
+                        return judges(each, name);
+                    });
+                });
+        for (const auto* branch : s.list(Key::all_of)) add(branch, [](auto) { return true; });
+        const auto *then = s.schema(Key::consequence), *otherwise = s.schema(Key::alternative);
+        for (const auto* branch : {then, otherwise})
+            if (branch)
+                add(branch, [&](std::string_view name) {
+                    return then && otherwise && judges(then, name) && judges(otherwise, name);
+                });
+        for (const auto& entry : s.names(Key::dependent_schemas))
+            add(entry.second, [&](std::string_view name) { return name == entry.first; });
     }
 
     struct Field {
@@ -797,7 +861,7 @@ private:
         std::string remarks;
         std::set<std::string_view> wire_names;
         const std::set<std::string_view> required(s.required.begin(), s.required.end());
-        const auto add = [&](std::string_view wire, Schema::Ptr schema) {
+        const auto add = [&](std::string_view wire, Schema::Ptr schema, bool certain = true) {
             if (!wire_names.insert(wire).second) return;
             if (has_surrogate(wire)) {
                 remarks = "    # a key that is not valid Unicode is left out\n";
@@ -807,11 +871,13 @@ private:
             note_.clear();
             const auto hint = python_class_name(wire, name + "Item");
             field.type = inner_type(*schema, hint);
+            if (input_ && !certain)  // the rule of the class says when
+                field.type = {field.type.any() ? "Any" : "Any | " + field.type.text(), {}};
             field.note = std::exchange(note_, {});
             fields.push_back(std::move(field));
         };
         for (const auto& [wire, schema] : s.names(Key::properties)) add(wire, schema);
-        for (const auto& [wire, schema] : hoisted(s)) add(wire, schema);
+        for (const auto& [wire, schema, certain] : hoisted(s)) add(wire, schema, certain);
         static const Schema anything{};
         for (const auto& wire : s.required) add(wire, more && !more->never ? more : &anything);
 
@@ -1035,8 +1101,8 @@ inline std::string tool_module(std::string_view server, const json::object& tool
         import_from("typing", {"Annotated", "Any", "Literal"}) +
         import_from("pydantic", {"Field", "RootModel"}) +
         import_from("typing_extensions", {"TypeAliasType"}) +
-        import_from("ipybox_kernel", {"Model", "Open", "Out", "asynchronous", "call", "object_rule",
-                                      "one_of", "pattern", "rule", "unique"}) +
+        import_from("ipybox_kernel", {"Model", "NotObject", "Open", "Out", "asynchronous", "call",
+                                      "object_rule", "one_of", "pattern", "rule", "unique"}) +
         body + "\n\ndef run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
         (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') +
         "    return call(" + python_string(server) + ", " +

@@ -17,7 +17,7 @@ import types
 import uuid
 import warnings
 from contextvars import ContextVar
-from typing import Any, Callable, ClassVar, Coroutine, ParamSpec, TypeVar, Union, get_args, get_origin, overload
+from typing import Annotated, Any, Callable, ClassVar, Coroutine, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
 from pydantic import (
     AfterValidator, BaseModel, ConfigDict, RootModel, SerializerFunctionWrapHandler, TypeAdapter, ValidationError,
@@ -165,8 +165,8 @@ class _Rule:
     def problem(self, value: Any) -> str | None:
         try:
             return self._check(self.schema, value, set())
-        except RecursionError:  # a schema that is its own part, or a value without end
-            return "is nested too deeply to be checked"
+        except RecursionError:
+            return None  # deeper than Python goes; the host checks it
 
     def _valid(self, schema: _Schema, value: Any, seen: set[Any] | None = None) -> bool | None:
         """Whether the schema holds; if so, `seen` gains the keys and indices it has judged.
@@ -350,6 +350,9 @@ def one_of(*values: Any) -> AfterValidator:
 
 
 unique = rule({"uniqueItems": True})
+
+NotObject = Annotated[Any, rule({"not": {"type": "object"}})]
+"""What else fits a schema that speaks about objects and does not say that there must be one."""
 
 
 # ---- calls ----------------------------------------------------------------------------------

@@ -93,6 +93,67 @@ class Modules(ApigenTest):
         self.assertEqual(report["summary"]["filesAnalyzed"], count + 1)
 
 
+class Shapes(ApigenTest):
+    """What JSON Schema allows reaches the server as it was given, and what it forbids does not; the
+    judge is the jsonschema library."""
+
+    TREE = {"$defs": {"tree": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/tree"}}]}},
+            "properties": {"a": {"$ref": "#/$defs/tree"}}}
+    OPEN = {"properties": {"kind": {"type": "string"}}, "additionalProperties": True}
+    CASES: list[tuple[dict[str, Any], list[Any]]] = [
+        ({"properties": {"a": {"properties": {"b": {"type": "integer"}}}}},
+         [{"a": 5}, {"a": "5"}, {"a": None}, {"a": {"b": 1}}, {"a": {"b": []}}, {"a": [{"b": []}]}]),
+        ({"properties": {"a": {"properties": {"b": {}}, "required": ["b"], "minLength": 2, "not": {"const": 3}}}},
+         [{"a": "long"}, {"a": "x"}, {"a": 3}, {"a": 4}, {"a": {"b": 1}}, {"a": {}}]),
+        ({"properties": {"a": {"additionalProperties": False}}}, [{"a": {}}, {"a": {"x": 1}}, {"a": 1}]),
+        ({"properties": {"a": {"anyOf": [{"type": "integer"}, {"properties": {"b": {"type": "null"}}}]}}},
+         [{"a": "5"}, {"a": 5}, {"a": {"b": None}}, {"a": {"b": 1}}]),
+        ({**OPEN, "if": {"properties": {"kind": {"const": "x"}}, "required": ["kind"]},
+          "then": {"properties": {"b": {"type": "string"}}}},
+         [{"kind": "x", "b": "text"}, {"kind": "x", "b": 1}, {"kind": "y", "b": 1}, {"b": {"c": [1]}}]),
+        ({**OPEN, "if": {"properties": {"kind": {"const": "x"}}}, "else": {"properties": {"b": {"type": "integer"}}}},
+         [{"kind": "x", "b": "5"}, {"kind": "y", "b": 5}, {"kind": "y", "b": [5]}]),
+        ({"properties": {"a": {"if": {"type": "string"}}}}, [{"a": 1}, {"a": "x"}, {"a": None}]),
+        ({"properties": {"a": {"type": "object", "if": {"properties": {"b": {"const": 1}}}, "unevaluatedProperties": False}}},
+         [{"a": {"b": 1}}, {"a": {"b": 2}}, {"a": {}}]),
+        ({**OPEN, "anyOf": [{"properties": {"b": {"type": "boolean"}}, "required": ["b"]}, {"required": ["kind"]}]},
+         [{"kind": "x", "b": 0}, {"b": True}, {"b": "x"}, {"kind": "x", "b": {"c": "5"}}]),
+        ({**OPEN, "enum": [{"kind": "x"}, {"kind": "y", "z": 1}]}, [{"kind": "x"}, {"kind": "y"}, {"kind": "y", "z": 1}]),
+        (TREE, [{"a": json.loads("[" * depth + leaf + "]" * depth)} for depth in (3, 60, 120) for leaf in ('"x"', "1")]),
+    ]
+
+    def test_they_mean_what_the_standard_says(self) -> None:
+        import jsonschema
+
+        tools = [{"name": f"t{number}", "inputSchema": {"type": "object", **schema}} for number, (schema, _) in enumerate(self.CASES)]
+        self.from_tools("shapes", tools, "--out", self.directory / "out")
+        script = self.directory / "send.py"
+        script.write_text(
+            "import importlib, json, sys, ipybox_kernel\n"
+            "for name, values in json.load(sys.stdin):\n"
+            "    run = importlib.import_module('out.shapes.' + name).run\n"
+            "    sent = []\n"
+            "    ipybox_kernel._send = lambda server, tool, arguments: sent.append(arguments)\n"
+            "    for value in values:\n"
+            "        try:\n"
+            "            run(value)\n"
+            "        except ValueError as error:\n"
+            "            sent.append(None)\n"
+            "    print(json.dumps(sent))\n")
+        run = subprocess.run([PYTHON, "-W", "error", script], capture_output=True, text=True, cwd=self.directory,
+                             env={**os.environ, "PYTHONPATH": os.environ["IPYBOX_TEST_PYTHON_PACKAGE"]},
+                             input=json.dumps([(tool["name"], values) for tool, (_, values) in zip(tools, self.CASES)]))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        verdicts = set()
+        for tool, (_, values), line in zip(tools, self.CASES, run.stdout.splitlines(), strict=True):
+            judge = jsonschema.Draft202012Validator(tool["inputSchema"])
+            for value, sent in zip(values, json.loads(line), strict=True):
+                valid = judge.is_valid(value)
+                verdicts.add(valid)
+                self.assertEqual(json.dumps(sent), json.dumps(value if valid else None), (tool["inputSchema"], value))
+        self.assertEqual(verdicts, {True, False})
+
+
 class Documentation(ApigenTest):
     """docs/apigen.md shows what the generator makes."""
 

@@ -165,15 +165,27 @@ class Rules(unittest.TestCase):
         self.check({"allOf": [{"properties": {"a": True}}, {"unevaluatedProperties": False}]}, [{}], [{"a": 1}])
         self.check({"contains": {"type": "string"}, "unevaluatedItems": {"type": "null"}}, [["a", None]], [["a", 1]])
 
+    def test_what_is_deeper_than_python_goes_is_left_to_the_host(self) -> None:
+        loop = {"$ref": "0", "$defs": {"0": {"anyOf": [{"type": "null"}, {"items": {"$ref": "0"}}]}}}
+        value: Any = 1
+        for _ in range(400):
+            value = [value]
+        self.check(loop, [value, [[None]]], [])
+        self.check({"not": {"$ref": "0"}, "$defs": loop["$defs"]}, [value], [[[None]]])
+
     def test_as_metadata(self) -> None:
         class Sample(Model):
             code: Annotated[str, models.pattern(r"^\d+\Z")]
             tags: Annotated[list[Any], models.unique] = []
             kind: Annotated[Any, models.one_of(0.5, {"a": 1})] = None
+            rest: Inner | models.NotObject = None
             _rule = models.object_rule({"maxProperties": 2})
 
         self.assertEqual(Sample(code="1", kind={"a": 1}).kind, {"a": 1})
-        for bad in ({"code": "1\n"}, {"code": "1", "tags": [1, 1]}, {"code": "1", "kind": 1}, {"code": "1", "kind": 0.5, "tags": []}):
+        self.assertEqual([Sample(code="1", rest=value).rest for value in (5, "5", [{}])], [5, "5", [{}]])
+        self.assertIsInstance(Sample(code="1", rest={"note": "x"}).rest, Inner)
+        for bad in ({"code": "1\n"}, {"code": "1", "tags": [1, 1]}, {"code": "1", "kind": 1}, {"code": "1", "kind": 0.5, "tags": []},
+                    {"code": "1", "rest": {"note": 5}}):
             with self.subTest(bad), self.assertRaises(ValidationError):
                 Sample(**bad)
 

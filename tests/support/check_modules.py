@@ -24,7 +24,7 @@ IMPORTS = {
     "typing": {"Annotated", "Any", "Literal"},
     "pydantic": {"Field", "RootModel"},
     "typing_extensions": {"TypeAliasType"},
-    "ipybox_kernel": {"Model", "Open", "Out", "asynchronous", "call", "object_rule", "one_of", "pattern", "rule", "unique"},
+    "ipybox_kernel": {"Model", "NotObject", "Open", "Out", "asynchronous", "call", "object_rule", "one_of", "pattern", "rule", "unique"},
 }
 PLAIN_TYPES = {"str", "int", "float", "bool", "list", "dict", "tuple"}
 CHECKS = {"Field", "rule", "pattern", "one_of"}
@@ -143,7 +143,7 @@ class Module:
         if isinstance(node, ast.Constant):
             need(node.value is None, node, "a constant as a type")
         elif isinstance(node, ast.Name):
-            need(node.id in PLAIN_TYPES | self.names | (self.imported & {"Any"}), node, f"an unknown type {node.id}")
+            need(node.id in PLAIN_TYPES | self.names | (self.imported & {"Any", "NotObject"}), node, f"an unknown type {node.id}")
         elif isinstance(node, ast.BinOp):
             need(isinstance(node.op, ast.BitOr), node, "an operator")
             self.annotation(node.left)

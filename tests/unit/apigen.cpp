@@ -137,6 +137,46 @@ BOOST_AUTO_TEST_CASE(types_of_fields) {
                "    a: int | None = None\n    \"\"\"(default: \"x\")\"\"\"");
 }
 
+BOOST_AUTO_TEST_CASE(a_schema_without_a_type_takes_what_is_no_object) {
+    BOOST_TEST(has(module(R"({"type": "object", "required": ["a"], "properties": {
+                       "a": {"properties": {"b": {"type": "integer"}}}}})"),
+                   "    a: A | NotObject\n    __nullable__ = (\"a\",)"));
+    BOOST_TEST(fields(R"({"a": {"additionalProperties": false}}, "required": ["a"])") ==
+               "    a: Annotated[dict[str, Any], Field(max_length=0)] | NotObject\n    __nullable__ = (\"a\",)");
+    // What else it says holds for them too.
+    BOOST_TEST(has(module(R"({"type": "object", "required": ["a"], "properties": {
+                       "a": {"properties": {"b": {}}, "minLength": 2}}})"),
+                   "    a: A | Annotated[NotObject, rule({\"minLength\": 2})]\n"));
+    // Before types that pydantic would convert to.
+    BOOST_TEST(has(module(R"({"type": "object", "required": ["a"], "properties": {
+                       "a": {"anyOf": [{"type": "integer"}, {"properties": {"b": {}}}]}}})"),
+                   "    a: NotObject | int | A\n"));
+    BOOST_TEST(has(module(R"({"type": "object", "required": ["a"], "properties": {"a": {
+                       "properties": {"k": {}}, "oneOf": [{"type": "object", "required": ["k"]}, {"type": "object"}]}}})"),
+                   "    a: A\n"));
+}
+
+BOOST_AUTO_TEST_CASE(properties_of_branches) {
+    const auto both = [](const char* branches) {
+        return module(R"({"type": "object", "properties": {"kind": {"type": "string"}}, )" +
+                      std::string(branches) + '}');
+    };
+    // Every branch says what b is.
+    BOOST_TEST(has(both(R"("oneOf": [{"properties": {"kind": {"const": "x"}, "b": {"type": "string"}}},
+                                     {"properties": {"kind": {"const": "y"}, "b": {"type": "boolean"}}}])"),
+                   "    b: bool | str | None = None\n"));
+    BOOST_TEST(has(both(R"("oneOf": [{"properties": {"b": {"type": "string"}}},
+                                     {"properties": {"kind": {}}, "additionalProperties": false}])"),
+                   "    b: str | None = None\n"));
+    // One of them leaves it open.
+    BOOST_TEST(has(both(R"("anyOf": [{"properties": {"b": {"type": "string"}}}, {"required": ["kind"]}])"),
+                   "    b: Any | str | None = None\n"));
+    BOOST_TEST(has(both(R"("if": {"required": ["kind"]}, "then": {"properties": {"b": {"type": "string"}}})"),
+                   "    b: Any | str | None = None\n"));
+    BOOST_TEST(has(both(R"("anyOf": [{"oneOf": [{"properties": {"b": {"type": "string"}}}]}])"),
+                   "    b: Any | str | None = None\n"));
+}
+
 BOOST_AUTO_TEST_CASE(patterns_that_could_stall_python_are_left_to_the_host) {
     BOOST_TEST(fields(R"({"a": {"type": "string", "pattern": "^(a+)+$"}}, "required": ["a"])") ==
                "    a: str  # has a pattern that is not checked here");

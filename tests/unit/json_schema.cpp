@@ -138,6 +138,24 @@ BOOST_AUTO_TEST_CASE(what_is_left_unevaluated) {
         valid(R"({"prefixItems": [true], "unevaluatedItems": {"type": "string"}})", R"([1, "a"])"));
     BOOST_TEST(
         !valid(R"({"prefixItems": [true], "unevaluatedItems": {"type": "string"}})", "[1, 2]"));
+    const auto* judged_by_if =  // alone, it decides nothing, and still has looked at a
+        R"({"if": {"properties": {"a": {"const": 1}}}, "unevaluatedProperties": false})";
+    BOOST_TEST(valid(judged_by_if, R"({"a": 1})"));
+    BOOST_TEST(!valid(judged_by_if, R"({"a": 2})"));
+    BOOST_TEST(valid(R"({"if": false})", "1"));
+    BOOST_TEST(valid(R"({"then": false, "else": false})", "1"));
+}
+
+BOOST_AUTO_TEST_CASE(values_as_deep_as_a_call_may_carry_are_checked) {
+    const auto* tree = R"({"$ref": "#/$defs/node", "$defs": {"node": {"anyOf": [
+        {"type": "string"}, {"$ref": "#/$defs/list"}]}, "list": {"type": "array", "items": {"$ref": "#/$defs/node"}}}})";
+    const auto nested = [](int levels, const std::string& leaf) {
+        const auto depth = static_cast<std::size_t>(levels);
+        return std::string(depth, '[') + leaf + std::string(depth, ']');
+    };
+    BOOST_TEST(valid(tree, nested(128, "\"leaf\"")));
+    BOOST_TEST(!valid(tree, nested(128, "1")));
+    BOOST_TEST(problem(tree, nested(1000, "\"leaf\"")).find("nested too deeply") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(references_stay_in_the_document) {

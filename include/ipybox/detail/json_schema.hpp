@@ -585,7 +585,9 @@ private:
         read_older_forms(schema, object, sub);
         if (const auto* required = object.if_contains("required"); required && required->is_array())
             schema.required = strings(required->get_array());
-        if (!schema.has(Key::condition) || !schema.has_any({Key::consequence, Key::alternative}))
+        // Alone, `if` still tells unevaluatedProperties and -Items what it has judged.
+        if (!schema.has(Key::condition) ||
+            (!schema.has_any({Key::consequence, Key::alternative}) && !looks_into_branches()))
             for (const auto key : {Key::condition, Key::consequence, Key::alternative})
                 schema.erase(key);
     }
@@ -680,6 +682,25 @@ private:
         }
     }
 
+    // Whether some schema of the document asks what others have judged.
+    bool looks_into_branches() {
+        if (!looks_into_branches_) looks_into_branches_ = names_unevaluated(json_, 0);
+        return *looks_into_branches_;
+    }
+    static bool names_unevaluated(const json::value& value, int depth) {
+        if (depth > 2 * max_depth) return true;
+        if (const auto* array = value.if_array())
+            return std::any_of(array->begin(), array->end(), [&](const auto& item) {
+                return names_unevaluated(item, depth + 1);
+            });
+        const auto* object = value.if_object();
+        return object && (object->contains("unevaluatedProperties") ||
+                          object->contains("unevaluatedItems") ||
+                          std::any_of(object->begin(), object->end(), [&](const auto& item) {
+                              return names_unevaluated(item.value(), depth + 1);
+                          }));
+    }
+
     static bool closed(const Schema& schema) {
         const auto* more = schema.schema(Key::additional_properties);
         return more && more->never && !schema.has(Key::pattern_properties);
@@ -724,6 +745,7 @@ private:
     Schema::Ptr root_ = nullptr;
     int following_ = 0;  // nested references
     std::size_t merging_ = 0;
+    std::optional<bool> looks_into_branches_;
     std::unordered_map<const json::value*, Schema::Ptr> compiled_;
     std::unordered_map<Schema::Ptr, Schema::Ptr> targets_, effective_;
     std::unordered_map<Schema::Ptr, Conjuncts> conjuncts_;
@@ -896,6 +918,9 @@ private:
     };
     using Result = std::optional<Problem>;
 
+    // Schemas within schemas and values within values: five for each level of what a call may carry.
+    static constexpr int max_depth = 640;
+
     // The parts of a value that a keyword has already judged, for unevaluatedProperties and -Items.
     struct Seen {
         std::set<std::string_view> keys;
@@ -928,7 +953,7 @@ private:
 
     Result check(const Schema& schema, const json::value& value, const Place& place, Seen* seen,
                  int depth) {
-        if (depth > 300) return exhausted(place, "is nested too deeply to be checked");
+        if (depth > max_depth) return exhausted(place, "is nested too deeply to be checked");
         if (budget_ == 0) return exhausted(place, "is too large to be checked");
         --budget_;
         if (schema.never)
