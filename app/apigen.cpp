@@ -103,7 +103,11 @@ int run_apigen(const ApigenFlags& flags) {
     for (const auto& change : changes)
         if (change.ends_with(" with own code"))
             std::cerr << "ipybox: the server has no such tool any more: " << change.substr(2) << " is removed\n";
-    const bool written = write_package(flags.out, flags.name, package);
+    std::string kept_as;
+    const bool written = write_package(flags.out, flags.name, package, &kept_as);
+    if (!kept_as.empty())
+        std::cerr << "ipybox: what was there and is not of this program is kept as "
+                  << (std::filesystem::path(flags.out) / kept_as).string() << '\n';
     std::cout << flags.name << ": " << package.tools.size() << " tools, "
               << (written ? "written to " : "unchanged in ") << (std::filesystem::path(flags.out) / flags.name).string() << '\n';
     return package.skipped.empty() ? 0 : 1;

@@ -63,6 +63,7 @@ public:
         options.variables = read_env_file(".", options.logger);
         options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
         servers_ = configured_servers(flags, options.logger);
+        name_packages_of_original(flags, servers_, options.logger);
         ConsoleOptions at_console;
         at_console.before_question = [this] { fresh_line(); };
         output_.on_release([this] { released_.notify(); });

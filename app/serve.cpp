@@ -133,6 +133,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     executor.kernel_init_timeout =
         seconds(flags.kernel_init_timeout.value_or(flags.http.empty() ? 10 : 60));
     options.servers = configured_servers(flags, logger);
+    name_packages_of_original(flags, options.servers, logger);
     options.separate = !flags.http.empty();
     options.shared_workspace = flags.shared_workspace;
     options.max_sessions = flags.max_sessions;

@@ -56,7 +56,16 @@ struct GeneratedPackage {
 // carried over when the package is written again.
 inline constexpr std::string_view own_code_marker = "# --- your code below is kept ---\n";
 
+// Whether the text of a package's __init__.py is what the original ipybox generates.
+inline bool is_of_original(std::string_view init) {
+    return init.find("tool_exec.client import ToolRunner\n") != init.npos &&
+           init.find("\nCLIENT = ToolRunner(") != init.npos;
+}
+
 namespace detail {
+
+// How the docstring of a package begins.
+inline constexpr std::string_view package_title = "Tools of the MCP server ";
 
 // A Python type expression; `checks` is the metadata of Annotated.
 struct PythonType {
@@ -1408,22 +1417,49 @@ inline std::string_view own_code(std::string_view module) {
 
 struct PackageFiles {
     std::map<std::string, std::string> now, next;  // next carries the own code of now
+    std::vector<std::string> kept;                 // what others put there, and stays
+    bool foreign = false;  // now has what others wrote, in the place of what is written or part of it
 };
 
 inline PackageFiles package_files(const PackageRoot& root, const std::string& server,
                                   const GeneratedPackage& package) {
-    PackageFiles files{{}, package.files};
+    PackageFiles files;
+    files.next = package.files;
     const auto directory = root ? PackageRoot::open_folder(root.get(), server) : UniqueFd();
     if (!directory) return files;
+    static const std::string init = "__init__.py";
+    const auto of_original = is_of_original(PackageRoot::read(directory.get(), init).value_or(""));
     for (const auto& name : PackageRoot::entries(directory.get())) {
         if (name == "__pycache__") continue;
         auto text = PackageRoot::read(directory.get(), name);
-        if (const auto it = files.next.find(name);
-            text && it != files.next.end() && name != "__init__.py")
-            it->second += own_code(*text);
+        const auto it = files.next.find(name);
+        const bool ours =
+            text && (name == init
+                         ? text->compare(0, 3 + package_title.size(), "\"\"\"" + std::string(package_title)) == 0
+                         : text->find("\n" + std::string(own_code_marker)) != std::string::npos);
+        if (!ours && it == files.next.end() &&
+            !(of_original && text && text->find("CLIENT.run") != std::string::npos)) {
+            files.kept.push_back(name);
+            continue;
+        }
+        files.foreign = files.foreign || !ours;
+        if (ours && it != files.next.end() && name != init) it->second += own_code(*text);
         files.now[name] = text ? std::move(*text) : std::string("\0", 1);
     }
     return files;
+}
+
+// Gives what is at `folder` the first free of .NAME.before, .NAME.before2, …, which Python does not
+// import. Returns that name.
+inline std::string set_aside(const PackageRoot& root, const std::string& folder, const std::string& server) {
+    static constexpr int max_kept = 100;
+    for (int number = 1; number <= max_kept; ++number) {
+        auto name = '.' + server + ".before" + (number == 1 ? "" : std::to_string(number));
+        if (::syscall(SYS_renameat2, root.get(), folder.c_str(), root.get(), name.c_str(), RENAME_NOREPLACE) == 0)
+            return name;
+        if (errno != EEXIST) break;
+    }
+    root.fail("cannot keep what was at " + server + " as ." + server + ".before in");
 }
 
 }  // namespace detail
@@ -1434,8 +1470,9 @@ inline std::vector<std::string> package_changes(const std::filesystem::path& roo
                                                 std::string_view server_name,
                                                 const GeneratedPackage& package) {
     check_server_name(server_name);
-    const auto [now, next] = detail::package_files(detail::PackageRoot(root_dir, false),
-                                                   std::string(server_name), package);
+    const auto files = detail::package_files(detail::PackageRoot(root_dir, false),
+                                             std::string(server_name), package);
+    const auto &now = files.now, &next = files.next;
     std::vector<std::string> changes;
     for (const auto& [name, text] : next)
         if (const auto it = now.find(name); it == now.end())
@@ -1451,18 +1488,21 @@ inline std::vector<std::string> package_changes(const std::filesystem::path& roo
 
 // Replaces root_dir/server_name by the package in one step: readers see the old or the new one, and
 // a failure leaves the old one and nothing else. What stands below own_code_marker in a module that
-// stays is kept. Returns false, and writes nothing, when all files are as they should be. Run as
-// root, the files belong to the owner of root_dir. Throws Error (bad_argument, io_error).
+// stays is kept, and so are files that others put there. Where such a file has the name of one that
+// is written, or the original ipybox generated the package, all of the old package is kept beside the
+// new one, and *kept_as is its name in root_dir. Returns false, and writes nothing, when all files
+// are as they should be. Run as root, the files belong to the owner of root_dir. Throws Error
+// (bad_argument, io_error).
 inline bool write_package(const detail::PackageRoot& root, std::string_view server_name,
-                          const GeneratedPackage& package) {
+                          const GeneratedPackage& package, std::string* kept_as = nullptr) {
     check_server_name(server_name);
     for (const auto& [name, text] : package.files)
         if (name.size() < 4 || name.substr(name.size() - 3) != ".py" ||
             !detail::is_python_identifier(std::string_view(name).substr(0, name.size() - 3)))
             throw Error(errc::bad_argument, "not a module's file name: " + name);
     const std::string server(server_name);
-    const auto [now, next] = detail::package_files(root, server, package);
-    if (now == next) return false;
+    const auto files = detail::package_files(root, server, package);
+    if (files.now == files.next) return false;
 
     std::uint64_t random = 0;
     if (::getrandom(&random, sizeof random, 0) != sizeof random) root.fail("no randomness for");
@@ -1476,21 +1516,35 @@ inline bool write_package(const detail::PackageRoot& root, std::string_view serv
     const auto directory = detail::PackageRoot::open_folder(root.get(), fresh);
     if (!directory) root.fail("cannot open a new folder in");
     detail::give_to_owner_of(root.get(), directory.get());
-    for (const auto& [name, text] : next) detail::write_new_file(directory.get(), name, text);
+    for (const auto& [name, text] : files.next) detail::write_new_file(directory.get(), name, text);
     root.swap(fresh, server);
+    bool set_aside = files.foreign;
+    if (const auto old = detail::PackageRoot::open_folder(root.get(), fresh))
+        for (const auto& name : files.kept)
+            if (::syscall(SYS_renameat2, old.get(), name.c_str(), directory.get(), name.c_str(), RENAME_NOREPLACE) != 0)
+                set_aside = true;
+    std::string aside;
+    try {
+        if (set_aside) aside = detail::set_aside(root, fresh, server);
+    } catch (const Error&) {
+        root.swap(fresh, server);  // rather the old package than none of it
+        throw;
+    }
+    if (kept_as) *kept_as = aside;
     return true;
 }
 
 // The same; root_dir is made when it is absent.
 inline bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
-                          const GeneratedPackage& package) {
+                          const GeneratedPackage& package, std::string* kept_as = nullptr) {
     check_server_name(server_name);
-    return write_package(detail::PackageRoot(root_dir, true), server_name, package);
+    return write_package(detail::PackageRoot(root_dir, true), server_name, package, kept_as);
 }
 
 // The same into an open directory, which nobody can exchange for another.
-inline bool write_package(int root_dir, std::string_view server_name, const GeneratedPackage& package) {
-    return write_package(detail::PackageRoot(root_dir), server_name, package);
+inline bool write_package(int root_dir, std::string_view server_name, const GeneratedPackage& package,
+                          std::string* kept_as = nullptr) {
+    return write_package(detail::PackageRoot(root_dir), server_name, package, kept_as);
 }
 
 }  // namespace ipybox

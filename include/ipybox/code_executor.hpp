@@ -560,7 +560,13 @@ private:
             }
             // By handle: the kernel could put a link in the path's place.
             const auto directory = policy_of_code().open_for_writing(root_dir, name);
-            return write_package(directory.get(), name, package);
+            std::string kept_as;
+            const bool written = write_package(directory.get(), name, package, &kept_as);
+            if (!kept_as.empty())
+                host.logger(LogLevel::warning,
+                            (root_dir / name).string() + " was not written by this program: what was there is kept as " +
+                                (root_dir / kept_as).string() + ". A package of the original ipybox may hold secrets in its __init__.py");
+            return written;
         }
 
         // To a kernel that cannot read them here; one that starts later gets them at its start.

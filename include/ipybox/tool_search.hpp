@@ -34,6 +34,7 @@ public:
         for (const auto& category : names("gentools")) add_category(category);
     }
     std::vector<ImportableTool> take() { return std::move(found_); }
+    std::vector<std::string> take_of_original() { return std::move(of_original_); }
 
 private:
     static constexpr std::size_t max_found = 20'000, max_names = 2000, max_file = 1u << 20;
@@ -79,6 +80,7 @@ private:
     void add_server(const std::string& server) {
         const auto source = read(std::filesystem::path("mcptools") / server / "__init__.py");
         if (!source) return;
+        if (is_of_original(*source)) of_original_.push_back(server);
         auto rest = docstring(*source);
         for (bool title = true; !rest.empty() && found_.size() < max_found; title = false) {
             const auto line = first_line(rest);
@@ -102,6 +104,7 @@ private:
 
     UniqueFd root_;
     std::vector<ImportableTool> found_;
+    std::vector<std::string> of_original_;
     std::size_t unread_ = 16u << 20;
 };
 
@@ -116,6 +119,12 @@ inline std::string lower_case(std::string text) {
 // for a workspace that cannot be opened.
 inline std::vector<ImportableTool> importable_tools(const std::filesystem::path& workspace) {
     return detail::ImportableTools(workspace).take();
+}
+
+// The packages below mcptools/ that the original ipybox generated, which need its modules and its tool
+// server; by name, bounded likewise. Throws errc::io_error for a workspace that cannot be opened.
+inline std::vector<std::string> packages_of_original(const std::filesystem::path& workspace) {
+    return detail::ImportableTools(workspace).take_of_original();
 }
 
 // Those in which words of `query` occur, the best first: a word in a name counts more than one in

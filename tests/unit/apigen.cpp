@@ -316,7 +316,7 @@ BOOST_AUTO_TEST_CASE(writing_replaces_as_one) {
                boost::test_tools::per_element());
     BOOST_TEST(ipybox::write_package(root, "demo", package()));
     BOOST_TEST(!ipybox::write_package(root, "demo", package()));
-    std::ofstream(root / "demo" / "gone.py") << "x = 1\n";
+    std::ofstream(root / "demo" / "gone.py") << "x = 1\n" << ipybox::own_code_marker;
     fs::create_directories(root / "demo" / "__pycache__" / "deep" / "er");
     BOOST_TEST(ipybox::write_package(root, "demo", package("new")));
     BOOST_TEST(names(root) == std::vector<std::string>{"demo"}, boost::test_tools::per_element());
@@ -338,6 +338,71 @@ BOOST_AUTO_TEST_CASE(own_code_is_kept) {
     // a description cannot pose as the marker
     const auto fake = module("{}", R"(, "description": "x\n# --- your code below is kept ---\ny")");
     BOOST_TEST(has(fake, "\n    # --- your code"));
+}
+
+BOOST_AUTO_TEST_CASE(files_of_others_in_a_package_stay) {
+    const Folder folder;
+    ipybox::write_package(folder.path, "demo", package());
+    std::ofstream(folder.path / "demo" / "helper.py") << "x = 1\n";
+    fs::create_directories(folder.path / "demo" / "data" / "deep");
+    std::ofstream(folder.path / "demo" / "data" / "deep" / "notes") << "mine";
+    BOOST_TEST(ipybox::package_changes(folder.path, "demo", package()).empty());
+    BOOST_TEST(!ipybox::write_package(folder.path, "demo", package()));
+    std::string kept_as = "?";
+    BOOST_TEST(ipybox::write_package(folder.path, "demo", package("new"), &kept_as));
+    BOOST_TEST(kept_as.empty());
+    BOOST_TEST(read(folder.path / "demo" / "helper.py") == "x = 1\n");
+    BOOST_TEST(read(folder.path / "demo" / "data" / "deep" / "notes") == "mine");
+    BOOST_TEST(names(folder.path) == std::vector<std::string>{"demo"}, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_package_of_the_original_is_replaced_and_kept) {
+    const Folder folder;
+    const auto demo = folder.path / "demo";
+    const std::string init =
+        "import os\nfrom mcpygen.tool_exec.client import ToolRunner\n\nCLIENT = ToolRunner(\n    server_name='demo',\n)\n";
+    const auto lay = [&] {
+        fs::create_directories(demo);
+        std::ofstream(demo / "__init__.py") << init;
+        std::ofstream(demo / "a.py") << "from . import CLIENT\n# edited by hand\n";
+        std::ofstream(demo / "old.py") << "def run(params):\n    return CLIENT.run_sync('old')\n";
+        std::ofstream(demo / "mine.py") << "x = 1\n";
+    };
+    lay();
+    BOOST_TEST(ipybox::is_of_original(init));
+    BOOST_TEST(!ipybox::is_of_original(package().files.at("__init__.py")));
+    BOOST_TEST(ipybox::package_changes(folder.path, "demo", package()) ==
+                   (std::vector<std::string>{"~ __init__.py", "~ a.py", "- old.py"}),
+               boost::test_tools::per_element());
+    std::string kept_as;
+    BOOST_TEST(ipybox::write_package(folder.path, "demo", package(), &kept_as));
+    BOOST_TEST(kept_as == ".demo.before");
+    BOOST_TEST(names(demo) == (std::vector<std::string>{"__init__.py", "a.py", "mine.py"}),
+               boost::test_tools::per_element());
+    BOOST_TEST(has(read(folder.path / kept_as / "a.py"), "edited by hand"));
+    BOOST_TEST(fs::exists(folder.path / kept_as / "old.py"));
+    BOOST_TEST(!ipybox::write_package(folder.path, "demo", package(), &kept_as));
+
+    lay();  // once more, by somebody
+    BOOST_TEST(ipybox::write_package(folder.path, "demo", package(), &kept_as));
+    BOOST_TEST(kept_as == ".demo.before2");
+    BOOST_TEST(has(read(folder.path / ".demo.before" / "a.py"), "edited by hand"));
+
+    lay();  // where nothing more can be kept, nothing is replaced
+    for (int number = 3; number <= 100; ++number)
+        fs::create_directory(folder.path / (".demo.before" + std::to_string(number)));
+    BOOST_CHECK_THROW(ipybox::write_package(folder.path, "demo", package()), ipybox::Error);
+    BOOST_TEST(has(read(demo / "a.py"), "edited by hand"));
+    BOOST_TEST(read(demo / "mine.py") == "x = 1\n");
+}
+
+BOOST_AUTO_TEST_CASE(a_package_of_the_users_own_is_kept) {
+    const Folder folder;
+    fs::create_directories(folder.path / "demo" / "a.py");  // in the place of a module
+    std::ofstream(folder.path / "demo" / "a.py" / "inner") << "mine";
+    std::string kept_as;
+    BOOST_TEST(ipybox::write_package(folder.path, "demo", package(), &kept_as));
+    BOOST_TEST(read(folder.path / kept_as / "a.py" / "inner") == "mine");
 }
 
 BOOST_AUTO_TEST_CASE(own_code_of_a_tool_that_is_gone_is_announced) {
