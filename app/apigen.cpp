@@ -36,6 +36,7 @@ struct ApigenFlags {
     std::string out;
     std::string one_tool;
     bool check = false;
+    bool async_api = false;
     std::string log_level = "warning";
 };
 
@@ -89,7 +90,8 @@ int run_apigen(const ApigenFlags& flags) {
     check_server_name(flags.name);
     if (flags.out.empty() && flags.one_tool.empty())
         throw Error(errc::bad_argument, "--out needs a directory, --stdout a tool");
-    const auto package = generate_package(flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags));
+    const auto package = generate_package(flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags),
+                                          flags.async_api ? ApiStyle::async : ApiStyle::blocking);
     if (!flags.one_tool.empty()) return print_module(package, flags.one_tool);
     for (const auto& [tool, reason] : package.untyped)
         std::cerr << "ipybox: the API of " << in_quotes(tool) << " is not typed: " << detail::printable(reason) << '\n';
@@ -130,6 +132,7 @@ void add_apigen(CLI::App& app, Action& action) {
     target->require_option(1);
     command->add_flag("--check", flags->check, "With --out: write nothing, print what would change, exit 1 if anything would")
         ->excludes(one_tool);
+    command->add_flag("--async-api", flags->async_api, "The functions are coroutines: await run(…)");
     add_log_level(*command, flags->log_level);
     command->callback([&action, flags] { action = [flags] { return run_apigen(*flags); }; });
 }

@@ -28,6 +28,8 @@ struct ExecutorFlags {
     std::string python;
     std::string config;
     std::string images_dir = "images";
+    std::string working_dir;
+    bool async_api = false;
     std::vector<std::string> env;
     std::vector<std::string> limits;
     std::vector<std::string> hosts;
@@ -97,6 +99,10 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
                        "Seconds for a tool to answer or to report progress; 0 means never, as long as the code may run")
         ->check(CLI::Range(0.0, 1e6))->capture_default_str();
     command.add_option("--images-dir", flags.images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
+    command.add_option("--working-dir", flags.working_dir,
+                       "Directory in the workspace, and relative to it, in which every cell starts; without it the workspace, and chdir lasts")
+        ->type_name("DIR");
+    command.add_flag("--async-api", flags.async_api, "Generated tool functions are coroutines: await run(…)");
     command.add_option("--env", flags.env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
         ->allow_extra_args(false);
     command.add_option("--allow-host", flags.hosts,
@@ -138,6 +144,23 @@ inline json::object plugin_options(const std::string& text, const std::string& f
     return std::move(value.get_object());
 }
 
+// The directory of --working-dir. It gives code no place that it does not have. Throws errc::bad_argument.
+inline std::filesystem::path working_directory(const ExecutorFlags& flags) {
+    namespace fs = std::filesystem;
+    if (flags.kernel == "gateway") return flags.working_dir;  // on the kernel's machine
+    std::error_code failed;
+    const auto workspace = fs::canonical(flags.workspace, failed);
+    const auto place = fs::canonical(workspace / flags.working_dir, failed);
+    const auto refuse = [&](const std::string& why) {
+        return Error(errc::bad_argument, "--working-dir: " + flags.working_dir + why);
+    };
+    if (failed || !fs::is_directory(place))
+        throw refuse(" is no directory in the workspace " + flags.workspace + ": make it first");
+    if (!detail::within(place, workspace))
+        throw refuse(" is not in the workspace " + flags.workspace + ": name a directory in it, or a larger --workspace");
+    return place;
+}
+
 // Options for an executor in the current directory's terms. Throws Error: bad_argument, bad_config.
 inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     CodeExecutorOptions options;
@@ -166,6 +189,8 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     options.python = flags.python;
     options.workspace = flags.workspace;
     options.images_dir = flags.images_dir;
+    if (!flags.working_dir.empty()) options.working_dir = working_directory(flags);
+    options.async_api = flags.async_api;
     options.allow_home = flags.allow_home;
     options.logger = make_logger(flags.log_level);
     for (const auto& pair : flags.env) {

@@ -109,6 +109,9 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
 McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     // As the original: a relative "cwd" of a server starts at the workspace, and so does its
     // --sandbox-config, unless it is found from here.
+    if (!flags.working_dir.empty() && !flags.http.empty() && !flags.shared_workspace)
+        throw Error(errc::bad_argument,
+                    "--working-dir: over HTTP each session has a workspace of its own; it needs --shared-workspace");
     fs::create_directories(flags.workspace);
     const auto workspace = fs::canonical(flags.workspace);
     flags.workspace = workspace.string();

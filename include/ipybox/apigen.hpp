@@ -44,6 +44,10 @@ struct SkippedTool {
     std::string reason;
 };
 
+// What run() of a module is: a function that waits for the tool, beside which run_async() is a
+// coroutine, or a coroutine itself, of which run_async() is another name.
+enum class ApiStyle { blocking, async };
+
 // The Python package of one server, in memory.
 struct GeneratedPackage {
     std::map<std::string, std::string> files;  // file name -> UTF-8 text
@@ -1055,7 +1059,8 @@ inline std::string_view text_member(const json::object& object, const char* key)
 // The module of one tool; a schema that is nullptr says nothing. Throws Error (bad_argument) when
 // the schemas cannot be typed.
 inline std::string tool_module(std::string_view server, const json::object& tool,
-                               const json::value* input, const json::value* output) {
+                               const json::value* input, const json::value* output,
+                               ApiStyle style) {
     static constexpr std::size_t max_tool_doc = 20'000, max_module = 400'000;
     static const json::value anything(
         json::object{{"type", "object"}, {"additionalProperties", true}});
@@ -1070,7 +1075,8 @@ inline std::string tool_module(std::string_view server, const json::object& tool
              ModelWriter(*output, ModelWriter::Side::output, used).write("Result"))
             definitions.push_back(std::move(definition));
 
-    std::set<std::string, std::less<>> words{"Any", "asynchronous", "call"};
+    const bool async = style == ApiStyle::async;
+    std::set<std::string, std::less<>> words{"Any", async ? "coroutine" : "asynchronous", async ? "call_async" : "call"};
     std::string body, rebuild;
     std::map<std::string_view, std::size_t> order;
     for (const auto& definition : definitions) order.try_emplace(definition.name, order.size());
@@ -1111,12 +1117,13 @@ inline std::string tool_module(std::string_view server, const json::object& tool
         import_from("pydantic", {"Field", "RootModel"}) +
         import_from("typing_extensions", {"TypeAliasType"}) +
         import_from("ipybox_kernel", {"Model", "NotObject", "Open", "Out", "asynchronous", "call",
-                                      "object_rule", "one_of", "pattern", "rule", "unique"}) +
-        body + "\n\ndef run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
+                                      "call_async", "coroutine", "object_rule", "one_of", "pattern", "rule", "unique"}) +
+        body + (async ? "\n\nasync def" : "\n\ndef") + " run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
         (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') +
-        "    return call(" + python_string(server) + ", " +
+        (async ? "    return await call_async(" : "    return call(") + python_string(server) + ", " +
         python_string(text_member(tool, "name")) + ", Params, params, kwargs" +
-        (output ? ", Result" : "") + ")\n\n\nrun_async = asynchronous(run)\n" +
+        (output ? ", Result" : "") + ")\n\n\nrun_async = " + (async ? "coroutine" : "asynchronous") +
+        "(run)\n" +
         std::string(own_code_marker);
     if (text.size() > max_module) throw Error(errc::bad_argument, "its module would be too large");
     return text;
@@ -1228,7 +1235,8 @@ inline boost::json::array parse_tools(std::string_view text) {
 // arguments; a tool that cannot have a module is listed in `skipped`. Throws Error (bad_argument)
 // for a bad server name.
 inline GeneratedPackage generate_package(std::string_view server_name,
-                                         const boost::json::array& tools) {
+                                         const boost::json::array& tools,
+                                         ApiStyle style = ApiStyle::blocking) {
     check_server_name(server_name);
     GeneratedPackage package;
     std::map<std::string, const boost::json::object*> by_name;
@@ -1261,7 +1269,7 @@ inline GeneratedPackage generate_package(std::string_view server_name,
         for (const auto& [in, out] :
              {std::pair{input, output}, {input, nullptr}, {nullptr, output}, {nullptr, nullptr}}) {
             try {
-                text = detail::tool_module(server_name, *tool, in, out);
+                text = detail::tool_module(server_name, *tool, in, out, style);
                 break;
             } catch (const Error& error) {
                 if (reason.empty()) reason = error.detail();  // the next attempt types less
@@ -1282,8 +1290,10 @@ inline GeneratedPackage generate_package(std::string_view server_name,
     });
     package.files["__init__.py"] =
         detail::python_docstring(
-            "Tools of the MCP server " + std::string(server_name) +
-                ", one module each with run(), run_async(), Params and maybe Result:\n" + index,
+            std::string(detail::package_title) + std::string(server_name) +
+                (style == ApiStyle::async ? ", one module each with async run(), Params and maybe Result:\n"
+                                          : ", one module each with run(), run_async(), Params and maybe Result:\n") +
+                index,
             0, 10'000'000) +
         '\n';
     return package;

@@ -63,6 +63,7 @@ struct CodeExecutorOptions {
     std::filesystem::path workspace;                   // what the kernel may write; empty: the current directory
     std::optional<std::filesystem::path> working_dir;  // set: restored after every cell
     std::filesystem::path images_dir = "images";       // relative to the workspace
+    bool async_api = false;                            // run() of generated modules is a coroutine
     std::map<std::string, std::string> kernel_env;     // beside PATH, all that the kernel gets
     Variables variables;                               // for ${NAME} in server parameters
 
@@ -352,7 +353,7 @@ public:
         auto session = session_;
         register_server(name, params);
         const json::array tools = co_await session->tools->list_tools(name);
-        const auto package = generate_package(name, tools);
+        const auto package = generate_package(name, tools, session->api_style());
         session->write_api(name, root_dir, package);
         session->generated[name] = root_dir;
         co_await session->deliver_apis();
@@ -549,6 +550,8 @@ private:
             if (self && self->kernel && self->kernel->alive()) co_await self->kernel->refresh_view();
         }
 
+        ApiStyle api_style() const { return options.async_api ? ApiStyle::async : ApiStyle::blocking; }
+
         // Returns false when the files were as they should be.
         bool write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package) {
             for (const auto& skipped : package.skipped)
@@ -580,7 +583,7 @@ private:
             if (run || abandoned) return;
             for (const auto& name : std::exchange(outdated, {})) {
                 try {
-                    const auto package = generate_package(name, tools->listed_tools(name));
+                    const auto package = generate_package(name, tools->listed_tools(name), api_style());
                     if (write_api(name, generated.at(name), package))
                         host.logger(LogLevel::info, "the API of MCP server " + name + " was written anew: its tools changed");
                 } catch (const std::exception& error) {
@@ -818,7 +821,7 @@ private:
             SandboxPolicy base;
             base.cwd = options.working_dir ? std::filesystem::absolute(*options.working_dir) : workspace;
             base.writable = {workspace};
-            if (options.working_dir) base.writable.push_back(base.cwd);
+            if (options.working_dir && !detail::within(base.cwd, workspace)) base.writable.push_back(base.cwd);
             return base;
         }
 

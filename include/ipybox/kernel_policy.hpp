@@ -234,7 +234,8 @@ public:
         : workspace_(sources.workspace), policy_(std::move(base)) {
         policy_.cwd = sources.working_dir.empty() ? workspace_ : sources.working_dir;
         policy_.writable = {workspace_};
-        if (!sources.working_dir.empty()) policy_.writable.push_back(policy_.cwd);
+        // In the workspace it is as writable as the workspace is there.
+        if (!detail::within(policy_.cwd, workspace_)) policy_.writable.push_back(policy_.cwd);
         policy_.readable = sources.interpreter;
         protected_ = guard_workspace(policy_, workspace_, sources.protection);
         if (policy_.cwd != workspace_ && !detail::within(policy_.cwd, workspace_)) {

@@ -286,7 +286,7 @@ private:
             auto own = options.server;
             if (own.name == "ipybox" && own.title.empty())
                 own.title = "ipybox: code actions in Python";
-            if (own.instructions.empty()) own.instructions = std::string(instructions);
+            if (own.instructions.empty()) own.instructions = of_api(std::string(instructions));
             own.lenient_calls = true;
             const std::weak_ptr<State> weak = weak_from_this();
             own.on_session_end = [weak, then = options.server.on_session_end](McpSession& gone) {
@@ -296,7 +296,16 @@ private:
             server = std::make_unique<McpServer>(io, std::move(own));
             add_tools(*this);
             add_resources(*this);
-            add_prompts(*server);
+            add_prompts(*this);
+        }
+
+        // A text for models that shows calls, in the style of the generated functions.
+        std::string of_api(std::string text) const {
+            constexpr std::string_view call = "TOOL.run(", awaited = "await ";
+            for (auto at = text.find(call); options.executor.async_api && at != text.npos;
+                 at = text.find(call, at + awaited.size() + call.size()))
+                text.insert(at, awaited);
+            return text;
         }
 
         // ---- sessions ----
@@ -1312,7 +1321,7 @@ private:
             McpTool tool;
             tool.name = name;
             tool.title = std::move(title);
-            tool.description = std::move(description);
+            tool.description = state.of_api(std::move(description));
             if (state.options.separate)
                 properties.emplace(
                     "session",
@@ -1457,10 +1466,11 @@ private:
                 "A file in the workspace of one of your sessions");
     }
 
-    static void add_prompts(McpServer& server) {
+    static void add_prompts(State& state) {
         const auto add = [&](const char* name, const char* title, const char* description,
                              const char* argument, const char* argument_description,
-                             std::string_view text) {
+                             std::string_view shown) {
+            const auto text = state.of_api(std::string(shown));
             McpPrompt prompt;
             prompt.name = name;
             prompt.title = title;
@@ -1471,9 +1481,9 @@ private:
             wanted.required = true;
             prompt.arguments.push_back(std::move(wanted));
             prompt.get = [text, argument](McpContext, json::object arguments) {
-                return filled(std::string(text), text_argument(arguments, argument));
+                return filled(text, text_argument(arguments, argument));
             };
-            server.add_prompt(std::move(prompt));
+            state.server->add_prompt(std::move(prompt));
         };
         add("code_action", "Solve a task by code",
             "How to solve a task with code actions instead of single tool calls", "task",

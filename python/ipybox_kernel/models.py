@@ -29,6 +29,7 @@ from ipybox_kernel.results import Parts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_F = TypeVar("_F", bound=Callable[..., Any])
 _M = TypeVar("_M", bound=BaseModel)
 _Check = Callable[[Any], "str | None"]
 
@@ -448,6 +449,17 @@ def call(
     return _result(ipybox_kernel._send(server, tool, arguments), result)
 
 
+@overload
+async def call_async(server: str, tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any], result: None = None) -> Any: ...
+@overload
+async def call_async(server: str, tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any], result: type[_M]) -> _M: ...
+async def call_async(
+    server: str, tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any], result: type[_M] | None = None
+) -> Any:
+    """call() for coroutines: others run meanwhile, and cancelling it withdraws the call."""
+    return await _call_async(server, tool, _arguments(model, params, kwargs), result)
+
+
 async def _call_async(server: str, tool: str, arguments: dict[str, Any], result: type[_M] | None) -> Any:
     return _result(await ipybox_kernel._send_async(server, tool, arguments), result)
 
@@ -477,12 +489,22 @@ def forget_rewritten() -> None:
         importlib.invalidate_caches()
 
 
-def asynchronous(run: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:
-    """The awaitable form of a module's run()."""
+def _note_package(run: Any) -> None:
     package = run.__module__.rpartition(".")[0]
     if package and package not in _packages:
         folder = os.path.dirname(run.__code__.co_filename)
         _packages[package] = (folder, _version(folder))
+
+
+def coroutine(run: _F) -> _F:
+    """The run() of a module whose run() is a coroutine function: itself."""
+    _note_package(run)
+    return run
+
+
+def asynchronous(run: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """The awaitable form of a module's run()."""
+    _note_package(run)
 
     @functools.wraps(run)
     async def run_async(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -95,6 +95,19 @@ class Wire(unittest.TestCase):
         self.assertEqual(result.items[0].id, 1)
 
 
+    def test_a_run_that_is_a_coroutine(self) -> None:
+        async def run(params: Params | None = None, /, **kwargs: Any) -> Result:
+            return await models.call_async("server", "tool", Params, params, kwargs, Result)
+
+        self.assertIs(models.coroutine(run), run)
+        with mock.patch.object(ipybox_kernel, "_send_async", new=mock.AsyncMock(return_value={"items": [{"id": 1}]})) as send:
+            result = asyncio.run(run(limit=2))
+        send.assert_awaited_once_with("server", "tool", {"limit": 2})
+        self.assertEqual(result.items[0].id, 1)
+        with self.assertRaises(ValidationError):
+            asyncio.run(run(limit="many"))
+
+
 class Answers(unittest.TestCase):
     def answer(self, value: Any) -> Any:
         with mock.patch.object(ipybox_kernel, "_send", return_value=value):

@@ -142,6 +142,42 @@ class RunTest(ProgramTest):
         self.assertEqual(again.stdout, "No module named 'mcpygen'\n")  # who asks for it outside of such a package
         self.assertNotIn(".own.before", again.stderr)
 
+    def test_functions_that_are_coroutines(self):
+        run = self.ipybox(
+            "run", "--config", "mcp.json", "--approve", "allow", "--async-api", "-c",
+            "import asyncio, time\nfrom mcptools.own import add, slow\n"
+            "begun = time.monotonic()\n"
+            "print(await asyncio.gather(slow.run(seconds=1.5), slow.run(seconds=1.5), slow.run(seconds=1.5)))\n"
+            "print(time.monotonic() - begun < 4)\n"
+            "task = asyncio.ensure_future(slow.run(seconds=100))\n"
+            "await asyncio.sleep(0.5)\n"
+            "task.cancel()\n"
+            "try:\n    await task\nexcept asyncio.CancelledError:\n    print('withdrawn')\n"
+            "print((await add.run_async(a=1, b=2)).sum)")
+        self.assertEqual((run.returncode, run.stdout), (0, "['done', 'done', 'done']\nTrue\nwithdrawn\n3\n"), run.stderr)
+
+    def test_cells_start_in_the_working_directory(self):
+        inner = self.directory / "inner"
+        inner.mkdir()
+        if os.geteuid() == 0:
+            os.chown(inner, 65534, 65534)
+        run = self.ipybox("run", "--working-dir", "inner", "-c",
+                          "import os\nopen('here', 'w').close(); open('../there', 'w').close()\nprint(os.getcwd())\nos.chdir('/')")
+        self.assertEqual((run.returncode, run.stdout), (0, f"{inner}\n[ipybox] cwd reset to {inner}\n"), run.stderr)
+        self.assertTrue((inner / "here").exists() and (self.directory / "there").exists())
+        (self.directory / "leads_out").symlink_to("/usr")
+        for place, why in (("/usr", "is not in the workspace"), ("..", "is not in the workspace"), ("leads_out", "is not in the workspace"),
+                           ("absent", "is no directory in the workspace"), ("mcp.json", "is no directory in the workspace")):
+            self.assert_refused(self.ipybox("run", "--working-dir", place, "-c", "1"), f"--working-dir: {place} {why}")
+        # What is protected in the workspace is so there too.
+        (self.directory / ".git" / "hooks").mkdir(parents=True)
+        if os.geteuid() == 0:
+            for path in (self.directory / ".git", self.directory / ".git" / "hooks"):
+                os.chown(path, 65534, 65534)
+        hooks = self.ipybox("run", "--working-dir", ".git/hooks", "-c", "open('post-checkout', 'w')")
+        self.assertEqual(hooks.returncode, 1)
+        self.assertFalse((self.directory / ".git" / "hooks" / "post-checkout").exists())
+
     def test_servers_of_other_clients_are_imported(self):
         home = self.directory / "home"
         for name, text in ((".claude.json", json.dumps({"mcpServers": {"files": {"type": "stdio", "command": "npx", "args": ["-y", "x"]}},

@@ -24,7 +24,7 @@ IMPORTS = {
     "typing": {"Annotated", "Any", "Literal"},
     "pydantic": {"Field", "RootModel"},
     "typing_extensions": {"TypeAliasType"},
-    "ipybox_kernel": {"Model", "NotObject", "Open", "Out", "asynchronous", "call", "object_rule", "one_of", "pattern", "rule", "unique"},
+    "ipybox_kernel": {"Model", "NotObject", "Open", "Out", "asynchronous", "call", "call_async", "coroutine", "object_rule", "one_of", "pattern", "rule", "unique"},
 }
 PLAIN_TYPES = {"str", "int", "float", "bool", "list", "dict", "tuple"}
 CHECKS = {"Field", "rule", "pattern", "one_of"}
@@ -88,7 +88,7 @@ class Module:
                 continue
             if isinstance(node, ast.ClassDef):
                 self.model(node)
-            elif isinstance(node, ast.FunctionDef):
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 run += 1
                 self.run(node)
             elif isinstance(node, ast.Assign):
@@ -102,7 +102,7 @@ class Module:
         need(len(node.targets) == 1 and isinstance(node.targets[0], ast.Name), node, "an assignment")
         name = node.targets[0].id  # type: ignore[attr-defined]
         if name == "run_async":
-            need(ast.unparse(node.value) == "asynchronous(run)", node, "run_async")
+            need(ast.unparse(node.value) in ("asynchronous(run)", "coroutine(run)"), node, "run_async")
             return
         value = node.value
         need(isinstance(value, ast.Call) and ast.unparse(value.func) == "TypeAliasType" and not value.keywords, node, "an alias")
@@ -171,13 +171,17 @@ class Module:
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             check_literal(argument)
 
-    def run(self, node: ast.FunctionDef) -> None:
+    def run(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         need(node.name == "run" and not node.decorator_list, node, f"a function {node.name}")
         need(ast.unparse(node.args) == "params: Params | None=None, /, **kwargs: Any", node, "parameters")
         body = node.body[1:] if is_text(node.body[0]) else node.body
         need(len(body) == 1 and isinstance(body[0], ast.Return), node, "the body of run()")
         call = body[0].value  # type: ignore[attr-defined]
-        need(isinstance(call, ast.Call) and ast.unparse(call.func) == "call" and not call.keywords, node, "the call")
+        coroutine = isinstance(node, ast.AsyncFunctionDef)
+        if coroutine:
+            need(isinstance(call, ast.Await), node, "the call")
+            call = call.value
+        need(isinstance(call, ast.Call) and ast.unparse(call.func) == ("call_async" if coroutine else "call") and not call.keywords, node, "the call")
         for argument in call.args[:2]:
             need(isinstance(argument, ast.Constant) and isinstance(argument.value, str), node, "the call")
         rest = [ast.unparse(argument) for argument in call.args[2:]]

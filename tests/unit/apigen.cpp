@@ -111,6 +111,36 @@ run_async = asynchronous(run)
 )");
 }
 
+BOOST_AUTO_TEST_CASE(modules_whose_run_is_a_coroutine) {
+    const auto list = tools(R"([{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}])");
+    const auto package = ipybox::generate_package("demo", list, ipybox::ApiStyle::async);
+    BOOST_TEST(package.files.at("t.py") == R"(from __future__ import annotations
+from typing import Any
+from ipybox_kernel import Model, call_async, coroutine
+
+
+class Params(Model):
+    pass
+
+
+async def run(params: Params | None = None, /, **kwargs: Any) -> Any:
+    """Does it."""
+    return await call_async("demo", "t", Params, params, kwargs)
+
+
+run_async = coroutine(run)
+# --- your code below is kept ---
+)");
+    // One takes the other's place as the same package does.
+    const Folder folder;
+    std::string kept_as;
+    ipybox::write_package(folder.path, "demo", ipybox::generate_package("demo", list));
+    std::ofstream(folder.path / "demo" / "t.py", std::ios::app) << "own = 1\n";
+    BOOST_TEST(ipybox::write_package(folder.path, "demo", package, &kept_as));
+    BOOST_TEST(kept_as.empty());
+    BOOST_TEST(has(read(folder.path / "demo" / "t.py"), "kept ---\nown = 1\n"));
+}
+
 BOOST_AUTO_TEST_CASE(types_of_fields) {
     BOOST_TEST(fields(R"({"a": {"type": "number", "minimum": 0, "exclusiveMaximum": 1.5}})") ==
                "    a: Annotated[int | float, Field(ge=0, lt=1.5)] | None = None");
