@@ -53,6 +53,9 @@ class Modules(ApigenTest):
     def generate(self, out: Path) -> int:
         for name in SERVERS:
             self.from_server(name, "--out", out)
+        self.from_tools("coroutines", [
+            {"name": "typed", "inputSchema": {"type": "object", "properties": {"a": {"properties": {"b": {"type": "string"}}}}},
+             "outputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}, {"name": "untyped"}], "--async-api", "--out", out)
         if not CORPUS.is_dir():
             print(f"test_apigen: no corpora in {CORPUS}; only the servers' own tools are checked", file=sys.stderr)
         step = 1 if "IPYBOX_TEST_ALL_APIS" in os.environ else 40
@@ -76,6 +79,8 @@ class Modules(ApigenTest):
         # A user's mistake has to be found, or the types are worth nothing.
         (self.directory / "user.py").write_text(
             "from out.files.read_text_file import Params, run\n"
+            "from out.coroutines.typed import run as begin, run_async\n"
+            "async def both() -> int | None: return (await begin(a={'b': 'x'})).n or (await run_async()).n\n"
             "print(run(Params(path='notes.txt', tail=3)).content.upper())\n"
             "run(Params(path=5))\nrun(Params(path='x')).contents\n")
         config = self.directory / "pyrightconfig.json"

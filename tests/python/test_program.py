@@ -169,6 +169,7 @@ class RunTest(ProgramTest):
         for place, why in (("/usr", "is not in the workspace"), ("..", "is not in the workspace"), ("leads_out", "is not in the workspace"),
                            ("absent", "is no directory in the workspace"), ("mcp.json", "is no directory in the workspace")):
             self.assert_refused(self.ipybox("run", "--working-dir", place, "-c", "1"), f"--working-dir: {place} {why}")
+        self.assert_refused(self.ipybox("serve", "--http", "127.0.0.1:0", "--working-dir", "inner"), "--working-dir", "--shared-workspace")
         # What is protected in the workspace is so there too.
         (self.directory / ".git" / "hooks").mkdir(parents=True)
         if os.geteuid() == 0:
