@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import select
 import socket
 import sys
@@ -118,7 +119,57 @@ def _open() -> tuple[socket.socket, Any]:
     return connection, (host, int(port))
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+class _HasDecimals(Exception):
+    """What is to be sent has numbers that json cannot write."""
+
+
+def _unknown(value: Any) -> Any:
+    decimal = sys.modules.get("decimal")
+    if decimal is not None and isinstance(value, decimal.Decimal):
+        raise _HasDecimals
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _encoder(default: Any) -> Any:
+    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default).encode
+
+
+_encode_plain = _encoder(_unknown)
+
+
+def _encode(call: dict[str, Any]) -> str:
+    """JSON; decimals with all their digits, which json has no way to write."""
+    try:
+        return _encode_plain(call)
+    except _HasDecimals:
+        pass
+    mark, digits = os.urandom(16).hex(), []  # no text of the call can have it
+
+    def kept(value: Any) -> Any:
+        try:
+            _unknown(value)
+        except _HasDecimals:
+            if not value.is_finite():
+                raise ValueError(f"{value!r} is no number in JSON; pass None or a text instead") from None
+            digits.append(str(value))
+            return f"{mark}{len(digits) - 1}"
+
+    return re.sub(f'"{mark}(\\d+)"', lambda found: digits[int(found[1])], _encoder(kept)(call))
+
+
+exact_numbers = os.environ.get("IPYBOX_EXACT_NUMBERS") == "1"
+"""Whether the numbers of results that are no integers become decimal.Decimal, with the digits that were sent."""
+
+
+def decode(text: str | bytes | bytearray) -> Any:
+    """The value of a JSON text that came from a tool."""
+    if not exact_numbers:
+        return json.loads(text)
+    from decimal import Decimal
+
+    return json.loads(text, parse_float=Decimal)
+
+
 _HEAD = (
     "POST /run HTTP/1.1\r\nHost: ipybox\r\nContent-Type: application/json\r\n"
     f"Authorization: Bearer {os.environ.get('IPYBOX_TOOL_TOKEN', '')}\r\nContent-Length: "
@@ -198,7 +249,10 @@ class _Response:
         return max(self._end - len(self._data), 0)
 
     def value(self) -> Any:
-        reply = json.loads(self._data[self._body_at : self._end])
+        try:
+            reply = decode(self._data[self._body_at : self._end])
+        except ValueError as error:  # an integer of too many digits
+            raise ToolRunnerError(f"the tool's result cannot be read: {error}") from None
         if "error" in reply:
             content = parts_of(reply.get("content", []), reply.get("result"))
             raise _ERRORS.get(reply.get("type"), ToolRunnerError)(reply["error"], content=content)

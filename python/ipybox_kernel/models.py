@@ -20,11 +20,12 @@ from contextvars import ContextVar
 from typing import Annotated, Any, Callable, ClassVar, Coroutine, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
 from pydantic import (
-    AfterValidator, BaseModel, ConfigDict, RootModel, SerializerFunctionWrapHandler, TypeAdapter, ValidationError,
+    AfterValidator, BaseModel, ConfigDict, ModelWrapValidatorHandler, RootModel, SerializerFunctionWrapHandler, TypeAdapter, ValidationError,
     model_serializer, model_validator,
 )
 
 import ipybox_kernel
+from ipybox_kernel import client
 from ipybox_kernel.results import Parts
 
 _P = ParamSpec("_P")
@@ -43,6 +44,10 @@ def _to_json(value: Any) -> Any:
         return _to_json(value.value)
     if value is None or isinstance(value, (str, int, float, BaseModel)):
         return value
+    if isinstance(value, decimal.Decimal):
+        if not value.is_finite():
+            raise ValueError(f"{value!r} is no number in JSON; pass None or a text instead")
+        return value
     if isinstance(value, dict):
         return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -53,9 +58,59 @@ def _to_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, numbers.Integral):
         return int(value)
-    if isinstance(value, (numbers.Real, decimal.Decimal)):
+    if isinstance(value, numbers.Real):
         return float(value)
     return value
+
+
+def _holds_decimal(value: Any) -> bool:
+    if isinstance(value, decimal.Decimal):
+        return True
+    if isinstance(value, BaseModel):
+        return _holds_decimal(vars(value)) or _holds_decimal(value.__pydantic_extra__)
+    if isinstance(value, dict):
+        return any(map(_holds_decimal, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_holds_decimal, value))
+
+
+def _rounded(value: Any) -> Any:
+    """A copy in which decimals are the numbers that pydantic and the checks know."""
+    if isinstance(value, decimal.Decimal):
+        # Integers that a float cannot hold, and what is written as one.
+        large = 15 <= value.adjusted() < 4300 and value == value.to_integral_value()
+        return int(value) if large or str(value).lstrip("-").isdigit() else float(value)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _restored(value: Any, exact: Any) -> Any:
+    """What became of `exact` when it was rounded and validated, with its decimals put back."""
+    if isinstance(exact, decimal.Decimal):
+        if isinstance(value, bool) or (isinstance(value, int) and str(value) == str(exact)):
+            return value
+        # A number, or what pydantic's JSON mode writes of a decimal.
+        return exact if isinstance(value, (int, float)) or value == str(exact) else value
+    if isinstance(value, BaseModel) and isinstance(exact, dict):
+        fields = type(value).model_fields
+        for values in (vars(value), value.__pydantic_extra__ or {}):
+            for name in values:
+                wire = fields[name].alias or name if name in fields else name
+                if wire in exact or name in exact:
+                    values[name] = _restored(values[name], exact[wire if wire in exact else name])
+    elif isinstance(value, dict) and isinstance(exact, dict):
+        return {key: _restored(item, exact[key]) if key in exact else item for key, item in value.items()}
+    elif isinstance(value, (list, tuple)) and isinstance(exact, (list, tuple)) and len(value) == len(exact):
+        return type(value)(map(_restored, value, exact))
+    return value
+
+
+def _wire(model: BaseModel) -> Any:
+    """A model as it is sent."""
+    wire = model.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings="none")
+    if not _holds_decimal(model):
+        return wire
+    return _restored(wire, model.model_dump(mode="python", by_alias=True, exclude_unset=True, warnings="none"))
 
 
 class Model(BaseModel):
@@ -66,10 +121,13 @@ class Model(BaseModel):
     __nullable__: ClassVar[tuple[str, ...]] = ()
     """Fields whose None is sent as null; for others it means unset."""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _accept(cls, data: Any) -> Any:
-        return _to_json(data) if isinstance(data, dict) else data
+    def _accept(cls, data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+        if not isinstance(data, dict):
+            return handler(data)
+        exact = _to_json(data)
+        return _restored(handler(_rounded(exact)), exact) if _holds_decimal(exact) else handler(exact)
 
     @model_serializer(mode="wrap")
     def _send(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -131,7 +189,9 @@ def _freeze(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     """The value as it goes to the wire."""
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return _rounded(_wire(value))
+    if isinstance(value, decimal.Decimal):
+        return _rounded(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
@@ -368,7 +428,7 @@ def _arguments(model: type[BaseModel], params: Any, kwargs: dict[str, Any]) -> d
         raise TypeError("pass either a Params object or keyword arguments, not both")
     elif not isinstance(params, model):
         raise TypeError(f"expected a Params object, a dict or keyword arguments, not {type(params).__name__}")
-    return params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return _wire(params)
 
 
 def _salvage(model: type[_M], data: dict[str, Any]) -> _M:
@@ -406,6 +466,13 @@ def _shape(kind: Any) -> Any:
     return dict if inspect.isclass(kind) and issubclass(kind, Out) else ()
 
 
+def _typed(answer: Any, model: type[_M]) -> _M:
+    if not client.exact_numbers or not _holds_decimal(answer):
+        return model.model_validate(answer)
+    result = model.model_validate(_rounded(answer))
+    return _restored(result, {"root": answer} if issubclass(model, RootModel) else answer)
+
+
 def _result(answer: Any, model: type[_M] | None) -> Any:
     if model is None:
         return answer
@@ -416,14 +483,14 @@ def _result(answer: Any, model: type[_M] | None) -> Any:
         return result
     if isinstance(answer, str):  # a server that declares structured output but answers with text
         try:
-            return model.model_validate(json.loads(answer))
+            return _typed(client.decode(answer), model)
         except ValueError:
             return _unstructured(model, "text", answer)
     try:
-        return model.model_validate(answer)
+        return _typed(answer, model)
     except ValidationError:
         if isinstance(answer, dict) and issubclass(model, Out):
-            return _salvage(model, answer)
+            return _restored(_salvage(model, _rounded(answer)), answer)
         return _unstructured(model, "content", answer)
 
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import unittest
+from decimal import Decimal
 from typing import Any, Callable
 from unittest import mock
 
@@ -68,6 +69,30 @@ class Host:
 
 def wait_for_call(connection: socket.socket) -> None:
     select.select([connection], [], [], 30)
+
+
+class NumbersTest(unittest.TestCase):
+    def test_decimals_are_written_with_their_digits(self) -> None:
+        call = {"a": [Decimal("0.1000"), {"b": Decimal("1E+2")}, 10 ** 40, 1.0], "c": "0.10", "d\n": Decimal("-0")}
+        self.assertEqual(client._encode(call), '{"a":[0.1000,{"b":1E+2},1' + "0" * 40 + ',1.0],"c":"0.10","d\\n":-0}')
+
+    def test_no_text_is_taken_for_digits(self) -> None:
+        with mock.patch.object(os, "urandom", lambda size: b"\xab" * size):
+            self.assertEqual(client._encode({"a": Decimal("1.50"), "b": "x" + "ab" * 16 + "0"}), '{"a":1.50,"b":"x' + "ab" * 16 + '0"}')
+
+    def test_what_json_cannot_say(self) -> None:
+        for value in (Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"), float("nan")):
+            with self.subTest(value), self.assertRaises(ValueError):
+                client._encode({"a": value})
+        with self.assertRaisesRegex(TypeError, "object"):
+            client._encode({"a": Decimal(1), "b": object()})
+
+    def test_an_integer_that_python_does_not_read_is_an_error_of_the_call(self) -> None:
+        body = b'{"result":' + b"7" * 5000 + b"}"
+        response = client._Response()
+        response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        with self.assertRaisesRegex(client.ToolRunnerError, "cannot be read: .*4300"):
+            response.value()
 
 
 class OnceTest(unittest.TestCase):

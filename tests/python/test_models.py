@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 import uuid
+from decimal import Decimal
 from typing import Annotated, Any
 from unittest import mock
 
@@ -137,6 +138,59 @@ class Answers(unittest.TestCase):
     def test_without_an_output_schema_it_is_what_came(self) -> None:
         for value in ("text", {"a": 1}, [b"media"], None):
             self.assertIs(models._result(value, None), value)
+
+
+class Priced(Model):
+    price: Annotated[int | float, Field(ge=0)] = 0
+    unit_price: Annotated[float | None, Field(alias="unit-price")] = None
+    count: int = 0
+    values: list[int | float] = []
+    inner: Inner | None = None
+    inners: list[Inner] = []
+    anything: Any = None
+
+
+class Bill(Out):
+    total: int | float
+    rows: list[Item] | None = None
+
+
+class Numbers(unittest.TestCase):
+    def arguments(self, params: Any = None, **kwargs: Any) -> Any:
+        return models._arguments(Priced, params, kwargs)
+
+    def test_decimals_are_sent_with_their_digits(self) -> None:
+        sent = self.arguments(
+            price=Decimal("0.1000"), unit_price=Decimal("3.30"), count=Decimal("123456789012345678901.0"),
+            values=[Decimal("1.10"), 2, 10 ** 30], inner={"extra": Decimal("2.50")}, inners=[{"x": {"y": Decimal("0.30")}}],
+            anything={"a": [Decimal("1E+2"), (Decimal("-0.0"),)]})
+        self.assertEqual(models.client._encode(sent), '{"price":0.1000,"unit-price":3.30,"count":123456789012345678901.0,'
+                         '"values":[1.10,2,1000000000000000000000000000000],"inner":{"extra":2.50},"inners":[{"x":{"y":0.30}}],'
+                         '"anything":{"a":[1E+2,[-0.0]]}}')
+        params = Priced(inner=Inner(extra=Decimal("1.20")))
+        params.price = Decimal("5.50")
+        params.anything = Inner(extra=Decimal("7.70"))
+        self.assertEqual(models.client._encode(self.arguments(params)), '{"price":5.50,"inner":{"extra":1.20},"anything":{"extra":7.70}}')
+
+    def test_decimals_are_checked(self) -> None:
+        for wrong in (Decimal("-0.5"), Decimal("NaN"), Decimal("-Infinity"), Decimal("sNaN"), Decimal("1e9999")):
+            with self.subTest(wrong), self.assertRaises(ValidationError):
+                self.arguments(price=wrong)
+        with self.assertRaises(ValidationError):
+            self.arguments(count=Decimal("1.5"))
+
+    def test_exact_results(self) -> None:
+        text = b'{"total": 0.10, "rows": [{"id": 123456789012345678901, "weight": 1e2}], "more": [2.50, 3]}'
+        result = models._result(models.client.decode(text), Bill)
+        self.assertEqual((result.total, result.rows[0].id, result.rows[0].weight, result.more), (0.1, 123456789012345678901, 100.0, [2.5, 3]))
+        with mock.patch.object(models.client, "exact_numbers", True):
+            for given in (models.client.decode(text), text.decode()):
+                result = models._result(given, Bill)
+                shown = (result.total, result.rows[0].id, result.rows[0].weight, result.more)
+                self.assertEqual(repr(shown), "(Decimal('0.10'), 123456789012345678901, Decimal('1E+2'), [Decimal('2.50'), 3])")
+            broken = models._result(models.client.decode(b'{"total": "none", "more": 2.50}'), Bill)
+            self.assertEqual((broken.total, repr(broken.more)), ("none", "Decimal('2.50')"))
+            self.assertEqual(repr(models._result([Decimal("1.50")], RootModel[list[float]]).root), "[Decimal('1.50')]")
 
 
 class Rules(unittest.TestCase):
