@@ -3,6 +3,7 @@
 #include <iostream>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/approval_rules.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/question.hpp>
 #include <map>
 #include <memory>
@@ -25,7 +26,7 @@ std::string field(const json::object& record, std::string_view key) {
     const auto* value = record.if_contains(key);
     if (!value) return {};
     if (const auto* text = value->if_string()) return std::string(*text);
-    return json::serialize(*value);
+    return detail::write_json(*value);
 }
 
 // Calls `use` with every record; returns how many lines are none.
@@ -38,7 +39,7 @@ std::size_t read_records(const std::string& file, Function use) {
     while (std::getline(in, line)) {
         if (line.empty()) continue;
         boost::system::error_code error;
-        const json::value value = json::parse(line, error);
+        const json::value value = detail::parse_exact(line, error);
         if (!error && value.is_object() && value.get_object().contains("event")) use(value.get_object());
         else ++broken;
     }
@@ -67,7 +68,7 @@ int show(const AuditFlags& flags) {
             for (const char* key : {"outcome", "error", "duration_ms"})
                 if (const auto* value = found->second.if_contains(key)) whole[key] = *value;
         if (flags.as_json) {
-            std::cout << json::serialize(whole) << '\n';
+            std::cout << detail::write_json(whole) << '\n';
             return;
         }
         const auto shown = [&](std::string_view key) { return detail::printable(field(whole, key)); };
@@ -80,7 +81,7 @@ int show(const AuditFlags& flags) {
             if (whole.contains("code")) std::cout << ' ' << shown("code");
             if (whole.contains("path")) std::cout << ' ' << shown("path") << ", run " << shown("runs");
             if (const auto* paths = whole.if_contains("paths"))
-                std::cout << ' ' << detail::printable(json::serialize(*paths));
+                std::cout << ' ' << detail::printable(detail::write_json(*paths));
             std::cout << '\n';
             return;
         }

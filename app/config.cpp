@@ -2,10 +2,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
+#include <boost/json/parse_options.hpp>
 #include <iostream>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/writable_places.hpp>
@@ -66,8 +67,9 @@ json::value read_config(const fs::path& file) {
     boost::system::error_code error;
     json::parse_options options;
     options.allow_comments = options.allow_trailing_commas = true;
-    auto value = json::parse(read_text_file(file), error, {}, options);
+    auto value = detail::parse_exact(read_text_file(file), error, options);
     if (error) throw Error(errc::bad_config, "it is no JSON: " + error.message());
+    detail::round_numbers(value);
     return value;
 }
 
@@ -137,7 +139,7 @@ int import_from(const std::string& client, const std::string& out) {
     }
     if (servers.empty()) throw Error(errc::bad_argument, "no servers of " + client + " found; searched: " + searched);
     for (const auto& name : wanted) std::cerr << "set " << detail::printable(name) << " in .env or the environment: " << client << " asks for it\n";
-    const std::string text = json::serialize(json::object{{"mcpServers", std::move(servers)}}) + "\n";
+    const std::string text = detail::write_json(json::object{{"mcpServers", std::move(servers)}}) + "\n";
     if (out.empty()) {
         std::cout << text;
         return 0;

@@ -43,6 +43,7 @@ struct ExecutorFlags {
     std::vector<std::string> audit_with;
     bool approve_shell = false;
     bool require_shell_escape = false;
+    bool exact_numbers = false;
     bool allow_home = false;
     std::string channel;
     std::vector<std::string> channel_origins;
@@ -114,6 +115,8 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_option("--package-host", flags.package_hosts,
                        "Hosts that pip may connect to instead of pypi.org and files.pythonhosted.org; repeatable")
         ->type_name("HOST")->allow_extra_args(false);
+    command.add_flag("--exact-numbers", flags.exact_numbers,
+                     "Numbers of tools that are no integers become decimal.Decimal in Python, with all their digits, instead of float");
     command.add_flag("--allow-home", flags.allow_home,
                      "The workspace may be a home directory, or hold one; what its owner's programs start from is write-protected");
     command.add_option("--allow-write", flags.allow_write,
@@ -210,6 +213,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
     options.require_shell_escape = flags.require_shell_escape;
+    options.exact_numbers = flags.exact_numbers;
     if (!flags.policy.empty()) {
         options.approval = read_policy(flags.policy);
         options.approval_name = flags.policy;

@@ -1,5 +1,6 @@
 // ipybox plugins: which plugins there are, where they lie and what they can be configured with.
 #include <iostream>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/registry.hpp>
 #include <memory>
 
@@ -32,10 +33,10 @@ void add_plugins(CLI::App& app, Action& action) {
                     listing.push_back(std::move(entry));
                 } else {
                     std::cout << kind_of(*plugin) << ' ' << plugin->name << ": " << plugin->summary << "\n  file:   "
-                              << file.string() << "\n  config: " << json::serialize(schema) << "\n";
+                              << file.string() << "\n  config: " << detail::write_json(schema) << "\n";
                 }
             }
-            if (*as_json) std::cout << json::serialize(listing) << '\n';
+            if (*as_json) std::cout << detail::write_json(listing) << '\n';
             return failed ? 2 : 0;
         };
     });

@@ -4,6 +4,7 @@
 #include <ipybox/approval_config.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/approval_rules.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/question.hpp>
 #include <memory>
 
@@ -20,7 +21,7 @@ struct PolicyFlags {
 };
 
 ToolCall parse_call(const std::string& text) {
-    const auto value = parse_json(text, "--call");
+    const auto value = parse_json(text, "--call", Numbers::exact);
     const auto* object = value.if_object();
     const std::string accepted = "accepted: server, tool, arguments, annotations, session, origin";
     if (!object) throw Error(errc::bad_argument, "--call: must be an object; " + accepted);
@@ -30,7 +31,8 @@ ToolCall parse_call(const std::string& text) {
         const auto wrong = [&](const std::string& what) { throw Error(errc::bad_argument, "--call: " + std::string(key) + " must be " + what); };
         if (key == "arguments" || key == "annotations") {
             if (!field.is_object()) wrong("an object");
-            (key == "arguments" ? call.arguments : call.annotations) = field.get_object();
+            if (key == "arguments") call.set_arguments(field.get_object());
+            else call.annotations = field.get_object();
             continue;
         }
         const bool known = key == "server" || key == "tool" || key == "session" || key == "origin";
@@ -136,7 +138,7 @@ int test_policy(const PolicyFlags& flags) {
     if (passes) reason = "no policy judges this call, which denies it";
 
     json::array lines;
-    const detail::CallFacts facts{call.server, call.tool, to_string(call.origin), call.session, call.arguments, call.annotations};
+    const detail::CallFacts facts{call.server, call.tool, to_string(call.origin), call.session, call.sent_arguments(), call.annotations};
     explain(policy, facts, "", lines);
     if (flags.as_json) {
         json::object report;
@@ -144,9 +146,9 @@ int test_policy(const PolicyFlags& flags) {
         report["by"] = decision.by;
         report["reason"] = reason;
         report["rules"] = std::move(lines);
-        std::cout << json::serialize(report) << '\n';
+        std::cout << detail::write_json(report) << '\n';
     } else {
-        std::cout << verdict << ": " << detail::call_text(call.server, call.tool, call.arguments) << '\n';
+        std::cout << verdict << ": " << detail::call_text(call.server, call.tool, call.sent_arguments()) << '\n';
         if (!decision.by.empty()) std::cout << "decided by " << detail::printable(decision.by) << '\n';
         if (!reason.empty()) std::cout << "reason: " << detail::printable(reason) << '\n';
         for (const auto& entry : lines) {

@@ -12,11 +12,13 @@
 
 #include <algorithm>
 #include <boost/json/array.hpp>
-#include <boost/json/parse.hpp>
+#include <boost/json/parse_options.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/pattern.hpp>
 #include <ipybox/detail/python_source.hpp>
@@ -483,9 +485,10 @@ private:
         for (const auto* value : fitting) {
             plain =
                 plain && !value->is_structured() && !value->is_double() &&
+                    !(is_exact(*value) && !is_python_integer(*value)) &&
                     !(value->is_string() && has_surrogate(view(value->get_string())));
             booleans = booleans || value->is_bool();
-            integers = integers || value->is_int64() || value->is_uint64();
+            integers = integers || value->is_int64() || value->is_uint64() || is_exact(*value);
         }
         plain = plain && !(booleans && integers);  // True == 1 in a Literal
         std::string list;
@@ -666,10 +669,15 @@ private:
 
     static bool is_zero(const json::value& v) { return compare_numbers(v, 0) == 0; }
     static std::string whole(const json::value& v) {
-        return v.is_double() ? std::to_string(static_cast<std::int64_t>(v.get_double()))
-                             : python_literal(v);
+        return integer_text(v, max_digits);
     }
-    static bool small(const json::value& v) { return std::abs(v.to_number<double>()) < 1e15; }
+    static bool small(const json::value& v) { return std::abs(to_double(v)) < 1e15; }
+    // Python reads integers of up to 4,300 digits.
+    static constexpr std::size_t max_digits = 4'000;
+    static bool is_python_integer(const json::value& v) {
+        const auto text = exact_text(v);
+        return !text.empty() && text.size() <= max_digits && text.find_first_of(".eE") == text.npos;
+    }
 
     void add_lengths(PythonType& type, const Schema& s, Key least, Key most) {
         std::string bounds;
@@ -694,11 +702,11 @@ private:
         for (const auto& [key, name, up] : bounds) {
             const auto* v = s.value(key);
             if (!v) continue;
-            if (v->is_double() && !small(*v)) {
+            if (is_exact(*v) || (v->is_double() && !small(*v))) {
                 rest.take(key, s);
                 continue;
             }
-            const double d = v->to_number<double>();
+            const double d = to_double(*v);
             const bool fraction = d != std::floor(d);
             const auto text =
                 !fraction ? whole(*v)
@@ -722,7 +730,7 @@ private:
         const auto* items = s.schema(Key::items);
         const auto count = [&](Key key) {
             const auto* v = s.value(key);
-            return v && small(*v) ? static_cast<std::size_t>(v->to_number<double>())
+            return v && small(*v) ? static_cast<std::size_t>(to_double(*v))
                                   : std::size_t(-1);
         };
         PythonType result{"list[Any]", {}};
@@ -1004,7 +1012,7 @@ private:
                 value = meaning.types == json_integer ? whole(*given) : python_literal(*given);
             } else {
                 if (input_ && given && !given->is_null() && !deeper_than(*given, 20))
-                    if (auto text = json::serialize(*given); text.size() < 2 * max_default)
+                    if (auto text = detail::write_json(*given); text.size() < 2 * max_default)
                         doc += (doc.empty() ? "" : " ") + ("(default: " + text + ')');
                 if (!type.none && !type.any()) type = {type.text() + " | None", {}, true};
                 value = "None";
@@ -1028,6 +1036,8 @@ private:
     }
 
     static bool is_simple(const json::value& value) {
+        if (const auto digits = exact_text(value); !digits.empty())
+            return digits.size() <= max_default && std::isfinite(to_double(value));
         if (value.is_string()) return value.get_string().size() <= max_default;
         return value.is_bool() || value.is_int64() || value.is_uint64() ||
                (value.is_double() && std::isfinite(value.get_double()));
@@ -1187,7 +1197,7 @@ inline void check_server_name(std::string_view name) {
     if (name.size() > 64 || !detail::is_python_identifier(name) || detail::is_python_keyword(name))
         throw Error(errc::bad_argument,
                     "the server name " +
-                        boost::json::serialize(boost::json::value(name.substr(0, 80))) +
+                        detail::write_json(boost::json::value(name.substr(0, 80))) +
                         " must be a Python identifier of at most 64 ASCII characters");
 }
 
@@ -1220,7 +1230,8 @@ inline boost::json::array parse_tools(std::string_view text) {
     options.max_depth = 25'000;  // the parser is recursive
     options.allow_invalid_utf8 = true;
     boost::system::error_code failure;
-    auto value = boost::json::parse(repaired, failure, {}, options);
+    auto value = detail::parse_exact(repaired, failure, options);
+    detail::simplify_numbers(value);
     if (failure) throw Error(errc::bad_argument, "the tool list is not JSON: " + failure.message());
     if (const auto* result = value.if_object())
         if (const auto* tools = result->if_contains("tools"); tools && tools->is_array())
@@ -1230,14 +1241,20 @@ inline boost::json::array parse_tools(std::string_view text) {
     return std::move(value.get_array());
 }
 
-// Generates the package of a server from the `tools` of its tools/list results. The same tools in
+// Generates the package of a server from `listed`, the `tools` of its tools/list results. The same tools in
 // any order give the same bytes. A tool whose schemas cannot be typed gets a module that takes any
 // arguments; a tool that cannot have a module is listed in `skipped`. Throws Error (bad_argument)
 // for a bad server name.
 inline GeneratedPackage generate_package(std::string_view server_name,
-                                         const boost::json::array& tools,
+                                         const boost::json::array& listed,
                                          ApiStyle style = ApiStyle::blocking) {
     check_server_name(server_name);
+    boost::json::value simplified;
+    if (std::any_of(listed.begin(), listed.end(), [](const auto& tool) { return detail::holds_exact(tool); })) {
+        simplified = listed;
+        detail::simplify_numbers(simplified);
+    }
+    const auto& tools = simplified.is_array() ? simplified.get_array() : listed;
     GeneratedPackage package;
     std::map<std::string, const boost::json::object*> by_name;
     for (const auto& entry : tools) {
@@ -1250,7 +1267,7 @@ inline GeneratedPackage generate_package(std::string_view server_name,
         else if (const auto [it, fresh] = by_name.try_emplace(name, tool); !fresh) {
             package.skipped.push_back({name, "another tool has the same name"});
             // the order of the list must not matter
-            if (boost::json::serialize(*tool) < boost::json::serialize(*it->second))
+            if (detail::write_json(*tool) < detail::write_json(*it->second))
                 it->second = tool;
         }
     }

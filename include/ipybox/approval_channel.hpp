@@ -10,13 +10,14 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/websocket.hpp>
-#include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
+#include <boost/json/parse_options.hpp>
 #include <deque>
 #include <functional>
 #include <ipybox/approval.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/question.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/http_listener.hpp>
@@ -64,7 +65,7 @@ public:
     }
     void send(const json::object& message) {
         if (closed_) return;
-        queue_.push_back(json::serialize(message));
+        queue_.push_back(detail::write_json(message));
         queued_ += queue_.back().size();
         if (queued_ > max_queued) return close();
         changed_.notify();
@@ -89,7 +90,7 @@ private:
             json::parse_options limits;
             limits.max_depth = 128;
             boost::system::error_code wrong;
-            const json::value message = json::parse(std::string_view(static_cast<const char*>(buffer.data().data()), size), wrong, {}, limits);
+            const json::value message = detail::parse_exact({static_cast<const char*>(buffer.data().data()), size}, wrong, limits);
             if (!wrong && message.is_object()) use(message.get_object());
         }
         self->close();  // ends what is being written
@@ -167,7 +168,7 @@ public:
         ToolCall call;
         call.server = std::move(server_name);
         call.tool = std::move(tool_name);
-        call.arguments = std::move(tool_args);
+        call.set_arguments(std::move(tool_args));
         const Decision decision = co_await asked(state, std::move(call));
         if (decision.verdict == Verdict::pass) throw Error(errc::denied, "Approval channel not connected");
         if (decision.expired) throw Error(errc::timed_out, decision.reason);
@@ -278,14 +279,14 @@ private:
         json::object params;
         params["server_name"] = std::move(call.server);
         params["tool_name"] = std::move(call.tool);
-        params["tool_args"] = std::move(call.arguments);
+        params["tool_args"] = call.sent_arguments();
         message["jsonrpc"] = "2.0";
         message["method"] = "approve";
         message["params"] = std::move(params);
         message["id"] = id;
         // Clients take messages of up to a mebibyte, and leave when there is a larger one.
         constexpr std::size_t largest = 1'000'000;
-        if (const auto size = json::serialize(message).size(); size > largest)
+        if (const auto size = detail::write_json(message).size(); size > largest)
             co_return Decision(Verdict::deny, "the arguments are too large to be shown to an approver: " + std::to_string(size) + " bytes");
         state->pending.emplace(id, pending);
         const Settled settled{state, id};
@@ -369,9 +370,10 @@ public:
     // A question. Copies share the one answer; the first counts.
     class Request {
     public:
-        const std::string& server_name() const noexcept { return state_->server; }
-        const std::string& tool_name() const noexcept { return state_->tool; }
-        const json::object& tool_args() const noexcept { return state_->arguments; }
+        const std::string& server_name() const noexcept { return state_->call.server; }
+        const std::string& tool_name() const noexcept { return state_->call.tool; }
+        // Of numbers that a double cannot hold, the nearest one; to_string() shows what was sent.
+        const json::object& tool_args() const noexcept { return state_->call.arguments; }
         // Yes; does nothing once the question is settled.
         void accept() const { answer(true, {}); }
         // No; the code that called is told the reason.
@@ -381,14 +383,14 @@ public:
         awaitable<void> settled() const { return settled(state_); }
         // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded, and
         // what cannot be shown whole says so: tool_args() has all of it.
-        std::string to_string() const { return detail::call_text(server_name(), tool_name(), tool_args()); }
+        std::string to_string() const { return detail::call_text(server_name(), tool_name(), state_->call.sent_arguments()); }
 
     private:
         friend class ApprovalClient;
         struct Shared {
             explicit Shared(const asio::any_io_executor& executor) : changed(executor) {}
-            std::string server, tool, id;
-            json::object arguments;
+            ToolCall call;
+            std::string id;
             std::weak_ptr<detail::JsonSocket> connection;
             bool settled = false;
             Event changed;
@@ -544,9 +546,9 @@ private:
         const auto* arguments = object.if_contains("tool_args");
         if (method != "approve" || !arguments || !arguments->is_object() || text(message, "id").empty()) return;
         auto shared = std::make_shared<Request::Shared>(state->executor);
-        shared->server = text(object, "server_name");
-        shared->tool = text(object, "tool_name");
-        shared->arguments = arguments->get_object();
+        shared->call.server = text(object, "server_name");
+        shared->call.tool = text(object, "tool_name");
+        shared->call.set_arguments(arguments->get_object());
         shared->id = text(message, "id");
         shared->connection = connection;
         state->requests.insert_or_assign(shared->id, shared);

@@ -36,7 +36,7 @@ inline void refuse_repeated_keys(std::string_view text, const std::string& what)
 // errc::bad_config, naming the file and the line.
 inline json::value read_policy(const std::filesystem::path& file) {
     const std::string text = read_text_file(file);
-    auto policy = parse_json(text, file.string());
+    auto policy = parse_json(text, file.string(), Numbers::exact);
     detail::refuse_repeated_keys(text, file.string());
     return policy;
 }

@@ -1,6 +1,8 @@
 #pragma once
 // Door 4: may this call happen?
 #include <ipybox/async.hpp>
+#include <ipybox/detail/json_number.hpp>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,11 +30,25 @@ constexpr std::string_view to_string(CallOrigin origin) noexcept {
 struct ToolCall {
     std::string server;
     std::string tool;
-    json::object arguments;
+    json::object arguments;     // of numbers that a double cannot hold, the nearest one
     json::object annotations;   // the tool's hints as the MCP server states them
     json::object input_schema;
     std::string session;
     CallOrigin origin = CallOrigin::mcp;
+    // Null when `arguments` has every digit that was sent; see sent_arguments().
+    std::shared_ptr<const json::object> exact_arguments = {};
+
+    // The arguments as they are sent: numbers that Boost.JSON would write otherwise have their own text. To be
+    // written with detail::write_json(), and read with what detail/json_number.hpp has.
+    const json::object& sent_arguments() const noexcept { return exact_arguments ? *exact_arguments : arguments; }
+    // sent: as parsed by detail::parse_exact(), or with ordinary numbers alone.
+    void set_arguments(json::object sent) {
+        exact_arguments.reset();
+        arguments = std::move(sent);
+        if (!detail::holds_exact(arguments)) return;
+        exact_arguments = std::make_shared<const json::object>(arguments);
+        detail::round_numbers(arguments);
+    }
 };
 
 enum class Verdict { pass, allow, deny };  // pass: not mine to judge

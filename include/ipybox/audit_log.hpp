@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <boost/json/serialize.hpp>
 #include <cctype>
 #include <cerrno>
 #include <chrono>
@@ -16,6 +15,7 @@
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/detail/within.hpp>
 #include <ipybox/log.hpp>
@@ -55,8 +55,11 @@ inline std::string recorded(std::string text, std::size_t longest) {
 
 // A copy without what is secret by its name or is a known value, within limits.
 inline json::value masked(const json::value& value, const Secrets& secrets, const RecordLimits& limits = {}, int depth = 0) {
+    // A number that is longer than a record becomes a text.
+    if (const auto digits = exact_text(value); !digits.empty())
+        return digits.size() <= limits.text ? value : json::value(recorded(std::string(digits), limits.text));
     if (const auto* text = value.if_string()) return json::value(recorded(secrets.hide(std::string(*text)), limits.text));
-    if (depth > 128) return json::value(recorded(secrets.hide(json::serialize(value)), limits.text));
+    if (depth > 128) return json::value(recorded(secrets.hide(detail::write_json(value)), limits.text));
     if (const auto* list = value.if_array()) {
         json::array result;
         std::size_t numbers = 0;  // since the last text, array or object
@@ -64,16 +67,16 @@ inline json::value masked(const json::value& value, const Secrets& secrets, cons
         const auto close = [&] {
             if (!left_out.empty())
                 result.push_back(json::value("… [" + std::to_string(left_out.size()) + " more numbers, sha256 " +
-                                             sha256_hex(json::serialize(left_out)) + "]"));
+                                             sha256_hex(detail::write_json(left_out)) + "]"));
             left_out.clear();
             numbers = 0;
         };
         for (const auto& item : *list) {
-            if (item.is_string() || item.is_structured()) {
+            if (is_text(item) || item.is_structured()) {
                 close();
                 result.push_back(masked(item, secrets, limits, depth + 1));
             } else {
-                (++numbers > limits.numbers ? left_out : result).push_back(item);
+                (++numbers > limits.numbers ? left_out : result).push_back(masked(item, secrets, limits, depth + 1));
             }
         }
         close();
@@ -126,7 +129,7 @@ public:
         json::object line;
         line["time"] = now();
         for (auto& entry : record) line[entry.key()] = std::move(entry.value());
-        waiting_.push_back(json::serialize(line) + '\n');
+        waiting_.push_back(detail::write_json(line) + '\n');
         while (!waiting_.empty()) {
             if (const int error = append(waiting_.front()); error != 0) return refuse(error);
             waiting_.pop_front();
@@ -255,11 +258,11 @@ private:
         return record;
     }
     json::value shown_arguments() {
-        const json::value arguments = std::move(call_.arguments);
+        const json::value arguments = call_.exact_arguments ? json::value(*call_.exact_arguments) : json::value(std::move(call_.arguments));
         json::value shown = detail::masked(arguments, secrets_);
         // Beyond this only what cannot be left out stands in a record.
         constexpr std::size_t large = 256 * 1024;
-        if (json::serialize(shown).size() > large) shown = detail::masked(arguments, secrets_, {256, 100});
+        if (detail::write_json(shown).size() > large) shown = detail::masked(arguments, secrets_, {256, 100});
         return shown;
     }
 

@@ -74,6 +74,8 @@ struct CodeExecutorOptions {
     AuditLogPtr audit;                                 // records executions and calls, when set
     // What MCP servers may ask the application, and tell it: see ToolServerOptions.
     std::function<void(const std::string& server, McpClientOptions& options)> on_mcp_connect;
+    // Numbers in tools' results that are no integers become decimal.Decimal, with the digits that the server sent.
+    bool exact_numbers = false;
     // `!command`, `%%bash` and their kin ask the policy first. A guard written in Python: code that
     // wants to get around it can. The sandbox is what confines commands.
     bool approve_shell_cmds = false;
@@ -139,6 +141,7 @@ public:
     // What is called, as code in the kernel wrote it: escape it before a person sees it.
     const std::string& server_name() const noexcept { return state_->call.server; }
     const std::string& tool_name() const noexcept { return state_->call.tool; }
+    // Of numbers that a double cannot hold, the nearest one; call().sent_arguments() has their digits.
     const json::object& tool_args() const noexcept { return state_->call.arguments; }
     // All that is known of the call, the tool's annotations and schema included.
     const ToolCall& call() const noexcept { return state_->call; }
@@ -162,7 +165,7 @@ public:
     // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded, and what
     // cannot be shown whole says so: do not put that before a person. Question makes more lines.
     std::string to_string() const {
-        return detail::call_text(state_->call.server, state_->call.tool, state_->call.arguments);
+        return detail::call_text(state_->call.server, state_->call.tool, state_->call.sent_arguments());
     }
 
 private:
@@ -961,6 +964,7 @@ private:
             env["IPYBOX_TOOL_SOCKET"] = address;
             env["IPYBOX_TOOL_TOKEN"] = tools->token();
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
+            if (options.exact_numbers) env["IPYBOX_EXACT_NUMBERS"] = "1";
             if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
             spec.channels.insert(spec.channels.end(), own.begin(), own.end());
             try {
@@ -1007,6 +1011,7 @@ private:
             auto& path = env["PYTHONPATH"];
             path = library.string() + (path.empty() ? "" : ":" + path);
             if (options.working_dir) env["IPYBOX_WORKING_DIR"] = options.working_dir->string();
+            if (options.exact_numbers) env["IPYBOX_EXACT_NUMBERS"] = "1";
             if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
             return spec;
         }

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/json/stream_parser.hpp>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
@@ -14,6 +13,8 @@
 #include <ipybox/async.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/client_config.hpp>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
@@ -42,15 +43,18 @@ inline std::string read_text_file(const std::filesystem::path& path, std::size_t
     return text;
 }
 
+// Whether numbers become what Boost.JSON has, or keep all digits, see detail/json_number.hpp.
+enum class Numbers { rounded, exact };
+
 // Parses JSON; an error names `what`, the line and the column.
-inline json::value parse_json(std::string_view text, const std::string& what) {
-    json::stream_parser parser;
+inline json::value parse_json(std::string_view text, const std::string& what, Numbers numbers = Numbers::rounded) {
     boost::system::error_code error;
-    const std::size_t used = parser.write_some(text.data(), text.size(), error);
-    if (!error && text.find_first_not_of(" \t\r\n", used) != text.npos)
-        error = make_error_code(json::error::extra_data);
-    if (!error) parser.finish(error);
-    if (!error) return parser.release();
+    std::size_t used = 0;
+    auto value = detail::parse_exact(text, error, {}, &used);
+    if (!error) {
+        if (numbers == Numbers::rounded) detail::round_numbers(value);
+        return value;
+    }
     const auto before = text.substr(0, std::min(used, text.size()));
     const auto line = std::count(before.begin(), before.end(), '\n') + 1;
     const auto column = before.size() - (before.rfind('\n') + 1) + 1;
@@ -170,7 +174,9 @@ public:
     // The same in every text and name of a result for the code, of those secrets that it must not get.
     void hide_in_result(json::value& result) const {
         if (in_results_.empty()) return;
-        if (auto* text = result.if_string()) {
+        if (detail::is_exact(result)) {
+            if (holds(std::string_view(result.get_string()))) result = "[hidden]";
+        } else if (auto* text = result.if_string()) {
             if (holds(*text)) *text = hidden(std::string(*text), in_results_);
         } else if (auto* list = result.if_array()) {
             for (auto& item : *list) hide_in_result(item);

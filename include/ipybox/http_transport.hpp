@@ -7,13 +7,13 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <charconv>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/base64.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/sse.hpp>
 #include <ipybox/http_client.hpp>
@@ -431,18 +431,8 @@ inline void HttpTransport::mirror(const StatePtr& state, Call& call, const json:
             value = value != nullptr && value->is_object() ? value->get_object().if_contains(name)
                                                            : nullptr;
         if (value == nullptr || value->is_structured() || value->is_null()) continue;
-        std::string text;
-        if (value->is_string()) {
-            text = value->get_string();
-        } else if (value->is_double()) {
-            // Boost.JSON writes 1.5E0.
-            char digits[64];
-            const auto end =
-                std::to_chars(digits, digits + sizeof(digits), value->get_double()).ptr;
-            text.assign(digits, end);
-        } else {
-            text = json::serialize(*value);
-        }
+        const std::string text =
+            detail::is_text(*value) ? std::string(value->get_string()) : detail::write_json(*value);
         call.headers.emplace_back("Mcp-Param-" + header, mcp_header_value(text));
     }
 }
@@ -514,12 +504,12 @@ inline awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call, json
         unblock.emplace(*state);
     }
     keep_lasting(state, *call, message);
-    std::string body = json::serialize(message);
+    std::string body = detail::write_json(message);
     const auto generation = state->generation;
     auto outcome = co_await exchange(state, call, std::move(body));
     if (outcome == Outcome::session_lost) {
         co_await reopen(state, generation);
-        body = json::serialize(message);
+        body = detail::write_json(message);
         outcome = co_await exchange(state, call, std::move(body));
         if (outcome == Outcome::session_lost)
             throw Error(errc::mcp_connection,
@@ -997,7 +987,7 @@ inline awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t gener
         call->id = json::string("ipybox-session-" + std::to_string(generation));
         json::object message = state->initialize;
         message["id"] = call->id;
-        std::string body = json::serialize(message);
+        std::string body = detail::write_json(message);
         state->session.clear();
         state->protocol_version.clear();
         co_await exchange(state, call, std::move(body));
@@ -1006,7 +996,7 @@ inline awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t gener
         auto confirm = std::make_shared<Call>(state->executor);
         confirm->own = true;
         confirm->method = "notifications/initialized";
-        body = json::serialize(detail::rpc_notification(confirm->method, json::object()));
+        body = detail::write_json(detail::rpc_notification(confirm->method, json::object()));
         co_await exchange(state, confirm, std::move(body));
     } catch (const Error& error) {
         state->not_reopened = Error(
@@ -1023,7 +1013,7 @@ inline awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t gener
         call->id = json::string("ipybox-again-" + about);
         json::object message = request;
         message["id"] = call->id;
-        std::string body = json::serialize(message);
+        std::string body = detail::write_json(message);
         try {
             co_await exchange(state, call, std::move(body));
         } catch (const Error& error) {

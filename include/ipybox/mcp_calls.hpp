@@ -5,12 +5,12 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <exception>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/mcp_wire.hpp>
@@ -55,7 +55,7 @@ inline McpCallPtr McpEngine::start(const SessionPtr& session, const OutletPtr& o
     std::string fingerprint(method);
     for (const std::string_view key : {"name", "uri", "arguments"})
         if (const auto* value = params.if_contains(key))
-            fingerprint += '\n' + json::serialize(*value);
+            fingerprint += '\n' + detail::write_json(*value);
     if (modern && params.contains("requestState"))
         return resume(session, outlet, std::move(id), params, fingerprint);
     auto call = std::make_shared<McpCall>(shared_from_this(), session, executor);
@@ -86,7 +86,7 @@ inline McpCallPtr McpEngine::start(const SessionPtr& session, const OutletPtr& o
 inline void McpEngine::adopt(const McpCallPtr& call, const OutletPtr& outlet, json::value id,
                              const json::object& params) {
     // Modern requests over HTTP share a session: there ids are the connection's own affair.
-    call->key = call->session->modern ? std::to_string(++last_serial) : json::serialize(id);
+    call->key = call->session->modern ? std::to_string(++last_serial) : detail::write_json(id);
     call->id = std::move(id);
     call->outlet = outlet;
     const auto* meta = object_of(params, "_meta");
@@ -125,7 +125,7 @@ inline awaitable<json::object> McpEngine::work_for(McpCallPtr call, std::string 
             if (argument.required && !arguments.contains(argument.name))
                 throw McpError(rpc_invalid_params, "argument \"" + argument.name + "\" is missing");
         for (const auto& argument : arguments)
-            if (!argument.value().is_string())
+            if (!is_text(argument.value()))
                 throw McpError(rpc_invalid_params, "the arguments of a prompt are strings");
         return get(std::move(call), *found, std::move(arguments));
     }
@@ -294,6 +294,7 @@ inline awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::shared
         if (lenient) failure = "Error executing tool " + tool->item.name + ": " + *failure;
     } else {
         try {
+            round_numbers(checked);
             auto work = tool->item.call(McpContext(call), std::move(checked.get_object()));
             result = co_await std::move(work);
         } catch (const McpError&) {
@@ -314,7 +315,7 @@ inline awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::shared
         }
     }
     if (!failure && result.content.empty() && result.structured)
-        result.content.push_back(McpContent::text(json::serialize(*result.structured)));
+        result.content.push_back(McpContent::text(detail::write_json(*result.structured)));
     json::object answer;
     if (!failure) {
         if (!call->modern) simplify_content(result.content, revision);

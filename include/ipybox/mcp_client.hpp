@@ -9,12 +9,12 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/json/serialize.hpp>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <ipybox/async.hpp>
 #include <ipybox/detail/build_info.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/mcp_schema.hpp>
@@ -59,6 +59,9 @@ struct McpClientOptions {
     // {}}, "sampling": {}}. Neither is offered to the server without on_request.
     json::object capabilities;
     json::array roots;  // {"uri", "name"}; offered as a capability when not empty
+    // Results keep numbers that Boost.JSON would write otherwise (1e2, integers beyond 64 bits) with their text, to
+    // be handled as detail/json_number.hpp says. Otherwise they have the nearest double.
+    bool exact_numbers = false;
     // Answers elicitation/create and sampling/createMessage: gets method and params, returns the
     // result, or throws to refuse. Empty: every such request is declined. Whoever accepts a form
     // starts from detail::form_defaults(params).
@@ -1406,6 +1409,8 @@ inline void McpClient::dispatch(const StatePtr& state, json::object message) {
         if (empty != nullptr && empty->is_null() && message.contains(used)) message.erase(unused);
     }
     const auto rpc = detail::classify(message);
+    // Callbacks of applications know no other numbers.
+    if (rpc.body != nullptr && !(rpc.kind == Kind::result && state->options.exact_numbers)) detail::round_numbers(*rpc.body);
     if (rpc.kind == Kind::notification || rpc.kind == Kind::request) {
         json::object params;
         if (rpc.body != nullptr && rpc.body->is_object())
@@ -1561,7 +1566,7 @@ inline void McpClient::logged(const StatePtr& state, const json::object& params)
     if (!state->options.logger.enabled(at)) return;
     std::string text(detail::string_of(params, "data"));
     if (!data->is_string() && detail::text_size(*data) <= 64 * max_text)
-        text = json::serialize(*data);
+        text = detail::write_json(*data);
     state->log(at, "log: " + detail::excerpt(text, max_text));
 }
 

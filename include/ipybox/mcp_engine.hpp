@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/json/serialize.hpp>
 #include <charconv>
 #include <cstdint>
 #include <exception>
 #include <ipybox/async.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/mcp_wire.hpp>
@@ -385,6 +385,9 @@ inline McpCallPtr McpEngine::accept(const SessionPtr& session, const OutletPtr& 
     const bool structured = rpc.kind == Kind::request || rpc.kind == Kind::notification;
     if (structured && rpc.body != nullptr && rpc.body->is_object())
         params = std::move(rpc.body->get_object());
+    // Arguments are rounded for handlers once they were held against the tool's schema.
+    for (auto& entry : params)
+        if (entry.key() != "arguments") round_numbers(entry.value());
     switch (rpc.kind) {
         case Kind::result:
         case Kind::error:
@@ -538,7 +541,7 @@ inline void McpEngine::notified(const SessionPtr& session, std::string_view meth
     } else if (method == "notifications/cancelled") {
         const auto* id = params.if_contains("requestId");
         if (id == nullptr) return;
-        const auto found = session->calls.find(json::serialize(*id));
+        const auto found = session->calls.find(detail::write_json(*id));
         if (found != session->calls.end())
             if (const auto call = found->second.lock()) cancel(call);
         std::erase_if(subscriptions, [&](const auto& one) {
@@ -562,6 +565,7 @@ inline void McpEngine::replied(const SessionPtr& session, const RpcMessage& rpc)
     const auto question = found->second;
     session->questions.erase(found);
     if (rpc.kind == RpcMessage::Kind::result) {
+        round_numbers(*rpc.body);
         question.call->given[question.key] = std::move(*rpc.body);
     } else {
         const auto* error = rpc.body != nullptr ? rpc.body->if_object() : nullptr;

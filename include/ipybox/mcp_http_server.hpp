@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <ipybox/detail/event_backlog.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/sse.hpp>
 #include <ipybox/http_listener.hpp>
 #include <ipybox/mcp_server.hpp>
@@ -118,7 +119,7 @@ public:
 
     bool notify(json::object message) override {
         if (ended || (standalone && !listened)) return false;
-        std::string data = json::serialize(message);
+        std::string data = detail::write_json(message);
         if (backlog_.crowded(data.size())) return false;
         begin();
         add(data);
@@ -127,7 +128,7 @@ public:
     void ask(json::object message) override {
         if (ended) return;
         begin();
-        add(json::serialize(message));
+        add(detail::write_json(message));
     }
     void respond(json::object message, unsigned status) override {
         if (ended) return;
@@ -217,10 +218,10 @@ private:
     }
     // What would be too much for one event is an error in its place.
     void add_answer(const json::object& message) {
-        auto data = json::serialize(message);
+        auto data = detail::write_json(message);
         if (data.size() > style_.max_event) {
             const auto* id = message.if_contains("id");
-            data = json::serialize(rpc_error(id != nullptr ? *id : json::value(), rpc_internal_error,
+            data = detail::write_json(rpc_error(id != nullptr ? *id : json::value(), rpc_internal_error,
                                              "the answer takes " + std::to_string(data.size()) + " bytes, more than the " +
                                                  std::to_string(style_.max_event) + " that one event may have; ask for less"));
         }
@@ -364,7 +365,7 @@ inline McpHttpService::Reply http_error(unsigned status, std::string_view text,
                                       std::string headers = "") {
     McpHttpService::Reply reply;
     reply.status = status;
-    reply.body = json::serialize(rpc_error(json::value(), code, text));
+    reply.body = detail::write_json(rpc_error(json::value(), code, text));
     reply.headers = std::move(headers);
     return reply;
 }
@@ -408,7 +409,7 @@ inline bool McpHttpService::origin_allowed(std::string_view origin, unsigned sho
 inline McpHttpService::Reply unreadable(ReadJson read) {
     McpHttpService::Reply reply;
     reply.status = 400;
-    reply.body = json::serialize(rpc_error(std::move(read.id), rpc_parse_error, "the body " + read.problem));
+    reply.body = detail::write_json(rpc_error(std::move(read.id), rpc_parse_error, "the body " + read.problem));
     return reply;
 }
 
@@ -544,7 +545,7 @@ inline McpHttpService::Reply McpHttpService::metadata(const Request& head,
     if (!document.contains("bearer_methods_supported"))
         document.emplace("bearer_methods_supported", json::array{"header"});
     reply.status = 200;
-    reply.body = json::serialize(document);
+    reply.body = detail::write_json(document);
     return reply;
 }
 
@@ -816,7 +817,7 @@ inline awaitable<bool> McpHttpService::respond(std::shared_ptr<McpHttpService> s
                     auto refusal = rpc_error(*rpc.id, wrong.rpc_code(), wrong.detail());
                     if (!wrong.data().empty()) refusal["error"].get_object()["data"] = wrong.data();
                     reply.status = 400;
-                    reply.body = json::serialize(refusal);
+                    reply.body = detail::write_json(refusal);
                 }
             } else if (modern) {
                 // No notification is defined for modern clients over HTTP, and no response.
@@ -897,9 +898,9 @@ inline McpHttpService::Reply McpHttpService::answer_of(HttpServerStream& stream)
     if (stream.batch) {
         json::array all;
         for (auto& one : stream.answers) all.push_back(std::move(one));
-        reply.body = json::serialize(all);
+        reply.body = detail::write_json(all);
     } else if (!stream.answers.empty()) {
-        reply.body = json::serialize(stream.answers.front());
+        reply.body = detail::write_json(stream.answers.front());
     }
     return reply;
 }

@@ -12,8 +12,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/json/serialize.hpp>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/mcp_wire.hpp>
@@ -215,12 +215,12 @@ public:
         : changed(executor), limit_(limit) {}
     bool notify(json::object message) override {
         if (bytes_ > limit_) return false;
-        put(json::serialize(message));
+        put(detail::write_json(message));
         return true;
     }
-    void ask(json::object message) override { put(json::serialize(message)); }
-    void respond(json::object message, unsigned) override { put(json::serialize(message)); }
-    void respond(const json::array& batch) { put(json::serialize(batch)); }
+    void ask(json::object message) override { put(detail::write_json(message)); }
+    void respond(json::object message, unsigned) override { put(detail::write_json(message)); }
+    void respond(const json::array& batch) { put(detail::write_json(batch)); }
     void abandon() override { changed.notify(); }
 
     bool crowded() const noexcept { return bytes_ > limit_; }

@@ -7,6 +7,7 @@
 #include <boost/asio/detached.hpp>
 #include <cmath>
 #include <ipybox/code_executor.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/result_text.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/mcp_server.hpp>

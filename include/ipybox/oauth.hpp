@@ -3,7 +3,6 @@
 // (revisions 2025-03-26 to 2026-07-28 of MCP's authorization).
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
-#include <boost/json/serialize.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +12,7 @@
 #include <ipybox/async.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/domain_rule.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/jwt.hpp>
 #include <ipybox/detail/oauth_protocol.hpp>
 #include <ipybox/detail/oauth_records.hpp>
@@ -641,7 +641,7 @@ inline awaitable<OAuth::State::Client> OAuth::State::register_client(detail::Ser
     const auto request_url = server.registration_endpoint;
     request.url = request_url;
     request.headers.emplace_back("Content-Type", "application/json");
-    request.body = json::serialize(body);
+    request.body = detail::write_json(body);
     const Reply reply = co_await fetch(std::move(request));
     const auto document = detail::parse_document(reply.body);
     if (server.guessed && (reply.status / 100 == 4 || reply.status == 501))

@@ -18,7 +18,7 @@ public:
     // call: as code in the kernel wrote it. Throws errc::denied when it cannot be shown as a person
     // must see it, which is a denial with that reason, and errc::io_error when what is folded
     // cannot be written. Any thread.
-    explicit Question(const ToolCall& call) : shown_(detail::question_text(call.server, call.tool, call.arguments)) {
+    explicit Question(const ToolCall& call) : shown_(detail::question_text(call.server, call.tool, call.sent_arguments())) {
         if (!shown_.problem.empty()) throw Error(errc::denied, shown_.problem);
         if (shown_.whole.empty()) return;
         folded_.emplace(::geteuid(), ::geteuid());

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <boost/json/serialize.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/approval_rules.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <string>
 #include <utility>
@@ -29,7 +29,7 @@ inline json::object rule_allowing(const ToolCall& call) {
     when["origin"] = to_string(call.origin);
     if (call.origin != CallOrigin::mcp) {
         json::object same;
-        same["const"] = call.arguments;
+        same["const"] = call.sent_arguments();
         when["schema"] = std::move(same);
     }
     rule["when"] = std::move(when);
@@ -39,7 +39,7 @@ inline json::object rule_allowing(const ToolCall& call) {
 
 // What the rules of a policy look at; refers to the call.
 inline detail::CallFacts facts_of(const ToolCall& call) {
-    return {call.server, call.tool, to_string(call.origin), call.session, call.arguments, call.annotations};
+    return {call.server, call.tool, to_string(call.origin), call.session, call.sent_arguments(), call.annotations};
 }
 
 // The file {"rules": [...]}, read anew for every question; several processes may share it.
@@ -78,7 +78,7 @@ public:
         list.push_back(rule_allowing(call));
         json::object whole;
         whole["rules"] = std::move(list);
-        replace(json::serialize(whole) + '\n');
+        replace(detail::write_json(whole) + '\n');
     }
 
 private:
@@ -92,7 +92,7 @@ private:
         if (!S_ISREG(status.st_mode) || (status.st_mode & 0022) != 0 || (status.st_uid != ::geteuid() && status.st_uid != 0))
             throw Error(errc::bad_config, file_.string() + ": must be a file that only you can write; chmod 600 it");
         const std::string place = file_.string();
-        const auto value = parse_json(read_text_file(file_), place);
+        const auto value = parse_json(read_text_file(file_), place, Numbers::exact);
         const auto& object = detail::rule_object(value, place, {"rules"});
         const auto* list = object.if_contains("rules");
         if (!list || !list->is_array()) throw Error(errc::bad_config, file_.string() + ", rules: must be an array");

@@ -6,6 +6,7 @@
 #include <boost/json/parse.hpp>
 #include <filesystem>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/guest_view.hpp>
 #include <ipybox/kernel_policy.hpp>
 #include <ipybox/network_proxy.hpp>
@@ -116,7 +117,7 @@ private:
         if (given == nullptr) return;
         for (const auto& [name, value] : given->get_object())
             set_limit(limits, name, value.is_string() ? std::string(value.get_string())
-                                                      : json::serialize(value));
+                                                      : detail::write_json(value));
     }
 
     SandboxPolicy confined(SandboxPolicy policy) const {

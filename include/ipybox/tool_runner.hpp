@@ -1,9 +1,10 @@
 #pragma once
 // Calls the tools of a ToolServer from a program of this machine: what code in a kernel does through
 // generated modules, in C++.
-#include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
+#include <boost/json/parse_options.hpp>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/http_client.hpp>
 #include <memory>
@@ -82,14 +83,14 @@ private:
             json::object registration;
             registration["server_name"] = state->server;
             registration["server_params"] = *state->options.server_params;
-            co_await exchange(state, "PUT", "/servers", json::serialize(registration));
+            co_await exchange(state, "PUT", "/servers", detail::write_json(registration));
             state->registered = true;
         }
         json::object call;
         call["server_name"] = state->server;
         call["tool_name"] = std::move(tool);
         call["tool_args"] = std::move(arguments);
-        json::object answer = co_await exchange(state, "POST", "/run", json::serialize(call));
+        json::object answer = co_await exchange(state, "POST", "/run", detail::write_json(call));
         ToolOutput output;
         if (auto* result = answer.if_contains("result")) output.result = std::move(*result);
         if (auto* content = answer.if_contains("content"); content && content->is_array())
@@ -129,7 +130,8 @@ private:
         boost::system::error_code wrong;
         json::parse_options limits;
         limits.max_depth = 128;
-        auto answer = json::parse(text, wrong, {}, limits);
+        auto answer = detail::parse_exact(text, wrong, limits);
+        detail::round_numbers(answer);
         if (wrong || !answer.is_object())
             throw Error(errc::io_error, "the tool server answered with HTTP status " + std::to_string(status) + " and no JSON object");
         auto& object = answer.get_object();

@@ -12,11 +12,11 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <filesystem>
 #include <ipybox/approval.hpp>
 #include <ipybox/audit_log.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/server_arguments.hpp>
@@ -241,7 +241,7 @@ private:
 
     static std::string_view text_of(const json::object& object, std::string_view key) {
         const auto* value = object.if_contains(key);
-        return value && value->is_string() ? std::string_view(value->get_string()) : std::string_view();
+        return value && detail::is_text(*value) ? std::string_view(value->get_string()) : std::string_view();
     }
 
     struct Tool {
@@ -450,6 +450,7 @@ private:
         McpClientOptions options;
         if (state->options.on_connect) state->options.on_connect(server->name, options);
         options.name = server->name;
+        options.exact_numbers = true;
         options.era = server->era;
         options.connect_timeout = state->options.connect_timeout;
         options.logger.level = state->host.logger.level;
@@ -625,7 +626,7 @@ private:
     static detail::HttpReply to_http(const Reply& reply) {
         detail::HttpReply plain;
         plain.status = reply.status;
-        plain.body = json::serialize(reply.body);
+        plain.body = detail::write_json(reply.body);
         return plain;
     }
 
@@ -650,7 +651,7 @@ private:
         const auto* object = request.if_object();
         const auto* name = object ? object->if_contains("server_name") : nullptr;
         const auto* params = object ? object->if_contains("server_params") : nullptr;
-        if (!name || !name->is_string() || !params || !params->is_object() || object->size() != 2)
+        if (!name || !detail::is_text(*name) || !params || !params->is_object() || object->size() != 2)
             throw Error(errc::bad_config, "a registration is {\"server_name\": text, \"server_params\": object}");
         const std::string server(name->get_string());
         auto checked = checked_params(server, params->get_object());
@@ -722,7 +723,7 @@ private:
     // "May I run this command?": the kernel runs it, if it keeps to the answer.
     static awaitable<Reply> shell_command(StatePtr state, ToolCall request, AuditedCall& audit) {
         const auto* command = request.arguments.if_contains("cmd");
-        if (request.arguments.size() != 1 || !command || !command->is_string())
+        if (request.arguments.size() != 1 || !command || !detail::is_text(*command))
             throw Error(errc::bad_argument, "a shell command is {\"cmd\": text}");
         const std::string call_name = request.server + "." + request.tool;
         const Decision decision = co_await judge(state, std::move(request));
@@ -747,7 +748,7 @@ private:
         if (!tool.schema.is_object()) return;
         if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(tool.schema);
         detail::SchemaValidator validator(*tool.document);
-        if (const auto problem = validator.problem(tool.document->root(), request.arguments))
+        if (const auto problem = validator.problem(tool.document->root(), request.sent_arguments()))
             throw Error(errc::bad_argument, "the arguments of " + request.tool + " do not fit its schema: " + *problem);
         request.input_schema = tool.schema.get_object();
     }
@@ -783,7 +784,7 @@ private:
         auto refusal = refusal_of(decision, request.server + "." + request.tool);
         if (refusal) co_return std::move(*refusal);
         const std::string name = std::move(request.tool);
-        json::object arguments = std::move(request.arguments);
+        json::object arguments = request.exact_arguments ? *request.exact_arguments : std::move(request.arguments);
         auto client = server->client;
         if (!client) throw Error(errc::bad_argument, "MCP server " + server->name + " was stopped");
         CallOptions options;
@@ -840,16 +841,17 @@ private:
             if (entry.key() != "server_name" && entry.key() != "tool_name" && entry.key() != "tool_args")
                 return "unknown key \"" + std::string(entry.key()) + "\"; accepted: server_name, tool_name, tool_args";
         for (const char* key : {"server_name", "tool_name"})
-            if (const auto* field = object->if_contains(key); !field || !field->is_string())
+            if (const auto* field = object->if_contains(key); !field || !detail::is_text(*field))
                 return std::string(key) + " must be a string";
         auto* arguments = object->if_contains("tool_args");
         if (!arguments || !arguments->is_object()) return "tool_args must be an object";
         request.server = object->at("server_name").get_string();
         request.tool = object->at("tool_name").get_string();
-        // Once for whoever is asked, once for the server.
-        if (!reserve(memory, 2 * detail::memory_size(*arguments)))
+        // Once for whoever is asked, once for the server; once more with all digits, if there are more than in doubles.
+        const std::size_t copies = detail::holds_exact(*arguments) ? 3 : 2;
+        if (!reserve(memory, copies * detail::memory_size(*arguments)))
             return "too much data in tool calls at once; make fewer calls in parallel, or pass less";
-        request.arguments = std::move(arguments->get_object());
+        request.set_arguments(std::move(arguments->get_object()));
         return {};
     }
 

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/path_walk.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/detail/within.hpp>
@@ -380,7 +380,7 @@ private:
                                         {"pinned", place.pinned},
                                         {"protected", std::move(kept)}});
         }
-        const auto text = json::serialize(json::object{{"places", std::move(list)}});
+        const auto text = detail::write_json(json::object{{"places", std::move(list)}});
         // Under the lock nobody else has one of this name.
         constexpr const char* fresh = "writable-places.new";
         ::unlinkat(directory.get(), fresh, 0);

@@ -11,7 +11,7 @@ public:
     Rules(Host& host, const json::object& config) : host_(host), rules_(config.at("rules")) {}
 
     awaitable<Decision> decide(ToolCall call) override {
-        const detail::CallFacts facts{call.server, call.tool, to_string(call.origin), call.session, call.arguments, call.annotations};
+        const detail::CallFacts facts{call.server, call.tool, to_string(call.origin), call.session, call.sent_arguments(), call.annotations};
         const auto found = rules_.judge(facts, std::chrono::system_clock::now(), std::chrono::steady_clock::now());
         if (found.effect == Effect::pass) co_return Decision{};
         const std::string by = "rules: " + found.rule->label();

@@ -26,6 +26,7 @@
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/jupyter_websocket.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -380,8 +381,8 @@ struct Link : std::enable_shared_from_this<Link> {
                          const json::object& content) const {
         OutgoingMessage message;
         message.channel = channel;
-        message.header = json::serialize(detail::wire_header(id, type, session));
-        message.content = json::serialize(content);
+        message.header = detail::write_json(detail::wire_header(id, type, session));
+        message.content = detail::write_json(content);
         return message;
     }
     void send(const OutgoingMessage& message) {
@@ -1550,7 +1551,7 @@ private:
         json::object wanted;
         if (!settings_.kernel_name.empty()) wanted["name"] = settings_.kernel_name;
         if (!settings_.env.empty()) wanted["env"] = settings_.env;
-        const std::string body = json::serialize(wanted);
+        const std::string body = detail::write_json(wanted);
         for (int attempt = 0;; ++attempt) {
             std::optional<Error> problem;
             Answer answer;
@@ -1603,7 +1604,7 @@ private:
         content["silent"] = true;
         content["store_history"] = false;
         // A string literal of JSON is one of Python as well.
-        const auto literal = json::serialize(json::value(json::serialize(boot)));
+        const auto literal = detail::write_json(json::value(detail::write_json(boot)));
         json::object expressions;
         expressions["ipybox"] = "_ipybox_start(__import__('json').loads(" + literal + "))";
         content["user_expressions"] = std::move(expressions);

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/jupyter_wire.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/zmtp.hpp>
@@ -602,7 +603,7 @@ private:
         if (link->relayed) listen_inside(sandbox, spec.policy, *link->relayed, file, channels);
         file["signature_scheme"] = "hmac-sha256";
         file["key"] = link->key;
-        link->directory.write_file("connection.json", json::serialize(file), link->guest);
+        link->directory.write_file("connection.json", detail::write_json(file), link->guest);
 
         auto& env = spec.policy.env;
         const std::filesystem::path files = scratch ? "/dev/shm" : guest;

@@ -12,10 +12,10 @@
 #include <boost/asio/ip/network_v6.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <fstream>
 #include <ipybox/cgroup.hpp>
 #include <ipybox/confined_process.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/guest_identity.hpp>
 #include <ipybox/guest_view.hpp>
@@ -444,7 +444,7 @@ private:
         command.env = policy.env;
         command.cwd = policy.cwd.empty() ? fs::path("/") : policy.cwd;
         const auto settings = directory / "settings.json";
-        const auto text = json::serialize(settings_for(policy, view, directory, command));
+        const auto text = detail::write_json(settings_for(policy, view, directory, command));
         directory.write_file("settings.json", text,
                              request.identity ? request.identity->user : ::geteuid(), 0400);
         // srt falls back to other settings when it does not like these, and does without its helper

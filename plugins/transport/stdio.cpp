@@ -12,13 +12,12 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/json/serialize.hpp>
-#include <boost/json/serializer.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <deque>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/process.hpp>
@@ -239,27 +238,23 @@ bool send_short(Connection& connection, std::int64_t id, std::string_view method
     if (connection.closed || connection.end || connection.broken || !connection.outgoing.empty() ||
         connection.process->may_be_stale())
         return false;
+    // Not written to be thrown away.
+    if (detail::text_size(params) > PIPE_BUF) return false;
     std::array<char, PIPE_BUF> line;
+    std::string text;
     std::size_t size = 0;
     bool fits = true;
     const auto put = [&](std::string_view text) {
         fits = fits && text.size() <= line.size() - size;
         if (fits) size += text.copy(line.data() + size, text.size());
     };
-    json::serializer serializer;
-    const auto put_value = [&] {
-        size += serializer.read(line.data() + size, line.size() - size).size();
-        fits = fits && serializer.done();
-    };
     put(R"({"jsonrpc":"2.0","id":)");
     put(std::to_string(id));
     put(R"(,"method":)");
-    serializer.reset(json::string_view(method.data(), method.size()));
-    put_value();
-    put(R"(,"params":)");
-    if (!fits || size == line.size()) return false;
-    serializer.reset(&params);
-    put_value();
+    detail::append_json_string(text, method);
+    text += R"(,"params":)";
+    detail::append_json(text, params);
+    put(text);
     put("}\n");
     if (!fits) return false;
     // What goes wrong, send_to() meets again.
@@ -270,7 +265,7 @@ bool send_short(Connection& connection, std::int64_t id, std::string_view method
 awaitable<void> send_to(ConnectionPtr connection, json::object message) {
     if (connection->closed) throw_closed();
     if (connection->end) throw *connection->end;
-    auto line = json::serialize(message);
+    auto line = detail::write_json(message);
     line.push_back('\n');
     if (connection->outgoing.empty() && !connection->broken) {
         // Nearly always the pipe has room for it at once: one system call, no wait.

@@ -311,6 +311,75 @@ class RunTest(ProgramTest):
         return found
 
 
+class NumbersTest(ProgramTest):
+    """Digits between code, the person who is asked, rules, the audit log and servers of several makers."""
+
+    CALL = ("from decimal import Decimal\nfrom ipybox_kernel.client import send\n"
+            "print(send('numbers', 'same', {'n': 123456789012345678901, 'm': -2 ** 70, 'one': 1,\n"
+            "                               'x': [Decimal('0.1000'), Decimal('1E+2'), 1.0, 1e-07, 0.1]}))")
+    SHOWN = "numbers.same(n=123456789012345678901, m=-1180591620717411303424, one=1, x=[0.1000, 1E+2, 1.0, 1e-07, 0.1])"
+
+    def setUp(self):
+        super().setUp()
+        servers = {"numbers": {"command": PYTHON, "args": ["${SUPPORT}/number_server.py"]},
+                   "sdk": {"command": PYTHON, "args": ["${SUPPORT}/fastmcp_server.py", "stdio", "0"]}}
+        if shutil.which("node") and os.environ.get("IPYBOX_TEST_NODE_MODULES"):
+            everything = Path(os.environ["IPYBOX_TEST_NODE_MODULES"], "@modelcontextprotocol/server-everything/dist/index.js")
+            servers["everything"] = {"command": "node", "args": [str(everything), "stdio"]}
+        self.config.write_text(json.dumps({"mcpServers": servers}))
+
+    def test_a_server_gets_and_returns_them(self):
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c", self.CALL)
+        self.assertEqual(run.stdout, "{'n': 123456789012345678901, 'm': -1180591620717411303424, 'one': 1, "
+                                     "'x': [0.1, 100.0, 1.0, 1e-07, 0.1]}\n", run.stderr)
+        self.assertIn("[allowed] " + self.SHOWN, run.stderr)
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "--exact-numbers", "-c", self.CALL)
+        # The server got what it returns.
+        self.assertEqual(run.stdout, "{'n': 123456789012345678901, 'm': -1180591620717411303424, 'one': 1, 'x': [Decimal('0.1000'), "
+                                     "Decimal('1E+2'), Decimal('1.0'), Decimal('1E-7'), Decimal('0.1')]}\n", run.stderr)
+
+    def test_servers_of_the_sdks(self):
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
+                          "from mcptools.sdk import add\nprint(add.run(a=123456789012345678901, b=1).result)")
+        self.assertEqual((run.returncode, run.stdout), (0, "123456789012345678902\n"), run.stderr)
+        self.assertIn("sdk.add(a=123456789012345678901, b=1)", run.stderr)
+
+    @unittest.skipUnless(shutil.which("node") and os.environ.get("IPYBOX_TEST_NODE_MODULES"), "needs Node")
+    def test_the_everything_server(self):
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
+                          "from decimal import Decimal\nfrom mcptools.everything import get_sum\n"
+                          "print(get_sum.run(a=123456789012345678901, b=Decimal('0.50')))\nprint(get_sum.run(a=1, b=2))")
+        # JavaScript has doubles alone.
+        self.assertEqual(run.stdout, "The sum of 123456789012345680000 and 0.5 is 123456789012345680000.\nThe sum of 1 and 2 is 3.\n", run.stderr)
+        self.assertIn("everything.get-sum(a=123456789012345678901, b=0.50)", run.stderr)
+        self.assertIn("everything.get-sum(a=1, b=2)", run.stderr)
+
+    def test_rules_and_the_audit_log_know_every_digit(self):
+        (self.directory / "policy.json").write_text(
+            '{"rules": [{"when": {"arguments": {"/n": {"maximum": 123456789012345678901}}}, "then": "allow"}, {"then": {"deny": "too much"}}]}')
+        with tempfile.TemporaryDirectory() as outside:
+            log = Path(outside) / "audit.jsonl"
+            run = self.ipybox("run", "--config", "mcp.json", "--policy", "policy.json", "--audit", str(log), "-c",
+                              "from ipybox_kernel.client import send, ApprovalRejectedError\n"
+                              "for n in (123456789012345678901, 123456789012345678902):\n"
+                              "    try:\n        print(send('numbers', 'same', {'n': n}))\n"
+                              "    except ApprovalRejectedError as error:\n        print(error)")
+            self.assertEqual(run.stdout, "{'n': 123456789012345678901}\napproval request for numbers.same rejected: too much\n", run.stderr)
+            shown = self.ipybox("audit", "show", str(log))
+            self.assertIn("allow numbers.same(n=123456789012345678901)", shown.stdout)
+            self.assertIn("deny numbers.same(n=123456789012345678902)", shown.stdout)
+        call = '{"server": "numbers", "tool": "same", "arguments": {"n": 123456789012345678902}}'
+        tested = self.ipybox("policy", "test", "--policy", "policy.json", "--call", call)
+        self.assertIn("deny: numbers.same(n=123456789012345678902)", tested.stdout, tested.stderr)
+
+    def test_what_is_no_number_is_told_before_the_call(self):
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
+                          "from decimal import Decimal\nfrom ipybox_kernel.client import send\nsend('numbers', 'same', {'x': [Decimal('NaN')]})")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("Decimal('NaN') is no number in JSON", run.stderr)
+        self.assertNotIn("[allowed]", run.stderr)
+
+
 class ConfinementTest(ProgramTest):
     """Options about what the code may use."""
 

@@ -14,6 +14,7 @@
 #include <functional>
 #include <initializer_list>
 #include <ipybox/detail/domain_rule.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/pattern.hpp>
 #include <ipybox/detail/question.hpp>
@@ -322,8 +323,7 @@ private:
     static Test text_test(Function fits) {
         return [fits = std::move(fits)](const json::value* value, std::size_t& steps) {
             if (!value) return Fit::no;
-            const auto* text = value->if_string();
-            return text ? fits(std::string_view(*text), steps) : Fit::unclear;
+            return is_text(*value) ? fits(std::string_view(value->get_string()), steps) : Fit::unclear;
         };
     }
 
@@ -354,10 +354,10 @@ private:
         }
         if (key == "regex") return regex(rule_text(setting, place), place);
         if (key == "minimum" || key == "maximum") {
-            if (!setting.is_number()) bad_rule(place, "must be a number");
+            if (!is_number(setting)) bad_rule(place, "must be a number");
             return [setting, least = key == "minimum"](const json::value* value, std::size_t&) {
                 if (!value) return Fit::no;
-                if (!value->is_number()) return Fit::unclear;
+                if (!is_number(*value)) return Fit::unclear;
                 const int order = compare_numbers(*value, setting);
                 return (least ? order >= 0 : order <= 0) ? Fit::yes : Fit::no;
             };

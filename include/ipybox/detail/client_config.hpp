@@ -3,7 +3,6 @@
 // LangChain), in the words of ours.
 #include <algorithm>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <cctype>
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/error.hpp>

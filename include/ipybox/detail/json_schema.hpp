@@ -7,13 +7,13 @@
 #include <array>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/pattern.hpp>
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/error.hpp>
@@ -243,12 +243,10 @@ inline unsigned type_of(const json::value& value) {
         case json::kind::int64:
         case json::kind::uint64:
             return json_integer;
-        case json::kind::double_: {
-            const double number = value.get_double();
-            return std::isfinite(number) && number == std::floor(number) ? json_integer
-                                                                         : json_number;
-        }
+        case json::kind::double_:
+            return is_integer(value) ? json_integer : json_number;
         case json::kind::string:
+            if (is_exact(value)) return is_integer(value) ? json_integer : json_number;
             return json_string;
         case json::kind::array:
             return json_array;
@@ -279,21 +277,10 @@ inline bool deeper_than(const json::value& value, int levels) {
                        [&](const auto& item) { return deeper_than(item.value(), levels - 1); });
 }
 
-// <0, 0 or >0 like a comparison of the two numbers; exact between integers.
-inline int compare_numbers(const json::value& a, const json::value& b) {
-    const auto sign = [](const auto& x, const auto& y) { return x < y ? -1 : y < x ? 1 : 0; };
-    const auto as_double = [](const json::value& v) {
-        return v.is_int64()    ? static_cast<long double>(v.get_int64())
-               : v.is_uint64() ? static_cast<long double>(v.get_uint64())
-                               : static_cast<long double>(v.get_double());
-    };
-    return sign(as_double(a), as_double(b));
-}
-
 // Equality of JSON Schema: 1 equals 1.0, true does not equal 1. False below 200 levels.
 inline bool json_equal(const json::value& a, const json::value& b, int levels = 200) {
     if (levels == 0) return false;
-    if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
+    if (is_number(a) && is_number(b)) return compare_numbers(a, b) == 0;
     if (a.is_array() && b.is_array()) {
         const auto &x = a.get_array(), &y = b.get_array();
         return std::equal(
@@ -628,13 +615,13 @@ private:
             case KeyShape::value:
                 return add_value(!deeper_than(value, 50));
             case KeyShape::number:
-                return add_value(value.is_number());
+                return add_value(is_number(value));
             case KeyShape::positive:
-                return add_value(value.is_number() && compare_numbers(value, 0) > 0);
+                return add_value(is_number(value) && compare_numbers(value, 0) > 0);
             case KeyShape::count:
                 return add_value(type_of(value) == json_integer && compare_numbers(value, 0) >= 0);
             case KeyShape::text:
-                return add_value(value.is_string());
+                return add_value(is_text(value));
             case KeyShape::flag:
                 return add_value(value.is_bool() && value.get_bool());
             case KeyShape::schema:
@@ -985,8 +972,8 @@ private:
         if (const auto* only = schema.value(Key::constant); only && !json_equal(*only, value))
             return fail(place, "must be " + shortened(*only));
         Result bad;
-        if (value.is_number()) bad = check_number(schema, value, place);
-        if (value.is_string()) bad = check_string(schema, view(value.get_string()), place);
+        if (is_number(value)) bad = check_number(schema, value, place);
+        if (is_text(value)) bad = check_string(schema, view(value.get_string()), place);
         if (value.is_array()) bad = check_array(schema, value.get_array(), place, seen, depth);
         if (value.is_object()) bad = check_object(schema, value, place, seen, depth);
         if (!bad) bad = check_combinations(schema, value, place, seen, depth);
@@ -1009,12 +996,20 @@ private:
         return out;
     }
     static std::string shortened(const json::value& value) {
-        auto text = json::serialize(value);
+        auto text = write_json(value);
         if (text.size() > 200) text = text.substr(0, 200) + "…";
         return text;
     }
 
-    static Result check_number(const Schema& schema, const json::value& value, const Place& place) {
+    // Sums of fractions, such as 0.1 + 0.2, are off by what a double cannot hold.
+    static bool nearly_multiple(const json::value& value, const json::value& step) {
+        if (!value.is_double()) return false;
+        const double quotient = value.get_double() / to_double(step);
+        return std::abs(quotient) < 1e12 &&
+               std::abs(quotient - std::round(quotient)) <= 1e-15 * std::max(1.0, 8 * std::abs(quotient));
+    }
+
+    Result check_number(const Schema& schema, const json::value& value, const Place& place) {
         struct Bound {
             Key key;
             bool (*holds)(int);
@@ -1029,18 +1024,12 @@ private:
         for (const auto& bound : bounds)
             if (const auto* limit = schema.value(bound.key);
                 limit && !bound.holds(compare_numbers(value, *limit)))
-                return fail(place, bound.text + json::serialize(*limit));
+                return fail(place, bound.text + write_json(*limit));
         if (const auto* step = schema.value(Key::multiple_of)) {
-            bool multiple = false;
-            if (value.is_int64() && step->is_int64()) {
-                multiple = value.get_int64() % step->get_int64() == 0;
-            } else {
-                const double quotient = value.to_number<double>() / step->to_number<double>();
-                multiple = std::isfinite(quotient) ? std::abs(quotient - std::round(quotient)) <=
-                                                         1e-9 * std::max(1.0, std::abs(quotient))
-                                                   : false;
-            }
-            if (!multiple) return fail(place, "must be a multiple of " + json::serialize(*step));
+            const auto multiple = is_multiple(value, *step);
+            if (!multiple) return exhausted(place, "cannot be checked against a step of so many digits");
+            if (!*multiple && !nearly_multiple(value, *step))
+                return fail(place, "must be a multiple of " + write_json(*step));
         }
         return std::nullopt;
     }
@@ -1082,10 +1071,10 @@ private:
             }));
         if (below(length, schema.value(Key::min_length)))
             return fail(place, "must have at least " +
-                                   json::serialize(*schema.value(Key::min_length)) + " characters");
+                                   write_json(*schema.value(Key::min_length)) + " characters");
         if (above(length, schema.value(Key::max_length)))
             return fail(place, "must have at most " +
-                                   json::serialize(*schema.value(Key::max_length)) + " characters");
+                                   write_json(*schema.value(Key::max_length)) + " characters");
         return std::nullopt;
     }
 
@@ -1093,10 +1082,10 @@ private:
                        Seen* seen, int depth) {
         if (below(array.size(), schema.value(Key::min_items)))
             return fail(place, "must have at least " +
-                                   json::serialize(*schema.value(Key::min_items)) + " items");
+                                   write_json(*schema.value(Key::min_items)) + " items");
         if (above(array.size(), schema.value(Key::max_items)))
             return fail(place, "must have at most " +
-                                   json::serialize(*schema.value(Key::max_items)) + " items");
+                                   write_json(*schema.value(Key::max_items)) + " items");
         const auto& prefix = schema.list(Key::prefix_items);
         const auto* items = schema.schema(Key::items);
         const auto* contains = schema.schema(Key::contains);
@@ -1132,11 +1121,7 @@ private:
     // Text that is equal for equal values.
     static std::string canonical(const json::value& value, int depth) {
         if (depth > 200) return {};
-        if (value.is_number())
-            return type_of(value) == json_integer && value.is_double() &&
-                           std::abs(value.get_double()) < 1e18
-                       ? std::to_string(static_cast<std::int64_t>(value.get_double()))
-                       : json::serialize(value);
+        if (is_number(value)) return canonical_number(value);
         std::string out;
         if (const auto* array = value.if_array()) {
             for (const auto& item : *array) out += canonical(item, depth + 1) + ',';
@@ -1146,10 +1131,10 @@ private:
             std::map<std::string_view, const json::value*> sorted;
             for (const auto& item : *object) sorted[item.key()] = &item.value();
             for (const auto& [key, item] : sorted)
-                out += json::serialize(json::value(key)) + ':' + canonical(*item, depth + 1) + ',';
+                out += write_json(json::value(key)) + ':' + canonical(*item, depth + 1) + ',';
             return '{' + out + '}';
         }
-        return json::serialize(value);
+        return write_json(value);
     }
 
     static Place at(const Place& parent, std::size_t index) { return {&parent, {}, index, true}; }
@@ -1162,10 +1147,10 @@ private:
             if (!object.contains(name)) return fail(at(place, name), "is required");
         if (below(object.size(), schema.value(Key::min_properties)))
             return fail(place, "must have at least " +
-                                   json::serialize(*schema.value(Key::min_properties)) + " keys");
+                                   write_json(*schema.value(Key::min_properties)) + " keys");
         if (above(object.size(), schema.value(Key::max_properties)))
             return fail(place, "must have at most " +
-                                   json::serialize(*schema.value(Key::max_properties)) + " keys");
+                                   write_json(*schema.value(Key::max_properties)) + " keys");
         const auto& properties = schema.names(Key::properties);
         for (const auto& [name, property] : properties)
             if (const auto* item = object.if_contains(name)) {

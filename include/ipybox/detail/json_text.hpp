@@ -1,6 +1,6 @@
 #pragma once
 // JSON text of a peer that is not quite JSON: what can be repaired, and whom the rest was for.
-#include <boost/json/parse.hpp>
+#include <boost/json/error.hpp>
 #include <boost/json/value.hpp>
 #include <boost/system/errc.hpp>
 #include <boost/system/error_code.hpp>
@@ -79,8 +79,8 @@ public:
     // Its id, if that is an integer or a short string; else null.
     json::value id() const {
         boost::system::error_code error;
-        const json::value value = json::parse(id_, error);
-        const bool usable = !error && (value.is_int64() || value.is_uint64() || value.is_string());
+        const json::value value = parse_exact(id_, error);
+        const bool usable = !error && (value.is_int64() || value.is_uint64() || is_text(value));
         return usable ? value : json::value();
     }
     // Whether it has a method: a request or a notification then, no answer.
@@ -168,7 +168,7 @@ struct ReadJson {
     bool asks = false;      // then: it is a request or a notification, no answer
 };
 
-// json::parse() for a message of a peer. depth: levels at most. memory: bytes it may take, see decoded_size().
+// parse_exact() for a message of a peer. depth: levels at most. memory: bytes it may take, see decoded_size().
 // Does not throw for what is in the text.
 inline ReadJson read_json(std::string_view text, std::size_t depth, std::size_t memory) {
     ReadJson read;
@@ -193,6 +193,8 @@ inline ReadJson read_json(std::string_view text, std::size_t depth, std::size_t 
     read.asks = scanner.asks();
     if (too_large()) {
         read.problem = costs_too_much;
+    } else if (error == json::error::exponent_overflow) {
+        read.problem = "holds a number whose exponent has too many digits; no number needs more than 9";
     } else if (scanner.not_a_number()) {
         read.problem = "holds NaN or an infinity, which JSON has no number for; send null or a string instead";
     } else {

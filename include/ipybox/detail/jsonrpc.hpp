@@ -132,7 +132,7 @@ inline RpcMessage classify(json::object& message) noexcept {
     }
     if (id != nullptr && !id->is_null()) {
         const bool usable = id->is_int64() || id->is_uint64() ||
-                            (id->is_string() && id->get_string().size() <= max_name);
+                            (is_text(*id) && id->get_string().size() <= max_name);
         if (!usable) return malformed("its id is neither an integer nor a short string");
         found.id = id;
     }
@@ -141,7 +141,7 @@ inline RpcMessage classify(json::object& message) noexcept {
     if ((method != nullptr) + (result != nullptr) + (error != nullptr) != 1)
         return malformed("it has not exactly one of method, result and error");
     if (method != nullptr) {
-        if (!method->is_string() || method->get_string().size() > max_name)
+        if (!is_text(*method) || method->get_string().size() > max_name)
             return malformed("its method is not a short string");
         if (id != nullptr && found.id == nullptr) return malformed("the id of a request is null");
         found.body = params;
@@ -170,7 +170,7 @@ inline std::optional<std::int64_t> integer_of(const json::value* value) noexcept
 
 inline std::string_view string_of(const json::object& object, std::string_view key) noexcept {
     const json::value* value = object.if_contains(key);
-    if (value == nullptr || !value->is_string()) return {};
+    if (value == nullptr || !is_text(*value)) return {};
     return value->get_string();
 }
 

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <boost/system/result.hpp>
 #include <chrono>
 #include <cstddef>
@@ -17,6 +16,7 @@
 #include <ctime>
 #include <initializer_list>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <memory>
 #include <span>
@@ -67,6 +67,7 @@ inline WireResult<json::object> read_object(std::string_view text, std::size_t m
     auto read = read_json(text, max_depth, max_decoded);
     if (read.problem == costs_too_much) return WireFault::too_costly;
     if (!read.value.is_object()) return WireFault::bad_json;
+    round_numbers(read.value);
     return std::move(read.value.get_object());
 }
 
@@ -137,7 +138,7 @@ public:
         Request request;
         request.id = session_ + "_" + std::to_string(++counter_);
         const auto header = wire_header(request.id, type, session_);
-        std::string head = json::serialize(header), body = json::serialize(content);
+        std::string head = write_json(header), body = write_json(content);
         std::string signature = sign({head, "{}", "{}", body});
         request.frames.reserve(6);
         request.frames.emplace_back(delimiter);

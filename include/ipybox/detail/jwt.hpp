@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <ipybox/detail/base64.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/error.hpp>
 #include <memory>
 #include <string>
@@ -126,7 +126,7 @@ public:
         return jwk;
     }
     std::string thumbprint() const {
-        return encode_base64url(sha256(boost::json::serialize(public_jwk())));
+        return encode_base64url(sha256(write_json(public_jwk())));
     }
 
     // The signature as JOSE wants it. Throws errc::io_error.
@@ -177,8 +177,8 @@ private:
 inline std::string make_jwt(boost::json::object header, const boost::json::object& claims,
                             const SigningKey& key) {
     header["alg"] = key.algorithm();
-    const std::string text = encode_base64url(boost::json::serialize(header)) + "." +
-                             encode_base64url(boost::json::serialize(claims));
+    const std::string text = encode_base64url(write_json(header)) + "." +
+                             encode_base64url(write_json(claims));
     return text + "." + encode_base64url(key.sign(text));
 }
 

@@ -6,10 +6,9 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
-#include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <ipybox/detail/base64.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/error.hpp>
 #include <optional>
@@ -148,13 +147,13 @@ inline bool mirrors(const MirroredParameter& parameter, const json::object& argu
     if (header == nullptr) return false;
     const auto text = decode_header_value(*header);
     if (!text) return false;
+    if (is_number(*value)) {
+        if (is_number_text(*text)) return compare_numbers(exact_value(*text), *value) == 0;
+        return false;
+    }
     if (const auto* string = value->if_string()) return *text == std::string_view(*string);
     if (const auto* flag = value->if_bool()) return *text == (*flag ? "true" : "false");
-    if (!value->is_number()) return true;  // no such value fits the schema: that is said later
-    double number = 0;
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-    return error == std::errc() && end == text->data() + text->size() &&
-           number == value->to_number<double>();
+    return true;  // no such value fits the schema: that is said later
 }
 
 // A resource template (RFC 6570, levels 1 and 2 without fragments): "{name}" stands for one or

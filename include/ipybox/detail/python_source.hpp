@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <ipybox/detail/json_number.hpp>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -138,6 +139,7 @@ inline std::string python_literal(const boost::json::value& value) {
         case kind::double_:
             return python_number(value.get_double());
         case kind::string:
+            if (const auto number = exact_text(value); !number.empty()) return std::string(number);
             return python_string(value.get_string());
         case kind::array: {
             std::string out = "[";

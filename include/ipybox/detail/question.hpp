@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <cctype>
-#include <charconv>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <iterator>
 #include <string>
@@ -169,6 +168,11 @@ private:
             too_much_ = true;
             return {};
         }
+        if (is_number(value)) {
+            // Before a copy is made of digits that there is no room for.
+            const auto exact = exact_text(value);
+            return has_room(exact.size()) ? take(exact.empty() ? number_text(value) : std::string(exact)) : std::string();
+        }
         if (const auto* text = value.if_string()) return string_text(*text, weight);
         if (const auto* list = value.if_array()) {
             std::string result = take("[");
@@ -183,18 +187,7 @@ private:
             for (std::size_t i = 0; i < entries.size() && !too_much_; ++i) result += (i > 0 ? take(", ") : "") + entries[i];
             return result + take("}");
         }
-        return take(number_text(value));
-    }
-
-    static std::string number_text(const boost::json::value& value) {
-        if (value.is_null()) return "None";
-        if (value.is_bool()) return value.get_bool() ? "True" : "False";
-        const auto* real = value.if_double();
-        if (!real) return boost::json::serialize(value);
-        char digits[32];
-        const auto end = std::to_chars(digits, digits + sizeof digits, *real).ptr;
-        const std::string shortest(digits, end);
-        return shortest.find_first_not_of("-0123456789") == shortest.npos ? shortest + ".0" : shortest;
+        return take(value.is_null() ? "None" : value.get_bool() ? "True" : "False");
     }
 
     std::string string_text(std::string_view text, Weight weight) {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <boost/json/object.hpp>
-#include <boost/json/serialize.hpp>
 #include <boost/json/string.hpp>
 #include <cctype>
 #include <filesystem>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <optional>
@@ -122,7 +122,7 @@ private:
         std::error_code ignored;
         return std::filesystem::exists(path, ignored);
     }
-    static std::string quoted(const std::string& text) { return boost::json::serialize(boost::json::string(text)); }
+    static std::string quoted(const std::string& text) { return write_json(boost::json::string(text)); }
 
     // Names of packages and images have slashes, too.
     bool takes_packages() const {

@@ -7,13 +7,13 @@
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
 #include <string>
@@ -47,7 +47,7 @@ public:
         auto content = read(directory.get());
         change(content);
         content["version"] = 1;
-        write(directory.get(), boost::json::serialize(content));
+        write(directory.get(), write_json(content));
     }
 
     // The lock `name` of this file if no other process holds it, else an empty handle. Let go by

@@ -1,0 +1,396 @@
+#pragma once
+// Numbers with the digits that they were written with, and the one way JSON is written.
+//
+// Boost.JSON has integers of 64 bits and double. A number of a peer that neither writes back with the same
+// characters (1e2, 0.10, 123456789012345678901) is kept as a string of exact_mark and its text. Nobody can forge
+// one: a parsed string is UTF-8, which has no byte 0xFF, and names of files or variables have no NUL.
+#include <algorithm>
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/string.hpp>
+#include <boost/json/value.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <ipybox/detail/terminal_text.hpp>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ipybox::detail {
+
+namespace json = boost::json;
+
+inline constexpr std::string_view exact_mark("\xFF\0", 2);
+
+// Whether `text` is a number by JSON's grammar.
+inline bool is_number_text(std::string_view text) noexcept {
+    const auto digits = [&text] {
+        std::size_t count = 0;
+        while (count < text.size() && text[count] >= '0' && text[count] <= '9') ++count;
+        text.remove_prefix(count);
+        return count;
+    };
+    if (text.starts_with('-')) text.remove_prefix(1);
+    const bool zero = text.starts_with('0');
+    const auto whole = digits();
+    if (whole == 0 || (zero && whole > 1)) return false;
+    if (text.starts_with('.')) {
+        text.remove_prefix(1);
+        if (digits() == 0) return false;
+    }
+    if (text.starts_with('e') || text.starts_with('E')) {
+        text.remove_prefix(1);
+        if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+        if (digits() == 0) return false;
+    }
+    return text.empty();
+}
+
+// The text of a number that is kept with its digits; empty for every other value.
+inline std::string_view exact_text(const json::value& value) noexcept {
+    const auto* string = value.if_string();
+    if (!string || string->size() <= exact_mark.size() || string->front() != exact_mark.front()) return {};
+    std::string_view text(*string);
+    if (!text.starts_with(exact_mark)) return {};
+    text.remove_prefix(exact_mark.size());
+    return is_number_text(text) ? text : std::string_view();
+}
+
+inline bool is_exact(const json::value& value) noexcept { return !exact_text(value).empty(); }
+// What value.is_number() and value.is_string() mean for the values of a peer.
+inline bool is_number(const json::value& value) noexcept { return value.is_number() || is_exact(value); }
+inline bool is_text(const json::value& value) noexcept { return value.is_string() && !is_exact(value); }
+
+// The number that `text`, one by JSON's grammar, stands for, with these digits.
+inline json::value exact_value(std::string_view text) {
+    json::string kept;
+    kept.reserve(exact_mark.size() + text.size());
+    kept.append(exact_mark);
+    kept.append(text);
+    return kept;
+}
+
+// The shortest text that reads back as the same double, as Python and most others write it: 1.0, 0.1, 1e-05.
+class DoubleText {
+public:
+    // number: finite.
+    explicit DoubleText(double number) noexcept {
+        const double size = std::abs(number);
+        const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
+        char* end = std::to_chars(text_, text_ + sizeof text_ - 2, number,
+                                  plain ? std::chars_format::fixed : std::chars_format::scientific)
+                        .ptr;
+        if (plain && std::find(text_, end, '.') == end) {
+            *end++ = '.';
+            *end++ = '0';
+        }
+        size_ = static_cast<std::size_t>(end - text_);
+    }
+    operator std::string_view() const noexcept { return {text_, size_}; }
+
+private:
+    char text_[40];
+    std::size_t size_;
+};
+
+// The text of a number, as it came or as it is written.
+inline std::string number_text(const json::value& value) {
+    if (const auto* small = value.if_int64()) return std::to_string(*small);
+    if (const auto* large = value.if_uint64()) return std::to_string(*large);
+    if (const auto* real = value.if_double()) return std::isfinite(*real) ? std::string(DoubleText(*real)) : "null";
+    return std::string(exact_text(value));
+}
+
+// The nearest double of a number by JSON's grammar; infinite when it is beyond all of them.
+inline double nearest_double(std::string_view text) noexcept;
+
+// A decimal number of any size: 0.DIGITS * 10^point. Zero has no digits.
+struct Decimal {
+    bool negative = false;
+    std::string digits;  // neither begins nor ends with 0
+    std::int64_t point = 0;
+
+    // text: a number by JSON's grammar. Exponents beyond ±10^15 count as that.
+    explicit Decimal(std::string_view text) {
+        constexpr std::int64_t most = 1'000'000'000'000'000;
+        if (text.starts_with('-')) {
+            negative = true;
+            text.remove_prefix(1);
+        }
+        const auto exponent_at = std::min(text.find_first_of("eE"), text.size());
+        const auto mantissa = text.substr(0, exponent_at);
+        const auto dot = std::min(mantissa.find('.'), mantissa.size());
+        digits.reserve(mantissa.size());
+        digits.append(mantissa.substr(0, dot));
+        if (dot < mantissa.size()) digits.append(mantissa.substr(dot + 1));
+        std::int64_t exponent = 0;
+        if (exponent_at < text.size()) {
+            auto rest = text.substr(exponent_at + 1);
+            const bool down = rest.starts_with('-');
+            if (down || rest.starts_with('+')) rest.remove_prefix(1);
+            for (const char digit : rest) exponent = std::min(most, exponent * 10 + (digit - '0'));
+            if (down) exponent = -exponent;
+        }
+        const auto first = digits.find_first_not_of('0');
+        if (first == digits.npos) {
+            digits.clear();
+            negative = false;
+            return;
+        }
+        digits.erase(digits.find_last_not_of('0') + 1);
+        digits.erase(0, first);
+        point = static_cast<std::int64_t>(dot) - static_cast<std::int64_t>(first) + exponent;
+    }
+
+    bool zero() const noexcept { return digits.empty(); }
+    bool integer() const noexcept { return zero() || point >= static_cast<std::int64_t>(digits.size()); }
+    // The same text for equal numbers.
+    std::string text() const {
+        return zero() ? "0" : (negative ? "-0." : "0.") + digits + "e" + std::to_string(point);
+    }
+    // <0, 0 or >0. Looks at the digits that there are, never at the size of the number.
+    int compare(const Decimal& other) const noexcept {
+        const auto sign = [](const Decimal& number) { return number.zero() ? 0 : number.negative ? -1 : 1; };
+        if (sign(*this) != sign(other)) return sign(*this) < sign(other) ? -1 : 1;
+        if (zero()) return 0;
+        const int size = point != other.point ? (point < other.point ? -1 : 1) : digits.compare(other.digits);
+        return negative ? -size : size;
+    }
+};
+
+inline double nearest_double(std::string_view text) noexcept {
+    double number = 0;
+    const auto found = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (found.ec == std::errc()) return number;
+    // Too large or too small, which from_chars() does not tell: the place of the first digit does.
+    const bool negative = text.starts_with('-');
+    const double size = Decimal(text).point > 0 ? std::numeric_limits<double>::infinity() : 0.0;
+    return negative ? -size : size;
+}
+
+// A number as a double, rounded; 0 for what is none.
+inline double to_double(const json::value& value) noexcept {
+    if (const auto* small = value.if_int64()) return static_cast<double>(*small);
+    if (const auto* large = value.if_uint64()) return static_cast<double>(*large);
+    if (const auto* real = value.if_double()) return *real;
+    const auto text = exact_text(value);
+    return text.empty() ? 0 : nearest_double(text);
+}
+
+// Whether a number has no fraction: 5, 5.0 and 5e0.
+inline bool is_integer(const json::value& value) {
+    if (value.is_int64() || value.is_uint64()) return true;
+    if (const auto* real = value.if_double()) return std::isfinite(*real) && *real == std::floor(*real);
+    const auto text = exact_text(value);
+    return !text.empty() && Decimal(text).integer();
+}
+
+// <0, 0 or >0 like a comparison of the two numbers; exact for any number of digits.
+inline int compare_numbers(const json::value& a, const json::value& b) {
+    const auto sign = [](const auto& x, const auto& y) { return x < y ? -1 : y < x ? 1 : 0; };
+    const auto *i = a.if_int64(), *j = b.if_int64();
+    if (i && j) return sign(*i, *j);
+    const auto *x = a.if_double(), *y = b.if_double();
+    if (x && y) return sign(*x, *y);
+    // Beyond all numbers of JSON, and written by no peer.
+    if ((x && !std::isfinite(*x)) || (y && !std::isfinite(*y))) return sign(to_double(a), to_double(b));
+    return Decimal(number_text(a)).compare(Decimal(number_text(b)));
+}
+
+// The same text for numbers that are equal, whatever they are written like.
+inline std::string canonical_number(const json::value& value) {
+    const auto* real = value.if_double();
+    return real && !std::isfinite(*real) ? std::to_string(*real) : Decimal(number_text(value)).text();
+}
+
+// Whether `value` is a multiple of `step`; exact. Nothing for a step of more than 18 digits.
+inline std::optional<bool> is_multiple(const json::value& value, const json::value& step) {
+    __extension__ using Wide = unsigned __int128;
+    const auto finite = [](const json::value& number) { return !number.is_double() || std::isfinite(number.get_double()); };
+    if (!finite(value) || !finite(step)) return false;
+    const Decimal a(number_text(value)), b(number_text(step));
+    if (a.zero()) return true;
+    if (b.zero()) return false;
+    if (b.digits.size() > 18) return std::nullopt;
+    const auto last = [](const Decimal& number) { return number.point - static_cast<std::int64_t>(number.digits.size()); };
+    // A multiple has no digit below the step's last one.
+    if (last(a) < last(b)) return false;
+    const std::uint64_t divisor = std::stoull(b.digits);
+    std::uint64_t rest = 0;
+    for (const char digit : a.digits) rest = (rest * 10 + static_cast<std::uint64_t>(digit - '0')) % divisor;
+    // The zeros that follow its digits, by squaring: their number is up to whoever wrote the exponent.
+    Wide power = 10 % divisor, factor = 1 % divisor;
+    for (auto zeros = last(a) - last(b); zeros > 0; zeros /= 2) {
+        if (zeros % 2 != 0) factor = factor * power % divisor;
+        power = power * power % divisor;
+    }
+    return rest * factor % divisor == 0;
+}
+
+// An integer in digits alone, whatever it is written like; empty beyond `most` digits.
+inline std::string integer_text(const json::value& value, std::size_t most) {
+    const Decimal number(number_text(value));
+    if (number.zero()) return "0";
+    if (!number.integer() || number.point > static_cast<std::int64_t>(most)) return {};
+    const auto zeros = static_cast<std::size_t>(number.point) - number.digits.size();
+    return (number.negative ? "-" : "") + number.digits + std::string(zeros, '0');
+}
+
+// Calls `take` with every number in a value that is kept with its digits.
+template <class Value, class Take>
+void each_exact(Value& value, const Take& take) {
+    if (auto* list = value.if_array()) {
+        for (auto& item : *list) each_exact(item, take);
+    } else if (auto* object = value.if_object()) {
+        for (auto& entry : *object) each_exact(entry.value(), take);
+    } else if (is_exact(value)) {
+        take(value);
+    }
+}
+
+// Whether a number in it is kept with its digits.
+inline bool holds_exact(const json::value& value) {
+    if (const auto* list = value.if_array()) return std::any_of(list->begin(), list->end(), holds_exact);
+    if (const auto* object = value.if_object())
+        return std::any_of(object->begin(), object->end(), [](const auto& entry) { return holds_exact(entry.value()); });
+    return is_exact(value);
+}
+
+// Makes of them what Boost.JSON has, for code that knows no others: the nearest double.
+inline void round_numbers(json::value& value) {
+    each_exact(value, [](json::value& number) { number = to_double(number); });
+}
+inline bool holds_exact(const json::object& object) {
+    return std::any_of(object.begin(), object.end(), [](const auto& entry) { return holds_exact(entry.value()); });
+}
+inline void round_numbers(json::object& object) {
+    for (auto& entry : object) round_numbers(entry.value());
+}
+
+// Rounds those with a fraction or an exponent that lose no digit by it: 1e2, 0.10.
+inline void simplify_numbers(json::value& value) {
+    each_exact(value, [](json::value& number) {
+        if (exact_text(number).find_first_of(".eE") == std::string_view::npos) return;
+        json::value rounded = to_double(number);
+        if (std::isfinite(rounded.get_double()) && compare_numbers(rounded, number) == 0) number = std::move(rounded);
+    });
+}
+
+// The characters that stand in a string of JSON as they are; of more than one byte, none.
+inline constexpr auto json_plain = [] {
+    std::array<bool, 256> plain{};
+    for (std::size_t c = 0x20; c < 0x80; ++c) plain[c] = c != '"' && c != '\\';
+    return plain;
+}();
+
+// Appends a string as JSON; bytes that are not UTF-8 become U+FFFD, so that every reader takes it.
+inline void append_json_string(std::string& out, std::string_view text) {
+    out += '"';
+    std::size_t done = 0;
+    const auto flush = [&](std::size_t at) { out.append(text, done, at - done); };
+    for (std::size_t at = 0; at < text.size();) {
+        const auto byte = static_cast<unsigned char>(text[at]);
+        if (json_plain[byte]) {
+            ++at;
+            continue;
+        }
+        if (byte >= 0x80) {
+            const auto point = decode_utf8(text.substr(at));
+            if (!point.valid) {
+                flush(at);
+                out += "\xEF\xBF\xBD";
+                done = at + point.size;
+            }
+            at += point.size;
+            continue;
+        }
+        flush(at);
+        out += '\\';
+        switch (byte) {
+            case '"': out += '"'; break;
+            case '\\': out += '\\'; break;
+            case '\b': out += 'b'; break;
+            case '\f': out += 'f'; break;
+            case '\n': out += 'n'; break;
+            case '\r': out += 'r'; break;
+            case '\t': out += 't'; break;
+            default: {
+                constexpr char hex[] = "0123456789abcdef";
+                out += "u00";
+                out += hex[byte >> 4];
+                out += hex[byte & 15];
+            }
+        }
+        done = ++at;
+    }
+    flush(text.size());
+    out += '"';
+}
+
+// Appends a value as JSON.
+inline void append_json(std::string& out, const json::value& value);
+inline void append_json(std::string& out, const json::object& object) {
+    char before = '{';
+    for (const auto& entry : object) {
+        out += before;
+        before = ',';
+        append_json_string(out, entry.key());
+        out += ':';
+        append_json(out, entry.value());
+    }
+    if (before == '{') out += before;
+    out += '}';
+}
+inline void append_json(std::string& out, const json::array& list) {
+    char before = '[';
+    for (const auto& item : list) {
+        out += before;
+        before = ',';
+        append_json(out, item);
+    }
+    if (before == '[') out += before;
+    out += ']';
+}
+inline void append_json(std::string& out, const json::value& value) {
+    const auto integer = [&out](auto number) {
+        char digits[24];
+        out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+    };
+    switch (value.kind()) {
+        case json::kind::null: out += "null"; break;
+        case json::kind::bool_: out += value.get_bool() ? "true" : "false"; break;
+        case json::kind::int64: integer(value.get_int64()); break;
+        case json::kind::uint64: integer(value.get_uint64()); break;
+        case json::kind::double_:
+            // JSON has no NaN and no infinity.
+            if (std::isfinite(value.get_double())) out += std::string_view(DoubleText(value.get_double()));
+            else out += "null";
+            break;
+        case json::kind::string:
+            if (const auto exact = exact_text(value); !exact.empty()) out += exact;
+            else append_json_string(out, value.get_string());
+            break;
+        case json::kind::array: append_json(out, value.get_array()); break;
+        case json::kind::object: append_json(out, value.get_object()); break;
+    }
+}
+
+// As JSON what goes to a peer, a person or a file: numbers as they came, doubles as they are read.
+// value: a json::value, object or array.
+template <class Value>
+std::string write_json(const Value& value) {
+    std::string out;
+    out.reserve(256);
+    append_json(out, value);
+    return out;
+}
+inline std::string write_json(const json::string& text) {
+    std::string out;
+    append_json_string(out, text);
+    return out;
+}
+
+}  // namespace ipybox::detail
