@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(rounding) {
     BOOST_TEST(holds_exact(value));
     round_numbers(value);
     BOOST_TEST(!holds_exact(value));
-    BOOST_TEST(value == json::parse(R"({"a": [100.0, {"b": 123456789012345678901.0}], "c": "text", "d": 1})"));
+    BOOST_TEST(write_json(value) == R"({"a":[100.0,{"b":1.2345678901234568e+20}],"c":"text","d":1})");
     value = parsed("[1e2, 0.50, 123456789012345678901, 0.12345678901234567890123, 1e999, 100000000000000000000]");
     simplify_numbers(value);
     BOOST_TEST(write_json(value) == "[100.0,0.5,123456789012345678901,0.12345678901234567890123,1e999,100000000000000000000]");
