@@ -4,6 +4,7 @@
 #include <iostream>
 #include <ipybox/cgroup.hpp>
 #include <ipybox/detail/build_info.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/project_quota.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/guest_identity.hpp>
@@ -135,7 +136,7 @@ private:
         if (!able.available && name == "srt" && std::filesystem::exists(own)) {
             options["srt"] = own.string();
             able = co_await probe(name, options);
-            how = "with --sandbox-options '" + json::serialize(options) + "' ";
+            how = "with --sandbox-options '" + ipybox::detail::write_json(options) + "' ";
         }
         if (!able.available) {
             if (needed) {

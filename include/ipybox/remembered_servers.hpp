@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/path_walk.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/detail/within.hpp>
@@ -72,7 +72,7 @@ public:
         ::unlink(fresh.c_str());
         const UniqueFd out(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
         if (!out) detail::throw_io_error(fresh);
-        detail::write_all(out.get(), json::serialize(whole), fresh);
+        detail::write_all(out.get(), detail::write_json(whole), fresh);
         if (::fdatasync(out.get()) != 0 || ::rename(fresh.c_str(), file_.c_str()) != 0) detail::throw_io_error(file_.string());
     }
 
