@@ -8,7 +8,7 @@ FROM debian:12 AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends \
         g++ meson ninja-build pkg-config python3 \
         libboost1.81-dev libboost-filesystem1.81-dev libboost-url1.81-dev \
-        libfmt-dev libspdlog-dev libssl-dev libcli11-dev libseccomp-dev \
+        libfmt-dev libspdlog-dev libssl-dev libcli11-dev libtomlplusplus-dev libseccomp-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /src
 # In one file: the container's program needs no search for plugins.

@@ -2,9 +2,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
 #include <boost/json/parse_options.hpp>
+#include <cmath>
 #include <iostream>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/client_config.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -25,6 +31,10 @@ std::vector<fs::path> places_of(const std::string& client) {
     const fs::path settings = detail::config_directory().parent_path();
     const fs::path here = fs::current_path();
     if (client == "claude") return {here / ".mcp.json", home / ".claude.json", settings / "Claude/claude_desktop_config.json"};
+    if (client == "codex") {
+        const char* own = std::getenv("CODEX_HOME");
+        return {here / ".codex/config.toml", (own != nullptr && *own == '/' ? fs::path(own) : home / ".codex") / "config.toml"};
+    }
     if (client == "cursor") return {here / ".cursor/mcp.json", home / ".cursor/mcp.json"};
     return {here / ".vscode/mcp.json", settings / "Code/User/mcp.json"};
 }
@@ -62,8 +72,46 @@ void translate_variables(json::value& value, std::vector<std::string>& wanted) {
     }
 }
 
+// What a server's parameters may hold; null for the rest of TOML, such as dates.
+json::value json_of(const toml::node& node, int depth) {
+    if (const auto* text = node.as_string()) return json::value(text->get());
+    if (const auto* number = node.as_integer()) return json::value(number->get());
+    if (const auto* number = node.as_floating_point(); number && std::isfinite(number->get())) return json::value(number->get());
+    if (const auto* truth = node.as_boolean()) return json::value(truth->get());
+    if (depth == 0) return nullptr;
+    if (const auto* list = node.as_array()) {
+        json::array values;
+        for (const auto& element : *list) values.push_back(json_of(element, depth - 1));
+        return values;
+    }
+    if (const auto* table = node.as_table()) {
+        json::object fields;
+        for (const auto& [key, value] : *table) fields[key.str()] = json_of(value, depth - 1);
+        return fields;
+    }
+    return nullptr;
+}
+
+// The servers of Codex, in the form of the other clients'.
+json::value read_toml(const fs::path& file) {
+    toml::table root;
+    try {
+        root = toml::parse(read_text_file(file));
+    } catch (const toml::parse_error& error) {
+        throw Error(errc::bad_config, "line " + std::to_string(error.source().begin.line) + ": it is no TOML: " + std::string(error.description()));
+    }
+    json::object servers;
+    if (const auto* tables = root.get_as<toml::table>("mcp_servers"))
+        for (const auto& [name, table] : *tables) {
+            const auto params = json_of(table, 8);
+            servers[name.str()] = params.is_object() ? json::value(detail::codex_params(params.get_object())) : params;
+        }
+    return json::object{{"mcpServers", std::move(servers)}};
+}
+
 // Of a client's file; what VS Code calls JSON has comments.
 json::value read_config(const fs::path& file) {
+    if (file.extension() == ".toml") return read_toml(file);
     boost::system::error_code error;
     json::parse_options options;
     options.allow_comments = options.allow_trailing_commas = true;
@@ -159,8 +207,8 @@ void add_config(CLI::App& app, Action& action) {
     auto* importing = command->add_subcommand("import", "Print the MCP servers that another client is configured with, for --config");
     auto client = std::make_shared<std::string>();
     auto out = std::make_shared<std::string>();
-    importing->add_option("CLIENT", *client, "claude, cursor or vscode: files of this directory and of your home")
-        ->required()->check(CLI::IsMember({"claude", "cursor", "vscode"}));
+    importing->add_option("CLIENT", *client, "claude, codex, cursor or vscode: files of this directory and of your home")
+        ->required()->check(CLI::IsMember({"claude", "codex", "cursor", "vscode"}));
     importing->add_option("--out", *out, "New file to write instead, readable by you alone")->type_name("FILE");
     importing->callback([&action, client, out] { action = [client, out] { return import_from(*client, *out); }; });
 }

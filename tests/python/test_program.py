@@ -203,7 +203,7 @@ class RunTest(ProgramTest):
         self.assertEqual(json.loads(written.read_text()), {"mcpServers": {"git_hub": {
             "type": "http", "url": "https://h/mcp", "headers": {"Authorization": "Bearer ${GH_TOKEN}", "X": "${HOME_OF_X}"}}}})
         self.assertEqual(written.stat().st_mode & 0o777, 0o600)
-        self.assert_refused(self.ipybox("config", "import", "nobody", env=env), "{claude,cursor,vscode}")
+        self.assert_refused(self.ipybox("config", "import", "nobody", env=env), "{claude,codex,cursor,vscode}")
         again = self.ipybox("config", "import", "vscode", "--out", "servers.json", env=env)
         self.assertEqual(again.returncode, 2)
         self.assertIn("servers.json cannot be made: File exists", again.stderr)
@@ -211,6 +211,52 @@ class RunTest(ProgramTest):
         self.assertEqual((none.returncode, none.stdout), (2, ""))
         for word in ("gone is disabled there", "bad is left out", "comand", "no servers of cursor found; searched: "):
             self.assertIn(word, none.stderr)
+
+    def test_servers_of_codex_are_imported(self):
+        home = self.directory / "home"
+        (home / ".codex").mkdir(parents=True)
+        (home / ".codex/config.toml").write_text("""
+            model = "o"  # not about servers
+            [mcp_servers.files]
+            command = "npx"
+            args = ["-y", 'x']
+            cwd = "/srv"
+            env_vars = ["LOCAL_TOKEN"]
+            startup_timeout_sec = 20.5
+            tools.read.approval_mode = "approve"
+            [mcp_servers.files.env]
+            MODE = "quiet"
+            [mcp_servers."git.hub"]
+            url = "https://h/mcp"
+            bearer_token_env_var = "GH_TOKEN"
+            http_headers = { "X-Region" = "eu" }
+            env_http_headers = { "X-Key" = "KEY_OF_X" }
+            enabled_tools = ["search"]
+            [mcp_servers.off]
+            command = "x"
+            enabled = false
+            [mcp_servers.odd]
+            command = "x"
+            env_vars = [{ name = "A", source = "remote" }]
+            [mcp_servers.dated]
+            command = 1979-05-27
+        """)
+        env = {"HOME": str(home), "XDG_STATE_HOME": str(self.directory / "state")}
+        run = self.ipybox("config", "import", "codex", env=env)
+        self.assertEqual((run.returncode, json.loads(run.stdout)), (0, {"mcpServers": {
+            "files": {"command": "npx", "args": ["-y", "x"], "cwd": "/srv", "env": {"MODE": "quiet", "LOCAL_TOKEN": "${LOCAL_TOKEN}"}},
+            "git_hub": {"url": "https://h/mcp", "headers": {
+                "Authorization": "Bearer ${GH_TOKEN}", "X-Region": "eu", "X-Key": "${KEY_OF_X}"}}}}), run.stderr)
+        for words in ("\"startup_timeout_sec\" does nothing here: see --connect-timeout", "\"enabled_tools\" does nothing here",
+                      "git.hub becomes git_hub", "off is disabled there", "odd is left out", "env_vars", "dated is left out"):
+            self.assertIn(words, run.stderr)
+        # Elsewhere by Codex's own variable; and one with a mistake, which is told with its place.
+        other = self.directory / "other"
+        other.mkdir()
+        (other / "config.toml").write_text("[mcp_servers.a]\ncommand = \n")
+        wrong = self.ipybox("config", "import", "codex", env={**env, "CODEX_HOME": str(other)})
+        self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
+        self.assertIn(f"{other}/config.toml: is left out: line 2: it is no TOML", wrong.stderr)
 
     def test_a_configuration_that_code_could_write_is_not_imported(self):
         place = self.directory / "workspace"

@@ -1,5 +1,5 @@
 #pragma once
-// MCP servers as other clients' configurations write them (Claude, Cursor, VS Code, Cline, Gemini CLI, Windsurf, fastmcp,
+// MCP servers as other clients' configurations write them (Claude, Cursor, VS Code, Codex, Cline, Gemini CLI, Windsurf, fastmcp,
 // LangChain), in the words of ours.
 #include <algorithm>
 #include <boost/json/object.hpp>
@@ -39,6 +39,16 @@ inline constexpr ClientField client_fields[] = {
     {"tools", "all tools are offered; a policy can deny some"},
     {"oauth", "see \"auth\" in docs/configuration.md"},
     {"authProviderType", "see \"auth\" in docs/configuration.md"},
+    {"required", {}}, {"supports_parallel_tool_calls", {}},
+    {"startup_timeout_sec", "see --connect-timeout"},
+    {"startup_timeout_ms", "see --connect-timeout"},
+    {"tool_timeout_sec", "see --tool-timeout"},
+    {"enabled_tools", "all tools are offered; a policy can deny the others"},
+    {"disabled_tools", "all tools are offered; a policy can deny these"},
+    {"default_tools_approval_mode", "calls are decided by a policy: see --policy"},
+    {"experimental_environment", "servers start on this machine"},
+    {"scopes", "see \"auth\" in docs/configuration.md"},
+    {"oauth_resource", "see \"auth\" in docs/configuration.md"},
 };
 
 // Whether another client would leave this server out.
@@ -105,6 +115,40 @@ inline json::object adapt_client_params(const json::object& params, const std::s
     if (type == "stdio" && result.contains("url")) fail("the type \"stdio\" and a \"url\" contradict each other");
     if ((type == "http" || type == "sse") && result.contains("command"))
         fail("the type \"" + std::string(type) + "\" and a \"command\" contradict each other");
+    return result;
+}
+
+// A server's parameters as Codex writes them, with what it takes from variables as ${NAME}. What has another form than
+// Codex gives it stays, and check_server_params() refuses it.
+inline json::object codex_params(const json::object& params) {
+    json::object result, headers, env;
+    const auto variable = [](const json::value& name) { return "${" + std::string(name.get_string()) + "}"; };
+    // Adds the strings of a table; false when it holds something else.
+    const auto add = [](json::object& to, const json::value& table, const auto& text) {
+        const auto* fields = table.if_object();
+        if (!fields || !std::all_of(fields->begin(), fields->end(), [](const auto& field) { return field.value().is_string(); })) return false;
+        for (const auto& [name, value] : *fields) to[name] = text(value);
+        return true;
+    };
+    const auto as_it_is = [](const json::value& value) { return std::string(value.get_string()); };
+    for (const auto& [name, value] : params) {
+        const std::string_view key = name;
+        if (key == "http_headers" && add(headers, value, as_it_is)) continue;
+        if (key == "env_http_headers" && add(headers, value, variable)) continue;
+        if (key == "env" && add(env, value, as_it_is)) continue;
+        if (key == "bearer_token_env_var" && value.is_string()) {
+            headers["Authorization"] = "Bearer " + variable(value);
+            continue;
+        }
+        const auto* names = key == "env_vars" ? value.if_array() : nullptr;
+        if (names && std::all_of(names->begin(), names->end(), [](const auto& one) { return one.is_string(); })) {
+            for (const auto& one : *names) env.emplace(one.get_string(), variable(one));
+            continue;
+        }
+        result[name] = value;
+    }
+    if (!headers.empty()) result["headers"] = std::move(headers);
+    if (!env.empty()) result["env"] = std::move(env);
     return result;
 }
 
