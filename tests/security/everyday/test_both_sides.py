@@ -172,6 +172,48 @@ def stale(history: list[list], seen: list[list], limit: float) -> list:
     return wrong
 
 
+# An MCP server that writes as editors do, and reads.
+SERVER = r'''
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    method, result = message["method"], {}
+    if method == "initialize":
+        result = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "files", "version": "1"}}
+    elif method == "tools/list":
+        text = {"type": "string"}
+        result = {"tools": [{"name": "save", "inputSchema": {"type": "object", "properties": {"name": text, "text": text}}},
+                            {"name": "load", "inputSchema": {"type": "object", "properties": {"name": text}}}]}
+    elif method == "tools/call":
+        arguments = message["params"]["arguments"]
+        if "text" in arguments:
+            with open("new", "w") as file:
+                file.write(arguments["text"])
+            os.replace("new", arguments["name"])
+        result = {"content": [{"type": "text", "text": open(arguments["name"]).read()}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+'''
+
+WITH_TOOLS = """
+import os
+from mcptools.files import load, save
+for number in range(50):
+    for name in ("theirs", f"theirs{number}"):
+        before = os.path.exists(name) and open(name).read()
+        save.run(name=name, text=f"{number}")
+        assert open(name).read() == f"{number}", (name, number, before, open(name).read())
+    for name in ("mine", f"mine{number}"):
+        with open("mine.new", "w") as file:
+            file.write(f"{number}")
+        os.replace("mine.new", name)
+        assert load.run(name=name) == f"{number}", (name, number)
+print("fresh")
+"""
+
+
 class BothSides(unittest.TestCase):
     operations = 5_000  # of each side
 
@@ -225,6 +267,20 @@ class BothSides(unittest.TestCase):
             for who in (guest, mine):
                 self.assertGreater(len(who["seen"]), self.operations / 5)
                 self.assertGreater(who["locked"], 10)
+
+    def test_code_and_tools_see_at_once_what_the_other_wrote(self):
+        for confined in (True, False):
+            with self.subTest(confined=confined), Place() as place:
+                script = place.file("server/server.py", SERVER)
+                server = {"command": "/usr/bin/python3", "args": [str(script)], "cwd": str(place.workspace)}
+                if confined:
+                    server["sandbox"] = {"name": "bubblewrap", "readable": [str(script.parent)], "writable": [str(place.workspace)]}
+                else:
+                    server["trust_cwd"] = True
+                    place.workspace.chmod(0o777)
+                config = place.file("mcp.json", json.dumps({"mcpServers": {"files": server}}))
+                outcome = place.run(WITH_TOOLS, ["--config", str(config), "--approve", "allow"])
+                self.assertEqual("fresh\n", outcome.output, outcome.errors)
 
     def test_random_operations_behind_an_overlay(self):
         self.random_operations(OVERLAY, 1.0)
