@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -240,26 +239,15 @@ bool send_short(Connection& connection, std::int64_t id, std::string_view method
         return false;
     // Not written to be thrown away.
     if (detail::text_size(params) > PIPE_BUF) return false;
-    std::array<char, PIPE_BUF> line;
-    std::string text;
-    std::size_t size = 0;
-    bool fits = true;
-    const auto put = [&](std::string_view text) {
-        fits = fits && text.size() <= line.size() - size;
-        if (fits) size += text.copy(line.data() + size, text.size());
-    };
-    put(R"({"jsonrpc":"2.0","id":)");
-    put(std::to_string(id));
-    put(R"(,"method":)");
-    detail::append_json_string(text, method);
-    text += R"(,"params":)";
-    detail::append_json(text, params);
-    put(text);
-    put("}\n");
-    if (!fits) return false;
+    std::string line = R"({"jsonrpc":"2.0","id":)" + std::to_string(id) + R"(,"method":)";
+    detail::append_json_string(line, method);
+    line += R"(,"params":)";
+    detail::append_json(line, params);
+    line += "}\n";
+    if (line.size() > PIPE_BUF) return false;
     // What goes wrong, send_to() meets again.
     error_code error;
-    return connection.input.write_some(asio::buffer(line.data(), size), error) > 0;
+    return connection.input.write_some(asio::buffer(line), error) > 0;
 }
 
 awaitable<void> send_to(ConnectionPtr connection, json::object message) {

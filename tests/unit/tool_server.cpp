@@ -3,6 +3,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
+#include <ipybox/detail/question.hpp>
 #include <ipybox/tool_runner.hpp>
 #include <ipybox/tool_server.hpp>
 
@@ -87,6 +88,36 @@ BOOST_AUTO_TEST_CASE(the_original_defaults) {
     BOOST_TEST(runner.host == "localhost");
     BOOST_TEST(runner.port == 8900);
     BOOST_TEST(!runner.server_params.has_value());
+}
+
+BOOST_AUTO_TEST_CASE(numbers_are_judged_shown_and_forwarded_with_their_digits) {
+    std::string asked;
+    json::object plain;
+    options.approval_required = true;
+    options.approvers.push_back([&](ToolCall call) -> awaitable<Decision> {
+        asked = detail::call_text(call.server, call.tool, call.sent_arguments());
+        plain = call.arguments;
+        co_return Decision(Verdict::allow);
+    });
+    serve();
+    json::array program{test::required_environment("IPYBOX_TEST_SUPPORT") + "/number_server.py"};
+    server->register_server("numbers", json::object{{"command", "python3"}, {"args", std::move(program)}});
+    const std::string sent = R"({"n":123456789012345678901,"x":[1e2,0.1000,1.0,-0,1e999,5,0.1]})";
+    const std::string body = R"({"server_name":"numbers","tool_name":"same","tool_args":)" + sent + "}";
+    asio::ip::tcp::socket socket(context);
+    socket.connect({asio::ip::address_v4::loopback(), port});
+    asio::write(socket, asio::buffer("POST /run HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer " + server->token() +
+                                     "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    std::string answer;
+    const auto read = [](asio::ip::tcp::socket& from, std::string& into) -> awaitable<void> {
+        co_await asio::async_read(from, asio::dynamic_buffer(into), as_result);
+    };
+    test::run(context, read(socket, answer));
+    BOOST_TEST(answer.substr(answer.find("\r\n\r\n") + 4) == "{\"result\":" + sent + "}");
+    BOOST_TEST(asked == "numbers.same(n=123456789012345678901, x=[1e2, 0.1000, 1.0, -0, 1e999, 5, 0.1])");
+    // For whoever compares: numbers, not texts.
+    BOOST_TEST(plain.at("n").is_double());
+    BOOST_TEST(plain.at("x").at(0).to_number<double>() == 100.0);
 }
 
 BOOST_AUTO_TEST_CASE(tools_answer_with_text_structure_media_and_errors) {

@@ -64,9 +64,8 @@ inline const json::object& rule_object(const json::value& value, const std::stri
     return *object;
 }
 inline std::string rule_text(const json::value& value, const std::string& place) {
-    const auto* text = value.if_string();
-    if (!text || text->empty()) bad_rule(place, "must be a text that is not empty");
-    return std::string(*text);
+    if (!is_text(value) || value.get_string().empty()) bad_rule(place, "must be a text that is not empty");
+    return std::string(value.get_string());
 }
 // A text, or an array of at least one.
 inline std::vector<std::string> rule_texts(const json::value& value, const std::string& place) {

@@ -12,12 +12,15 @@
 #include <boost/json/value.hpp>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <ipybox/detail/terminal_text.hpp>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace ipybox::detail {
 
@@ -239,29 +242,42 @@ inline std::string integer_text(const json::value& value, std::size_t most) {
     return (number.negative ? "-" : "") + number.digits + std::string(zeros, '0');
 }
 
-// Calls `take` with every number in a value that is kept with its digits.
+// Calls `take` with every number in a value that is kept with its digits, until it returns true. No recursion: what
+// is read from files may be nested 25,000 deep.
 template <class Value, class Take>
-void each_exact(Value& value, const Take& take) {
-    if (auto* list = value.if_array()) {
-        for (auto& item : *list) each_exact(item, take);
-    } else if (auto* object = value.if_object()) {
-        for (auto& entry : *object) each_exact(entry.value(), take);
-    } else if (is_exact(value)) {
-        take(value);
+bool any_exact(Value& value, const Take& take) {
+    if (!value.is_structured()) return is_exact(value) && take(value);
+    std::vector<Value*> open{&value};
+    const auto look = [&](Value& item) {
+        if (!item.is_structured()) return is_exact(item) && take(item);
+        open.push_back(&item);
+        return false;
+    };
+    while (!open.empty()) {
+        Value& next = *open.back();
+        open.pop_back();
+        if (auto* list = next.if_array()) {
+            for (auto& item : *list)
+                if (look(item)) return true;
+        } else {
+            for (auto& entry : next.get_object())
+                if (look(entry.value())) return true;
+        }
     }
+    return false;
 }
 
 // Whether a number in it is kept with its digits.
 inline bool holds_exact(const json::value& value) {
-    if (const auto* list = value.if_array()) return std::any_of(list->begin(), list->end(), holds_exact);
-    if (const auto* object = value.if_object())
-        return std::any_of(object->begin(), object->end(), [](const auto& entry) { return holds_exact(entry.value()); });
-    return is_exact(value);
+    return any_exact(value, [](const json::value&) { return true; });
 }
 
 // Makes of them what Boost.JSON has, for code that knows no others: the nearest double.
 inline void round_numbers(json::value& value) {
-    each_exact(value, [](json::value& number) { number = to_double(number); });
+    any_exact(value, [](json::value& number) {
+        number = to_double(number);
+        return false;
+    });
 }
 inline bool holds_exact(const json::object& object) {
     return std::any_of(object.begin(), object.end(), [](const auto& entry) { return holds_exact(entry.value()); });
@@ -272,10 +288,11 @@ inline void round_numbers(json::object& object) {
 
 // Rounds those with a fraction or an exponent that lose no digit by it: 1e2, 0.10.
 inline void simplify_numbers(json::value& value) {
-    each_exact(value, [](json::value& number) {
-        if (exact_text(number).find_first_of(".eE") == std::string_view::npos) return;
+    any_exact(value, [](json::value& number) {
+        if (exact_text(number).find_first_of(".eE") == std::string_view::npos) return false;
         json::value rounded = to_double(number);
         if (std::isfinite(rounded.get_double()) && compare_numbers(rounded, number) == 0) number = std::move(rounded);
+        return false;
     });
 }
 
@@ -330,37 +347,13 @@ inline void append_json_string(std::string& out, std::string_view text) {
     out += '"';
 }
 
-// Appends a value as JSON.
-inline void append_json(std::string& out, const json::value& value);
-inline void append_json(std::string& out, const json::object& object) {
-    char before = '{';
-    for (const auto& entry : object) {
-        out += before;
-        before = ',';
-        append_json_string(out, entry.key());
-        out += ':';
-        append_json(out, entry.value());
-    }
-    if (before == '{') out += before;
-    out += '}';
-}
-inline void append_json(std::string& out, const json::array& list) {
-    char before = '[';
-    for (const auto& item : list) {
-        out += before;
-        before = ',';
-        append_json(out, item);
-    }
-    if (before == '[') out += before;
-    out += ']';
-}
-inline void append_json(std::string& out, const json::value& value) {
+// Appends what is neither array nor object as JSON.
+inline void append_json_scalar(std::string& out, const json::value& value) {
     const auto integer = [&out](auto number) {
         char digits[24];
         out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
     };
     switch (value.kind()) {
-        case json::kind::null: out += "null"; break;
         case json::kind::bool_: out += value.get_bool() ? "true" : "false"; break;
         case json::kind::int64: integer(value.get_int64()); break;
         case json::kind::uint64: integer(value.get_uint64()); break;
@@ -373,9 +366,54 @@ inline void append_json(std::string& out, const json::value& value) {
             if (const auto exact = exact_text(value); !exact.empty()) out += exact;
             else append_json_string(out, value.get_string());
             break;
-        case json::kind::array: append_json(out, value.get_array()); break;
-        case json::kind::object: append_json(out, value.get_object()); break;
+        default: out += "null";
     }
+}
+
+// What is being written: an array or an object, and how much of it is.
+struct JsonLevel {
+    const json::array* list;
+    const json::object* object;
+    std::size_t done = 0;
+};
+
+// Appends an array or object as JSON, however deep.
+inline void append_json(std::string& out, JsonLevel whole) {
+    std::vector<JsonLevel> open;
+    open.reserve(16);
+    const auto enter = [&](JsonLevel level) {
+        out += level.list ? '[' : '{';
+        open.push_back(level);
+    };
+    const auto append = [&](const json::value& value) {
+        if (value.is_structured()) enter({value.if_array(), value.if_object()});
+        else append_json_scalar(out, value);
+    };
+    enter(whole);
+    while (!open.empty()) {
+        auto& level = open.back();
+        const auto at = level.done++;
+        if (at == (level.list ? level.list->size() : level.object->size())) {
+            out += level.list ? ']' : '}';
+            open.pop_back();
+            continue;
+        }
+        if (at > 0) out += ',';
+        if (level.list) {
+            append((*level.list)[at]);
+        } else {
+            const auto& entry = level.object->begin()[static_cast<std::ptrdiff_t>(at)];
+            append_json_string(out, entry.key());
+            out += ':';
+            append(entry.value());
+        }
+    }
+}
+inline void append_json(std::string& out, const json::array& list) { append_json(out, JsonLevel{&list, nullptr}); }
+inline void append_json(std::string& out, const json::object& object) { append_json(out, JsonLevel{nullptr, &object}); }
+inline void append_json(std::string& out, const json::value& value) {
+    if (value.is_structured()) append_json(out, JsonLevel{value.if_array(), value.if_object()});
+    else append_json_scalar(out, value);
 }
 
 // As JSON what goes to a peer, a person or a file: numbers as they came, doubles as they are read.
