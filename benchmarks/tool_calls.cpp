@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <ipybox/blocking.hpp>
 #include <ipybox/process.hpp>
 #include <thread>

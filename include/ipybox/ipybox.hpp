@@ -1,5 +1,7 @@
 #pragma once
 // All of ipybox.
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <ipybox/apigen.hpp>
 #include <ipybox/approval.hpp>
 #include <ipybox/approval_config.hpp>

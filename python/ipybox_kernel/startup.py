@@ -279,6 +279,8 @@ def _show_what_was_written(shell: Any) -> None:
         # Another cell may have had the name: one of the same text.
         cells.pop(name, None)
         if raw_code is not None and (shown := _lines_as_written(raw_code, transformed_code)) is not None:
+            if len(cells) == 1000:  # functions of older ones are seldom in a traceback
+                del cells[next(iter(cells))]
             cells[name] = shown
         return name
 

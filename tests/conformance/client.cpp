@@ -3,6 +3,7 @@
 // plugins of the build: connect, look at what the server has, and use it.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <cstdlib>
 #include <iostream>

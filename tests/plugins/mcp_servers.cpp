@@ -1,5 +1,7 @@
 // McpClient with real servers of npm over stdio: legacy and modern ones, and what they offer
 // beyond tools.
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/mcp_client.hpp>
 #include <ipybox/registry.hpp>

@@ -1,4 +1,6 @@
 // The transport sse with real servers, and with one that misleads.
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/detail/sse.hpp>
 #include <memory>

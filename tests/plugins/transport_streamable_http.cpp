@@ -1,5 +1,7 @@
 // The transport streamable_http with real servers of both eras, and with one that does what no
 // server should.
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/detail/oauth_protocol.hpp>
 #include <ipybox/detail/sse.hpp>

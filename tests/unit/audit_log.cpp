@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <csignal>
 #include <ipybox/audit_log.hpp>

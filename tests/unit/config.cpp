@@ -1,3 +1,4 @@
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/config.hpp>
 

@@ -1,4 +1,5 @@
 // Numbers with all their digits: parsed, compared, written.
+#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <chrono>

@@ -1,5 +1,6 @@
 // The schema algebra, and the validator that checks arguments and plugin configurations.
 #include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>

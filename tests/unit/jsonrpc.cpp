@@ -1,4 +1,5 @@
 // JSON-RPC messages, and how they are cut out of a stream.
+#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <cstring>

@@ -1,4 +1,6 @@
 // McpClient against a transport in memory: both eras, lists, timeouts, deaths and hostile servers.
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include "mcp_client_fixture.hpp"
 
 namespace mcp_client_tests {

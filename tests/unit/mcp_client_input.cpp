@@ -1,4 +1,5 @@
 // What McpClient does beyond calls and answers: rounds of input, subscriptions, freshness of the
+#include <boost/json/serialize.hpp>
 // list of tools, output schemas, and what it offers to servers.
 #include "mcp_client_fixture.hpp"
 

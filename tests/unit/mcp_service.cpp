@@ -1,4 +1,5 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/mcp_service.hpp>
 
@@ -129,18 +130,6 @@ BOOST_AUTO_TEST_CASE(tools_are_found_by_words_and_links_are_not_followed) {
     BOOST_TEST(names(search_tools(all, "longest")) ==
                "gentools.reports.longest.api=Finds the longest report.;");
     BOOST_TEST(names(search_tools(all, "?!")) == "");
-}
-
-BOOST_AUTO_TEST_CASE(private_files_are_private) {
-    const test::TemporaryDirectory directory;
-    const auto path = directory.path() / "deep/er/file.json";
-    write_private_file(path, "one");
-    write_private_file(path, "two");
-    BOOST_TEST(test::read_file(path) == "two");
-    BOOST_TEST(
-        (fs::status(path).permissions() == (fs::perms::owner_read | fs::perms::owner_write)));
-    BOOST_TEST(
-        std::distance(fs::directory_iterator(path.parent_path()), fs::directory_iterator()) == 1);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

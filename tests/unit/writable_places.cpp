@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/writable_places.hpp>
 
