@@ -2,10 +2,11 @@
 // What must hold for the parsers of what peers send, whatever that is. Each target takes one
 // input, and throws std::logic_error when a promise is broken; its first byte says where it is cut.
 #include <algorithm>
-#include <boost/json/serialize.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/jsonrpc.hpp>
 #include <ipybox/detail/sse.hpp>
 #include <ipybox/detail/zmtp.hpp>
@@ -103,7 +104,12 @@ inline void jsonrpc(std::string_view input) {
                 auto message = splitter.next();
                 failed = failed || !message;
                 if (!message || !*message) break;
-                messages.push_back(json::serialize(**message));
+                messages.push_back(detail::write_json(**message));
+                boost::system::error_code wrong;
+                json::parse_options deep;
+                deep.max_depth = 1'000;
+                const auto again = detail::parse_exact(messages.back(), wrong, deep);
+                require(!wrong && detail::write_json(again) == messages.back(), "what is written is read as it was");
                 const auto rpc = detail::classify(**message);
                 using Kind = detail::RpcMessage::Kind;
                 if (rpc.kind == Kind::request) require(rpc.id != nullptr, "a request has an id");
