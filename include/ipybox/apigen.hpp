@@ -1545,16 +1545,21 @@ inline bool write_package(const detail::PackageRoot& root, std::string_view serv
     detail::give_to_owner_of(root.get(), directory.get());
     for (const auto& [name, text] : files.next) detail::write_new_file(directory.get(), name, text);
     root.swap(fresh, server);
-    bool set_aside = files.foreign;
-    if (const auto old = detail::PackageRoot::open_folder(root.get(), fresh))
+    const auto old = detail::PackageRoot::open_folder(root.get(), fresh);
+    const auto move_kept = [&](int from, int to) {
+        bool all = true;
         for (const auto& name : files.kept)
-            if (::syscall(SYS_renameat2, old.get(), name.c_str(), directory.get(), name.c_str(), RENAME_NOREPLACE) != 0)
-                set_aside = true;
+            all = ::syscall(SYS_renameat2, from, name.c_str(), to, name.c_str(), RENAME_NOREPLACE) == 0 && all;
+        return all;
+    };
+    const bool moved = !old || move_kept(old.get(), directory.get());
     std::string aside;
     try {
-        if (set_aside) aside = detail::set_aside(root, fresh, server);
+        if (files.foreign || !moved) aside = detail::set_aside(root, fresh, server);
     } catch (const Error&) {
-        root.swap(fresh, server);  // rather the old package than none of it
+        // Rather the old package than none of it.
+        if (old) move_kept(directory.get(), old.get());
+        root.swap(fresh, server);
         throw;
     }
     if (kept_as) *kept_as = aside;

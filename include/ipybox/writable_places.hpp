@@ -380,7 +380,7 @@ private:
                                         {"pinned", place.pinned},
                                         {"protected", std::move(kept)}});
         }
-        const auto text = detail::write_json(json::object{{"places", std::move(list)}});
+        const auto text = detail::write_json_bytes(json::object{{"places", std::move(list)}});
         // Under the lock nobody else has one of this name.
         constexpr const char* fresh = "writable-places.new";
         ::unlinkat(directory.get(), fresh, 0);

@@ -303,8 +303,12 @@ inline constexpr auto json_plain = [] {
     return plain;
 }();
 
-// Appends a string as JSON; bytes that are not UTF-8 become U+FFFD, so that every reader takes it.
-inline void append_json_string(std::string& out, std::string_view text) {
+// What becomes of bytes in a string that are not UTF-8: U+FFFD, so that every reader takes it; or they stay,
+// in records of our own about files, whose names are bytes.
+enum class JsonBytes { repaired, kept };
+
+// Appends a string as JSON.
+inline void append_json_string(std::string& out, std::string_view text, JsonBytes bytes = JsonBytes::repaired) {
     out += '"';
     std::size_t done = 0;
     const auto flush = [&](std::size_t at) { out.append(text, done, at - done); };
@@ -316,7 +320,7 @@ inline void append_json_string(std::string& out, std::string_view text) {
         }
         if (byte >= 0x80) {
             const auto point = decode_utf8(text.substr(at));
-            if (!point.valid) {
+            if (!point.valid && bytes == JsonBytes::repaired) {
                 flush(at);
                 out += "\xEF\xBF\xBD";
                 done = at + point.size;
@@ -348,7 +352,7 @@ inline void append_json_string(std::string& out, std::string_view text) {
 }
 
 // Appends what is neither array nor object as JSON.
-inline void append_json_scalar(std::string& out, const json::value& value) {
+inline void append_json_scalar(std::string& out, const json::value& value, JsonBytes bytes) {
     const auto integer = [&out](auto number) {
         char digits[24];
         out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
@@ -364,7 +368,7 @@ inline void append_json_scalar(std::string& out, const json::value& value) {
             break;
         case json::kind::string:
             if (const auto exact = exact_text(value); !exact.empty()) out += exact;
-            else append_json_string(out, value.get_string());
+            else append_json_string(out, value.get_string(), bytes);
             break;
         default: out += "null";
     }
@@ -378,7 +382,7 @@ struct JsonLevel {
 };
 
 // Appends an array or object as JSON, however deep.
-inline void append_json(std::string& out, JsonLevel whole) {
+inline void append_json(std::string& out, JsonLevel whole, JsonBytes bytes = JsonBytes::repaired) {
     std::vector<JsonLevel> open;
     open.reserve(16);
     const auto enter = [&](JsonLevel level) {
@@ -387,7 +391,7 @@ inline void append_json(std::string& out, JsonLevel whole) {
     };
     const auto append = [&](const json::value& value) {
         if (value.is_structured()) enter({value.if_array(), value.if_object()});
-        else append_json_scalar(out, value);
+        else append_json_scalar(out, value, bytes);
     };
     enter(whole);
     while (!open.empty()) {
@@ -403,7 +407,7 @@ inline void append_json(std::string& out, JsonLevel whole) {
             append((*level.list)[at]);
         } else {
             const auto& entry = level.object->begin()[static_cast<std::ptrdiff_t>(at)];
-            append_json_string(out, entry.key());
+            append_json_string(out, entry.key(), bytes);
             out += ':';
             append(entry.value());
         }
@@ -413,7 +417,7 @@ inline void append_json(std::string& out, const json::array& list) { append_json
 inline void append_json(std::string& out, const json::object& object) { append_json(out, JsonLevel{nullptr, &object}); }
 inline void append_json(std::string& out, const json::value& value) {
     if (value.is_structured()) append_json(out, JsonLevel{value.if_array(), value.if_object()});
-    else append_json_scalar(out, value);
+    else append_json_scalar(out, value, JsonBytes::repaired);
 }
 
 // As JSON what goes to a peer, a person or a file: numbers as they came, doubles as they are read.
@@ -423,6 +427,12 @@ std::string write_json(const Value& value) {
     std::string out;
     out.reserve(256);
     append_json(out, value);
+    return out;
+}
+// With the bytes of its strings as they are.
+inline std::string write_json_bytes(const json::object& object) {
+    std::string out;
+    append_json(out, JsonLevel{nullptr, &object}, JsonBytes::kept);
     return out;
 }
 inline std::string write_json(const json::string& text) {
