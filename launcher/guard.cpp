@@ -24,6 +24,20 @@ void leave_own_file() {
     if (name != nullptr && sscanf(name, "/proc/self/fd/%d", &own) == 1 && own > 2) close(own);
 }
 
+// Ends us as the command has ended: by the same signal, which whoever started us can tell from an exit.
+int end_as(int status) {
+    if (WIFSIGNALED(status)) {
+        const int number = WTERMSIG(status);
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // the core that there is to see is the command's
+        signal(number, SIG_DFL);
+        sigset_t none;
+        sigemptyset(&none);
+        raise(number);
+        sigprocmask(SIG_SETMASK, &none, nullptr);
+    }
+    return exit_code(status);
+}
+
 }  // namespace
 
 int guard_main(int argc, char** argv) {
@@ -91,7 +105,7 @@ int guard_main(int argc, char** argv) {
                 if (ended <= 0) break;
                 if (ended != command) continue;
                 kill_all();
-                return exit_code(status);
+                return end_as(status);
             }
         } else if (number > 0) {
             const bool group = cause.si_code == SI_QUEUE && cause.si_value.sival_int == guard_whole_group;

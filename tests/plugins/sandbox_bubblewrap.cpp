@@ -1087,11 +1087,16 @@ BOOST_AUTO_TEST_CASE(root_drops_to_a_user_that_can_write_or_refuses) {
 // ---- absent names, held by an overlay ------------------------------------------------------------
 
 struct LayerFixture : Fixture {
+    // Other tests, at the same time, use the machine's.
+    fs::path temporary = directory.path() / "tmp";
     LayerFixture() {
+        fs::create_directory(temporary);
+        ::setenv("TMPDIR", temporary.c_str(), 1);
         policy.hidden = {"**/.env"};
         policy.write_protected = {workspace / ".git/config", workspace / ".git/hooks", workspace / ".mcp.json",
                                   workspace / ".vscode",     workspace / ".venv",      workspace / ".env"};
     }
+    ~LayerFixture() { ::unsetenv("TMPDIR"); }
     // What the host finds in the workspace.
     std::set<std::string> names() const {
         std::set<std::string> found;
@@ -1199,10 +1204,9 @@ BOOST_AUTO_TEST_CASE(nothing_of_it_stays) {
     BOOST_TEST((names() == std::set<std::string>{".git", "made"}));
     for (const auto& path : {workspace, workspace / ".git", workspace / "made"})
         BOOST_TEST(!contains(marks(path), "overlay"), path);
-    const auto own = detail::state_directory() / "layers";
-    const auto shared = fs::temp_directory_path() / ("ipybox-layers-" + std::to_string(::geteuid()));
-    const auto base = fs::exists(shared) ? shared : own;
-    BOOST_TEST(fs::is_empty(base));
+    auto base = temporary / ("ipybox-layers-" + std::to_string(::geteuid()));
+    if (fs::exists(base)) BOOST_TEST(fs::is_empty(base));
+    else base = detail::state_directory() / "layers";
 
     // Nor does what an earlier start held on the disk, or of a host that was killed.
     make_file(workspace / ".mcp.json", "");

@@ -415,7 +415,7 @@ class NumbersTest(ProgramTest):
             self.assertIn("allow numbers.same(n=123456789012345678901)", shown.stdout)
             self.assertIn("deny numbers.same(n=123456789012345678902)", shown.stdout)
         call = '{"server": "numbers", "tool": "same", "arguments": {"n": 123456789012345678902}}'
-        tested = self.ipybox("policy", "test", "--policy", "policy.json", "--call", call)
+        tested = self.ipybox("policy", "test", "policy.json", "--call", call)
         self.assertIn("deny: numbers.same(n=123456789012345678902)", tested.stdout, tested.stderr)
 
     def test_what_is_no_number_is_told_before_the_call(self):
