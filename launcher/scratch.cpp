@@ -141,6 +141,8 @@ bool mount_layer(Words& words, unsigned number) {
         !add_directory(context, "upperdir", "upperdir", upper) || !add_directory(context, "workdir", "workdir", work) ||
         configure(context, FSCONFIG_SET_FLAG, "userxattr", nullptr, 0) != 0)
         return false;
+    // Else the end of each kernel would wait for all that the machine has not written to this file system yet.
+    if (configure(context, FSCONFIG_SET_FLAG, "volatile", nullptr, 0) != 0) return false;
     // One attribute less on the workspace; not every kernel knows it.
     configure(context, FSCONFIG_SET_STRING, "uuid", "null", 0);
     if (configure(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return false;

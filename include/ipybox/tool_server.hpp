@@ -78,8 +78,8 @@ struct ToolServerOptions {
     // of it (on_request with capabilities, roots, on_log with log_level, on_notification). The
     // name, the limits and the logger are the tool server's.
     std::function<void(const std::string& server, McpClientOptions& options)> on_connect;
-    // Called when a tool has returned, before the kernel hears of it: makes it see the files that the tool
-    // wrote. May throw nothing.
+    // Called when a tool that does not say that it only reads has returned, before the kernel hears of it:
+    // makes it see the files that the tool wrote. May throw nothing.
     std::function<awaitable<void>()> after_call;
     // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
     std::shared_ptr<void> owner;
@@ -792,7 +792,9 @@ private:
         options.total_timeout = state->options.call_timeout;
         CallResult result = co_await client->call_tool(name, std::move(arguments), std::move(options));
         audit.ended(result.is_error ? "error" : "ok");
-        if (state->options.after_call) co_await state->options.after_call();
+        const auto* reads = request.annotations.if_contains("readOnlyHint");
+        const bool only_reads = reads && reads->is_bool() && reads->get_bool();
+        if (state->options.after_call && !only_reads) co_await state->options.after_call();
         co_return answer(*state, std::move(result));
     }
 

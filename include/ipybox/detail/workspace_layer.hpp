@@ -103,9 +103,8 @@ public:
 
 private:
     static void remove(const std::filesystem::path& path) {
-        // The overlay's own directory in there has no permissions at all.
-        ::chmod((path / "work").c_str(), 0700);
-        ::chmod((path / "index").c_str(), 0700);
+        // The overlay's own directories in there have no permissions at all.
+        for (const char* name : {"work", "work/incompat", "work/incompat/volatile", "index"}) ::chmod((path / name).c_str(), 0700);
         std::error_code ignored;
         std::filesystem::remove_all(path, ignored);
     }
