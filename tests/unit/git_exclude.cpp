@@ -30,17 +30,25 @@ BOOST_AUTO_TEST_CASE(what_was_edited_is_not_dropped) {
     BOOST_TEST(with_exclude_block("*.o\n# } ipybox\n*.a\n", {}) == "*.o\n# } ipybox\n*.a\n");
 }
 
+BOOST_AUTO_TEST_CASE(beginnings_without_end_are_dropped_however_many) {
+    std::string text;
+    for (int i = 0; i < 25'000; ++i) text += "# ipybox: held while code runs here {\n";
+    BOOST_TEST(with_exclude_block(text + "*.o\n", {}) == "*.o\n");
+}
+
 BOOST_AUTO_TEST_CASE(only_placeholders_are_named) {
     const test::TemporaryDirectory directory;
     const auto top = directory.path();
     std::filesystem::create_directories(top / ".git/info");
     std::filesystem::create_directories(top / "sub");
     test::write_file(top / ".git/info/exclude", "*.o\n");
-    for (const char* name : {"sub/.envrc", "sub/.mcp.json"}) test::write_file(top / name, "");
+    // The last: lines of its own in the user's file.
+    for (const char* name : {"sub/.envrc", "sub/.mcp.json", "sub/x\n# } ipybox"}) test::write_file(top / name, "");
     const timespec stamp[2] = {{detail::placeholder_time, 0}, {detail::placeholder_time, 0}};
-    BOOST_REQUIRE(::utimensat(AT_FDCWD, (top / "sub/.envrc").c_str(), stamp, 0) == 0);
+    for (const char* name : {"sub/.envrc", "sub/x\n# } ipybox"})
+        BOOST_REQUIRE(::utimensat(AT_FDCWD, (top / name).c_str(), stamp, 0) == 0);
     // From below the repository's top.
-    detail::exclude_from_git(top / "sub", {".envrc", ".mcp.json", "absent"});
+    detail::exclude_from_git(top / "sub", {".envrc", ".mcp.json", "absent", "x\n# } ipybox"});
     BOOST_TEST(test::read_file(top / ".git/info/exclude") == "*.o\n# ipybox: held while code runs here {\n/sub/.envrc\n# } ipybox\n");
     detail::exclude_from_git(top / "sub", {});
     BOOST_TEST(test::read_file(top / ".git/info/exclude") == "*.o\n");

@@ -36,13 +36,16 @@ inline std::string exclude_pattern(const std::filesystem::path& path) {
 inline std::string with_exclude_block(std::string_view text, const std::set<std::string>& lines) {
     std::string result;
     bool inside = false;
+    // Looked for once: code can write a file of nothing but beginnings.
+    const auto last = text.rfind(exclude_end);
+    const char* const last_end = last == text.npos ? nullptr : text.data() + last;
     while (!text.empty()) {
         const auto end = std::min(text.find('\n'), text.size());
         const auto line = text.substr(0, end);
         text.remove_prefix(std::min(end + 1, text.size()));
         const bool begins = line == exclude_begin;
         // A block without an end was cut off by hand: what follows is not ours to drop.
-        if (begins && text.find(exclude_end) != text.npos) inside = true;
+        if (begins && last_end != nullptr && text.data() <= last_end) inside = true;
         if (!inside && !begins) (result += line) += '\n';
         if (line == exclude_end) inside = false;
     }
@@ -72,6 +75,8 @@ inline void exclude_from_git(const std::filesystem::path& place, const std::set<
         if (!text) return;
         std::set<std::string> lines;
         for (const auto& name : names) {
+            // It would be a line of its own, and code can have names protected that it chose.
+            if (name.find('\n') != name.npos) continue;
             struct stat found {};
             if (::lstat((place / name).c_str(), &found) == 0 && S_ISREG(found.st_mode) && is_placeholder(found))
                 lines.insert(exclude_pattern((place / name).lexically_relative(top)));

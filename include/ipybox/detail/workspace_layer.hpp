@@ -126,7 +126,7 @@ inline void remove_layer_marks(const std::filesystem::path& place, const std::se
     const UniqueFd top(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!top) return;
     const auto clear = [](int directory) {
-        char names[4096];
+        char names[65'536];  // XATTR_LIST_MAX: none can be hidden behind others
         const auto size = ::flistxattr(directory, names, sizeof names);
         for (ssize_t at = 0; at < size; at += static_cast<ssize_t>(std::string_view(names + at).size()) + 1)
             if (std::string_view(names + at).starts_with("user.overlay.")) ::fremovexattr(directory, names + at);
