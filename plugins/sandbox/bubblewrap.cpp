@@ -291,6 +291,10 @@ private:
         const auto identity = detail::guest_identity(policy, user_);
         for (const auto& given : policy.writable) {
             const auto place = absolute_path(given);
+            if (found.bases.size() == detail::max_layers && !found.bases.contains(place)) {
+                found.reason = "more than " + std::to_string(detail::max_layers) + " places can be written";
+                break;
+            }
             const auto mount = detail::mount_of(place);
             if (!mount || detail::holds_mounts(place)) {
                 found.reason = place.string() + " is or holds a mount point";

@@ -1231,6 +1231,20 @@ BOOST_AUTO_TEST_CASE(notes_that_code_leaves_for_overlays_mean_nothing) {
     BOOST_TEST(!contains(marks(workspace / "sub"), std::string("user.overlay.opaque") + '\0'));
 }
 
+BOOST_AUTO_TEST_CASE(beyond_so_many_places_files_hold_the_names) {
+    for (int number = 0; number < 12; ++number) {
+        const auto place = directory.path() / ("place" + std::to_string(number));
+        make_directory(place);
+        policy.writable.push_back(place);
+        policy.write_protected.push_back(place / ".mcp.json");
+    }
+    const auto process = talker();
+    for (const auto& place : policy.writable)
+        BOOST_TEST(!contains(say(*process, "{ echo x > " + (place / ".mcp.json").string() + "; } && echo done"), "done"), place);
+    BOOST_TEST(names().empty());
+    BOOST_TEST(fs::exists(directory.path() / "place11/.mcp.json"));
+}
+
 BOOST_AUTO_TEST_CASE(where_no_overlay_can_be_files_hold_the_names) {
     // Behind the whole disk lies what is behind the overlay as well.
     policy.readable = {"/"};

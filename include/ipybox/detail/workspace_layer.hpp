@@ -31,6 +31,9 @@ namespace ipybox::detail {
 // directories with a slash at the end.
 using HeldNames = std::vector<std::string>;
 
+// How many places of one guest may be behind overlays; the launcher takes no more.
+inline constexpr std::size_t max_layers = 8;
+
 // Which mount a directory lies on; nothing before Linux 5.8, or when it cannot be looked at.
 inline std::optional<std::uint64_t> mount_of(const std::filesystem::path& path) {
     constexpr unsigned mount_id = 0x1000;  // STATX_MNT_ID, which older headers lack
@@ -131,6 +134,7 @@ inline void remove_layer_marks(const std::filesystem::path& place, const std::se
         for (ssize_t at = 0; at < size; at += static_cast<ssize_t>(std::string_view(names + at).size()) + 1)
             if (std::string_view(names + at).starts_with("user.overlay.")) ::fremovexattr(directory, names + at);
     };
+    std::size_t most = 10'000;  // of all together: code may have made very many
     for (const auto& name : directories) {
         auto directory = open_beneath(top.get(), name.empty() ? "." : name, O_RDONLY | O_DIRECTORY);
         if (!directory) continue;
@@ -139,8 +143,8 @@ inline void remove_layer_marks(const std::filesystem::path& place, const std::se
         const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(directory.get()), ::closedir);
         if (!listing) continue;
         const int at = directory.release();
-        for (std::size_t most = 10'000; const dirent* entry = ::readdir(listing.get());) {
-            if (--most == 0) break;
+        while (const dirent* entry = most > 0 ? ::readdir(listing.get()) : nullptr) {
+            --most;
             if (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
             const std::string_view found(entry->d_name);
             if (found == "." || found == "..") continue;
