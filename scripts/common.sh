@@ -42,5 +42,18 @@ clangxx() {
     return 1
 }
 
+# ninja, and again when not the code but the compiler failed: g++ 12 crashes now and then.
+run_ninja() {
+    local log status=1 attempt
+    log=$(mktemp)
+    for attempt in 1 2 3; do
+        if ninja "$@" 2>&1 | tee "$log"; then status=0; break; fi
+        grep --quiet 'internal compiler error' "$log" || break
+        say "the compiler crashed (attempt $attempt of 3)"
+    done
+    rm --force "$log"
+    return $status
+}
+
 # Objects compiled in one build directory serve in the others.
 export CCACHE_NOHASHDIR=1

@@ -673,14 +673,17 @@ private:
 
     // --- SOCKS5 (RFC 1928): CONNECT to a name, without authentication
 
+    enum SocksAddress : unsigned char { socks_v4 = 1, socks_name = 3, socks_v6 = 4 };
+
+    static unsigned char byte_at(const std::string& text, std::size_t at) {
+        return static_cast<unsigned char>(text[at]);
+    }
+
     static awaitable<void> serve_socks(ConnectionPtr connection) {
         std::string& input = connection->input;
-        const auto byte = [&input](std::size_t at) {
-            return static_cast<unsigned char>(input[at]);
-        };
         bool more = co_await fill(connection, 2);
         if (!more) co_return;
-        std::size_t used = 2u + byte(1);
+        std::size_t used = 2u + byte_at(input, 1);
         more = co_await fill(connection, used);
         if (!more) co_return;
         const bool open = std::string_view(input).substr(2, used - 2).find('\0') != input.npos;
@@ -691,24 +694,26 @@ private:
         if (!open) co_return;
         more = co_await fill(connection, 5);
         if (!more) co_return;
-        enum Type : unsigned char { v4 = 1, name = 3, v6 = 4 };
-        const unsigned char command = byte(1), type = byte(3);
-        if (byte(0) != 5 || byte(2) != 0 || (type != v4 && type != name && type != v6)) {
+        const unsigned char command = byte_at(input, 1), type = byte_at(input, 3);
+        const bool known = type == socks_v4 || type == socks_name || type == socks_v6;
+        if (byte_at(input, 0) != 5 || byte_at(input, 2) != 0 || !known) {
             connection->state->decided({"", 0, false, "not a SOCKS5 request"});
             co_return;
         }
-        const std::size_t start = type == name ? 5 : 4;
-        const std::size_t size = type == name ? byte(4) : type == v4 ? 4 : 16;
+        const std::size_t start = type == socks_name ? 5 : 4;
+        std::size_t size = type == socks_v4 ? 4 : 16;
+        if (type == socks_name) size = byte_at(input, 4);
         used = start + size + 2;
         more = co_await fill(connection, used);
         if (!more) co_return;
-        const auto port = static_cast<std::uint16_t>(byte(used - 2) << 8 | byte(used - 1));
+        const int high = byte_at(input, used - 2), low = byte_at(input, used - 1);
+        const auto port = static_cast<std::uint16_t>(high << 8 | low);
         std::string host = input.substr(start, size);
-        if (type != name) host = address_text(host);
+        if (type != socks_name) host = address_text(host);
         input.erase(0, used);
         Refusal refusal;
         if (command != 1) refusal = {403, socks_command, "a SOCKS command other than CONNECT", ""};
-        if (type != name)
+        if (type != socks_name)
             refusal = {403, socks_address_type, "an address; SOCKS needs host names (socks5h://)",
                        ""};
         if (refusal.status != 0)
