@@ -5,7 +5,6 @@
 #include <fnmatch.h>
 #include <limits.h>
 #include <linux/openat2.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,9 +12,9 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
-#include <ipybox/detail/git_exclude.hpp>
+#include <ipybox/config.hpp>
 #include <ipybox/detail/host_run_files.hpp>
-#include <ipybox/detail/placeholder.hpp>
+#include <ipybox/detail/placeholders.hpp>
 #include <ipybox/detail/within.hpp>
 #include <ipybox/detail/workspace_layer.hpp>
 #include <ipybox/error.hpp>
@@ -36,105 +35,6 @@ namespace ipybox::detail {
 inline constexpr std::size_t max_searched = 500'000;  // files looked at for hidden ones
 inline constexpr std::size_t max_found = 2'000;       // hidden ones among them: bwrap takes no more
 inline constexpr std::size_t longest_path = PATH_MAX - 256;  // bwrap puts something before it
-
-// Files and directories made on the host so that there is something to mount over. They are empty
-// (but for commondir) and carry a time stamp that tells them from anything else, so that one left behind by
-// a crash is recognised. The host may write to them, which makes them its own: only the guest has them
-// read-only. Several sandboxes may share one; a lock tells whether it is in use.
-class Placeholders {
-public:
-    Placeholders() = default;
-    Placeholders(Placeholders&&) = default;
-    Placeholders& operator=(Placeholders&&) = delete;
-    ~Placeholders() {
-        for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
-            // Removing it would take the mount away from another sandbox that still uses it.
-            if (::flock(held->file.get(), LOCK_EX | LOCK_NB) == 0) remove(held->parent, held->name, held->file);
-        }
-        for (const auto& [place, names] : excluded_) exclude_from_git(place, names);
-    }
-
-    // Names below a place that git is not to see as untracked.
-    void exclude(const fs::path& place, std::set<std::string> names) {
-        exclude_from_git(place, names);
-        excluded_.emplace(place, std::move(names));
-    }
-
-    // Removes parent/name if an earlier run left it and nobody uses it.
-    static bool sweep(const UniqueFd& parent, const std::string& name) {
-        const UniqueFd left(::openat(parent.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-        return left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0 && remove(parent, name, left);
-    }
-
-    // Makes parent/name, or adopts what an earlier run made. False when nobody can create
-    // anything there, so that there is nothing to protect.
-    bool hold(const UniqueFd& parent, const std::string& name, bool directory) {
-        for (int attempt = 0; attempt < 100; ++attempt) {
-            const bool made = create(parent, name, directory);
-            if (!made && (errno == EROFS || errno == EACCES || errno == EPERM)) return false;
-            if (!made && errno != EEXIST)
-                throw Error(errc::io_error, "cannot protect " + name + ": " + errno_text());
-            Held held{UniqueFd(::fcntl(parent.get(), F_DUPFD_CLOEXEC, 3)), name,
-                      UniqueFd(::openat(parent.get(), name.c_str(),
-                                        O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC))};
-            if (!held.file) continue;
-            if (made) {
-                // Whatever the umask is, another user of the workspace can recognise it.
-                ::fchmod(held.file.get(), directory ? 0755 : 0644);
-                ::futimens(held.file.get(), stamp);
-            }
-            // Another sandbox may be removing it at this moment: look again once it is locked.
-            struct stat locked {};
-            struct stat now {};
-            if (::flock(held.file.get(), LOCK_SH | LOCK_NB) == 0 &&
-                ::fstat(held.file.get(), &locked) == 0 &&
-                ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
-                now.st_ino == locked.st_ino && now.st_dev == locked.st_dev) {
-                held_.push_back(std::move(held));
-                return true;
-            }
-        }
-        throw Error(errc::io_error, "cannot protect " + name + ": it keeps changing");
-    }
-
-private:
-    struct Held {
-        UniqueFd parent;
-        std::string name;
-        UniqueFd file;
-    };
-    // file: what lies there, locked.
-    static bool remove(const UniqueFd& parent, const std::string& name, const UniqueFd& file) {
-        struct stat now {};
-        struct stat ours {};
-        return ::fstat(file.get(), &ours) == 0 && is_placeholder(ours) &&
-               ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == ours.st_ino &&
-               now.st_dev == ours.st_dev &&
-               ::unlinkat(parent.get(), name.c_str(), S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0) == 0;
-    }
-
-    static constexpr timespec stamp[2] = {{placeholder_time, 0}, {placeholder_time, 0}};
-
-    static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
-        if (directory) return ::mkdirat(parent.get(), name.c_str(), 0755) == 0;
-        // Without a name until it can be recognised: we may be killed at any moment.
-        if (const UniqueFd nameless(::openat(parent.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644)); nameless) {
-            if (name == "commondir" && ::write(nameless.get(), ".", 1) != 1) return false;
-            if (::futimens(nameless.get(), stamp) != 0) return false;
-            const auto path = "/proc/self/fd/" + std::to_string(nameless.get());
-            return ::linkat(AT_FDCWD, path.c_str(), parent.get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-        }
-        // Not every file system has such files.
-        if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT) return false;
-        const UniqueFd file(::openat(parent.get(), name.c_str(),
-                                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-        // git gives up on an empty one; this says what is so without it.
-        return file && (name != "commondir" || ::write(file.get(), ".", 1) == 1);
-    }
-
-    std::deque<Held> held_;
-    std::map<fs::path, std::set<std::string>> excluded_;
-};
 
 inline std::vector<std::string> components(const fs::path& path) {
     std::vector<std::string> parts;
@@ -280,6 +180,7 @@ public:
     explicit View(const SandboxPolicy& policy, bool without_host_sockets = true, std::set<fs::path> layered = {},
                   bool by_directories = true)
         : by_directories_(by_directories), layered_(std::move(layered)) {
+        Placeholders::sweep_what_others_left(state_directory());
         for (const auto& path : policy.readable) add_root(path, Kind::readable);
         for (const auto& path : policy.writable) add_root(path, Kind::writable);
         for (const auto& path : policy.shown) shown_.insert(absolute_path(path));
@@ -296,7 +197,7 @@ public:
         if (home != policy.env.end() && home->second.starts_with('/') &&
             !root_of(absolute_path(home->second)))
             add(absolute_path(home->second), Kind::scratch);
-        for (auto& [root, names] : on_disk_) placeholders_.exclude(root, std::move(names));
+        placeholders_.exclude_from_git();
     }
 
     // What a guest that started now would find hidden because links with hidden names lead to it. Throws
@@ -634,8 +535,7 @@ private:
         struct stat found {};
         if (!layered_.contains(root) || (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
                                          !Placeholders::sweep(parent, name))) {
-            if (!directory) on_disk_[root].insert(path.lexically_relative(root).string());
-            return placeholders_.hold(parent, name, directory);
+            return placeholders_.hold(root, path.lexically_relative(root), parent, directory);
         }
         layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
         return true;
@@ -647,11 +547,10 @@ private:
     std::set<fs::path> shown_;
     HiddenBehindLinks behind_links_;
     bool only_links_ = false;
-    Placeholders placeholders_;
+    Placeholders placeholders_{state_directory()};
     bool by_directories_ = true;
     std::set<fs::path> layered_;
     std::map<fs::path, HeldNames> layers_;
-    std::map<fs::path, std::set<std::string>> on_disk_;  // files that hold names there
     std::size_t searched_ = 0;
     std::size_t found_ = 0;
 };

@@ -305,7 +305,7 @@ private:
                 fs::temp_directory_path() / ("ipybox-layers-" + std::to_string(::geteuid()))};
             std::string reason = "neither ipybox's state nor the temporary directory lies on its file system";
             for (const auto& base : bases) {
-                if (detail::mount_of(base.parent_path()) != mount || !detail::make_layer_base(base)) continue;
+                if (detail::mount_of(base.parent_path()) != mount || !detail::make_own_directory(base)) continue;
                 const auto key = std::tuple(*mount, base, identity ? identity->user : ::geteuid());
                 auto known = layerable_.find(key);
                 if (known == layerable_.end()) {

@@ -81,6 +81,28 @@ struct Fixture {
     std::string python(std::string script) {
         return output({"/usr/bin/python3", "-I", "-c", std::move(script)});
     }
+    // A host beside this one that starts a sandbox and is killed.
+    void run_and_kill() {
+        int ends[2];
+        BOOST_REQUIRE(::pipe(ends) == 0);
+        const pid_t crashing = ::fork();
+        if (crashing == 0) {
+            asio::io_context own;
+            Host lent{own.get_executor(), {}, {}};
+            const auto mine = registry.make<Sandbox>("bubblewrap", lent, {{"absent_names", "placeholders"}});
+            const std::vector<std::string> argv{"/bin/sh", "-c", "echo x; sleep 1000"};
+            const auto process = test::run(own, mine->launch(policy, argv, {}, Stdio::tail));
+            for (int i = 0; i < 3000 && process->output_tail().empty(); ++i) ::usleep(10'000);
+            if (::write(ends[1], "x", 1) != 1) ::_exit(1);
+            for (;;) ::pause();
+        }
+        char ready = 0;
+        BOOST_REQUIRE(::read(ends[0], &ready, 1) == 1);
+        ::kill(crashing, SIGKILL);
+        ::waitpid(crashing, nullptr, 0);
+        ::close(ends[0]);
+        ::close(ends[1]);
+    }
     std::string line(SandboxedProcess& process) {
         std::string text;
         auto read = [&]() -> awaitable<void> {
@@ -395,28 +417,45 @@ BOOST_AUTO_TEST_CASE(placeholders_are_shared_and_survivors_of_a_crash_removed) {
     second.reset();
     BOOST_TEST(fs::is_empty(workspace));
 
-    int ends[2];
-    BOOST_REQUIRE(::pipe(ends) == 0);
-    const pid_t crashing = ::fork();
-    if (crashing == 0) {
-        asio::io_context own;
-        Host lent{own.get_executor(), {}, {}};
-        const auto mine = registry.make<Sandbox>("bubblewrap", lent, {{"absent_names", "placeholders"}});
-        const std::vector<std::string> argv{"/bin/sh", "-c", "echo x; sleep 1000"};
-        const auto process = test::run(own, mine->launch(policy, argv, {}, Stdio::tail));
-        for (int i = 0; i < 3000 && process->output_tail().empty(); ++i) ::usleep(10'000);
-        if (::write(ends[1], "x", 1) != 1) ::_exit(1);
-        for (;;) ::pause();
-    }
-    char ready = 0;
-    BOOST_REQUIRE(::read(ends[0], &ready, 1) == 1);
-    ::kill(crashing, SIGKILL);
-    ::waitpid(crashing, nullptr, 0);
-    ::close(ends[0]);
-    ::close(ends[1]);
+    run_and_kill();
     BOOST_TEST(fs::exists(workspace / ".mcp.json"));
     BOOST_TEST(contains(sh("echo x > .mcp.json"), "Read-only file system"));
     BOOST_TEST(fs::is_empty(workspace));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_killed_host_left_is_removed_by_the_next_start_anywhere) {
+    use_placeholders();
+    const auto second = directory.path() / "second";
+    make_directory(second);
+    make_directory(second / "sub");
+    make_directory(second / "moved");
+    fs::create_directories(second / ".git/info");
+    test::write_file(second / ".git/info/exclude", "*.o\n");
+    give(second / ".git");
+    policy.writable.push_back(second);
+    policy.write_protected = {workspace / ".mcp.json", workspace / ".vscode/settings", second / ".envrc",
+                              second / "sub/.mcp.json", second / "moved/.mcp.json"};
+    run_and_kill();
+    BOOST_TEST(fs::exists(second / "sub/.mcp.json"));
+    BOOST_TEST(test::read_file(second / ".git/info/exclude") != "*.o\n");
+    // What the person made theirs meanwhile, and what code had lead elsewhere.
+    test::write_file(workspace / ".mcp.json", "{}");
+    fs::rename(second / "moved", directory.path() / "outside");
+    fs::create_directory_symlink(directory.path() / "outside", second / "moved");
+
+    const auto elsewhere = directory.path() / "elsewhere";
+    make_directory(elsewhere);
+    policy.writable = {elsewhere};
+    policy.write_protected = {};
+    policy.cwd = elsewhere;
+    sandbox = registry.make<Sandbox>("bubblewrap", host, {});
+    BOOST_TEST(sh("echo started") == "started\n");
+    BOOST_TEST(test::read_file(workspace / ".mcp.json") == "{}");
+    BOOST_TEST(!fs::exists(workspace / ".vscode"));
+    BOOST_TEST(!fs::exists(second / ".envrc"));
+    BOOST_TEST(!fs::exists(second / "sub/.mcp.json"));
+    BOOST_TEST(fs::exists(directory.path() / "outside/.mcp.json"));
+    BOOST_TEST(test::read_file(second / ".git/info/exclude") == "*.o\n");
 }
 
 BOOST_AUTO_TEST_CASE(git_does_not_see_what_holds_names) {

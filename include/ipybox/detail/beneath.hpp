@@ -42,6 +42,15 @@ inline UniqueFd open_directory(const std::filesystem::path& path) {
     return handle;
 }
 
+// Makes a directory where there is none; false when what is there is not ours alone to write.
+inline bool make_own_directory(const std::filesystem::path& path) {
+    // Root's guests, other users, may have to reach what is theirs in there.
+    ::mkdir(path.c_str(), 0711);
+    struct stat found {};
+    return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() &&
+           (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 // What root makes in somebody's directory belongs to that somebody.
 inline void give_to_owner_of(int directory, int made) {
     struct stat status {};

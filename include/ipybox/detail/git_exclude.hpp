@@ -74,11 +74,13 @@ inline void exclude_from_git(const std::filesystem::path& place, const std::set<
         const auto text = absent ? std::optional(std::string()) : read_regular(old, 1 << 20, why);
         if (!text) return;
         std::set<std::string> lines;
+        const UniqueFd below(::open(place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
         for (const auto& name : names) {
             // It would be a line of its own, and code can have names protected that it chose.
             if (name.find('\n') != name.npos) continue;
             struct stat found {};
-            if (::lstat((place / name).c_str(), &found) == 0 && S_ISREG(found.st_mode) && is_placeholder(found))
+            const auto file = open_beneath(below.get(), name, O_PATH);
+            if (file && ::fstat(file.get(), &found) == 0 && S_ISREG(found.st_mode) && is_placeholder(found))
                 lines.insert(exclude_pattern((place / name).lexically_relative(top)));
         }
         const auto wanted = with_exclude_block(*text, lines);
@@ -93,7 +95,11 @@ inline void exclude_from_git(const std::filesystem::path& place, const std::set<
         } else {
             give_to_owner_of(info.get(), made.get());
         }
-        write_all(made.get(), wanted, fresh);
+        try {
+            write_all(made.get(), wanted, fresh);
+        } catch (const Error& error) {
+            why = error.detail();
+        }
         if (!why.empty() || ::renameat(info.get(), fresh.c_str(), info.get(), "exclude") != 0)
             ::unlinkat(info.get(), fresh.c_str(), 0);
     } catch (const std::exception&) {

@@ -64,20 +64,11 @@ inline bool holds_mounts(const std::filesystem::path& place) {
     return false;
 }
 
-// Makes the directory in which LayerWork makes its own; false when it is not ours alone to write.
-inline bool make_layer_base(const std::filesystem::path& base) {
-    // Root's guests, other users, have to reach what is theirs in there.
-    ::mkdir(base.c_str(), 0711);
-    struct stat found {};
-    return ::lstat(base.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() &&
-           (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
 // The directory that an overlay works in, on the mount of its upper layer, where no guest sees it. Gone
 // with the object; what a killed process left is removed when the next one is made beside it.
 class LayerWork {
 public:
-    // base: as make_layer_base() made it. user, group: of the guest. Throws errc::io_error.
+    // base: as make_own_directory() made it. user, group: of the guest. Throws errc::io_error.
     LayerWork(const std::filesystem::path& base, uid_t user, gid_t group) {
         sweep(base);
         for (int attempt = 0; attempt < 10 && !held_; ++attempt) {
