@@ -1076,6 +1076,8 @@ public:
     awaitable<void> execute(ExecuteRequest request) override {
         const auto link = link_;
         link->require_usable();
+        if (!link->execution.busy()) co_await refresh_view();
+        link->require_usable();
         if (link->execution.busy())
             throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
         if (detail::repair_utf8(request.code) != request.code)
@@ -1127,6 +1129,12 @@ public:
         if (link->interrupt != id) co_return;
         const auto limit = Clock::now() + 5s;
         co_await Server::call(link->server, "POST", path_of(*link) + "/interrupt", "{}", limit);
+    }
+
+    // That of a gateway in a sandbox of this machine; it outlives the link that lets go of it meanwhile.
+    awaitable<void> refresh_view() override {
+        const auto process = link_->process;
+        if (process) co_await process->refresh_view();
     }
 
     awaitable<void> refresh() override {

@@ -111,9 +111,10 @@ BOOST_AUTO_TEST_CASE(media_reach_python_typed) {
 }
 
 BOOST_AUTO_TEST_CASE(apis_follow_their_servers_but_not_while_code_runs) {
-    std::vector<std::string> log;
+    // The executor outlives what stands here.
+    const auto log = std::make_shared<std::vector<std::string>>();
     options.logger.level = LogLevel::info;
-    options.logger.write = [&](LogLevel, std::string_view line) { log.emplace_back(line); };
+    options.logger.write = [log](LogLevel, std::string_view line) { log->emplace_back(line); };
     start("bubblewrap");
     generate_own();
     BOOST_TEST(text("import os, time\nfrom mcptools.own import change_tools\nchange_tools.run(add='extra_new')\n"
@@ -129,7 +130,7 @@ BOOST_AUTO_TEST_CASE(apis_follow_their_servers_but_not_while_code_runs) {
     wait_for(module);
     BOOST_TEST(text("from mcptools.own import extra_new\nprint(extra_new.run())") == "extra_new");
     const auto told = [&](std::string_view what) {
-        return std::count_if(log.begin(), log.end(), [&](const auto& line) { return line.find(what) != line.npos; });
+        return std::count_if(log->begin(), log->end(), [&](const auto& line) { return line.find(what) != line.npos; });
     };
     BOOST_TEST(told("the API of MCP server own was written anew") == 1);
     // A notice without a change changes nothing; many at once are one.
