@@ -1019,6 +1019,8 @@ private:
             }
         }
         if (field.name != field.wire) {
+            // The alias is the field's, not that of one type it may have.
+            if (!type.beside.empty()) type = {type.text(), {}, type.none};
             const auto alias = "alias=" + python_string(field.wire);
             if (type.checks.size() == 1 && type.checks[0].compare(0, 6, "Field(") == 0)
                 type.checks[0].insert(6, alias + ", ");

@@ -173,6 +173,10 @@ BOOST_AUTO_TEST_CASE(a_schema_without_a_type_takes_what_is_no_object) {
                    "    a: A | NotObject\n    __nullable__ = (\"a\",)"));
     BOOST_TEST(fields(R"({"a": {"additionalProperties": false}}, "required": ["a"])") ==
                "    a: Annotated[dict[str, Any], Field(max_length=0)] | NotObject\n    __nullable__ = (\"a\",)");
+    // A name that is no Python name is the field's, whichever of its types a value has.
+    BOOST_TEST(fields(R"({"a-b": {"additionalProperties": false}}, "required": ["a-b"])") ==
+               "    a_b: Annotated[Annotated[dict[str, Any], Field(max_length=0)] | NotObject, Field(alias=\"a-b\")]\n"
+               "    __nullable__ = (\"a_b\",)");
     // What else it says holds for them too.
     BOOST_TEST(has(module(R"({"type": "object", "required": ["a"], "properties": {
                        "a": {"properties": {"b": {}}, "minLength": 2}}})"),
