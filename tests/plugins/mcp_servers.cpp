@@ -25,6 +25,9 @@ struct Fixture {
         registry.load(test::plugin_directory() / "sandbox" / "none.so");
         registry.load(test::plugin_directory() / "transport" / "stdio.so");
         sandbox = registry.make<Sandbox>("none", host, {});
+        // Packages of this size take more than five seconds to start on a busy machine.
+        options.connect_timeout = 120s;
+        options.discover_timeout = 60s;
     }
     ~Fixture() {
         if (client) test::run(context, client->close());
