@@ -22,7 +22,7 @@ struct WebsocketFrame {
     bool binary = true;
 };
 
-namespace websocket {
+namespace websocket_frames {
 template <class Number>
 void put(std::string& to, std::uint64_t value, bool little) {
     for (std::size_t i = 0; i < sizeof(Number); ++i) {
@@ -39,7 +39,7 @@ std::uint64_t get(std::string_view from, std::size_t at, bool little) {
     }
     return value;
 }
-}  // namespace websocket
+}  // namespace websocket_frames
 
 // As the subprotocol wants it: a table of offsets, the channel's name, the parts.
 inline WebsocketFrame encode_v1(const OutgoingMessage& message) {
@@ -47,12 +47,12 @@ inline WebsocketFrame encode_v1(const OutgoingMessage& message) {
                                            message.content};
     for (const auto& buffer : message.buffers) parts.emplace_back(buffer);
     WebsocketFrame frame;
-    websocket::put<std::uint64_t>(frame.bytes, parts.size() + 1, true);
+    websocket_frames::put<std::uint64_t>(frame.bytes, parts.size() + 1, true);
     std::uint64_t offset = sizeof(std::uint64_t) * (parts.size() + 2);
-    websocket::put<std::uint64_t>(frame.bytes, offset, true);
+    websocket_frames::put<std::uint64_t>(frame.bytes, offset, true);
     for (const auto part : parts) {
         offset += part.size();
-        websocket::put<std::uint64_t>(frame.bytes, offset, true);
+        websocket_frames::put<std::uint64_t>(frame.bytes, offset, true);
     }
     frame.bytes.reserve(offset);
     for (const auto part : parts) frame.bytes += part;
@@ -71,12 +71,12 @@ inline WebsocketFrame encode_json(const OutgoingMessage& message) {
         return frame;
     }
     const auto count = message.buffers.size() + 1;
-    websocket::put<std::uint32_t>(frame.bytes, count, false);
+    websocket_frames::put<std::uint32_t>(frame.bytes, count, false);
     std::uint64_t offset = sizeof(std::uint32_t) * (count + 1);
-    websocket::put<std::uint32_t>(frame.bytes, offset, false);
+    websocket_frames::put<std::uint32_t>(frame.bytes, offset, false);
     offset += text.size();
     for (std::size_t i = 0; i + 1 < count; ++i) {
-        websocket::put<std::uint32_t>(frame.bytes, offset, false);
+        websocket_frames::put<std::uint32_t>(frame.bytes, offset, false);
         offset += message.buffers[i].size();
     }
     frame.bytes += text;
@@ -99,7 +99,7 @@ struct IncomingMessage {
     }
 };
 
-namespace websocket {
+namespace websocket_frames {
 inline bool take_text(const json::object& object, std::string_view key, std::string& out) {
     const auto* value = object.if_contains(key);
     if (value == nullptr || !value->is_string()) return false;
@@ -112,21 +112,21 @@ inline bool take_headers(const json::object& header, const json::object& parent,
     return take_text(header, "msg_type", message.type) && take_text(header, "msg_id", message.id) &&
            (parent.empty() || take_text(parent, "msg_id", message.parent_id));
 }
-}  // namespace websocket
+}  // namespace websocket_frames
 
 inline WireResult<IncomingMessage> decode_v1(std::string_view bytes, const WireLimits& limits) {
     constexpr std::size_t word = sizeof(std::uint64_t);
     if (bytes.size() > limits.bytes) return WireFault::too_large;
     if (bytes.size() < word) return WireFault::frame_count;
-    const auto count = websocket::get<std::uint64_t>(bytes, 0, true);
+    const auto count = websocket_frames::get<std::uint64_t>(bytes, 0, true);
     // The channel, four parts, and the end.
     if (count < 6 || count > limits.frames || bytes.size() / word < count + 1)
         return WireFault::frame_count;
     std::vector<std::string_view> parts;
-    auto from = websocket::get<std::uint64_t>(bytes, word, true);
+    auto from = websocket_frames::get<std::uint64_t>(bytes, word, true);
     if (from < word * (count + 1)) return WireFault::frame_count;
     for (std::size_t i = 1; i < count; ++i) {
-        const auto to = websocket::get<std::uint64_t>(bytes, word * (i + 1), true);
+        const auto to = websocket_frames::get<std::uint64_t>(bytes, word * (i + 1), true);
         if (to < from || to > bytes.size()) return WireFault::frame_count;
         parts.push_back(bytes.substr(from, to - from));
         from = to;
@@ -139,7 +139,7 @@ inline WireResult<IncomingMessage> decode_v1(std::string_view bytes, const WireL
     if (!header || !parent || !metadata) return WireFault::bad_json;
     IncomingMessage message;
     message.channel = parts[0];
-    if (!websocket::take_headers(*header, *parent, message)) return WireFault::bad_header;
+    if (!websocket_frames::take_headers(*header, *parent, message)) return WireFault::bad_header;
     message.metadata = std::move(*metadata);
     message.content = parts[4];
     message.buffers.assign(parts.begin() + 5, parts.end());
@@ -154,14 +154,15 @@ inline WireResult<IncomingMessage> decode_json(std::string_view bytes, bool bina
     std::string_view text = bytes;
     if (binary) {
         if (bytes.size() < word) return WireFault::frame_count;
-        const auto count = websocket::get<std::uint32_t>(bytes, 0, false);
+        const auto count = websocket_frames::get<std::uint32_t>(bytes, 0, false);
         if (count < 1 || count > limits.frames || bytes.size() / word < count + 1)
             return WireFault::frame_count;
-        auto from = websocket::get<std::uint32_t>(bytes, word, false);
+        auto from = websocket_frames::get<std::uint32_t>(bytes, word, false);
         for (std::size_t i = 0; i < count; ++i) {
             const bool last = i + 1 == count;
             const auto to =
-                last ? bytes.size() : websocket::get<std::uint32_t>(bytes, word * (i + 2), false);
+                last ? bytes.size()
+                     : websocket_frames::get<std::uint32_t>(bytes, word * (i + 2), false);
             if (from < word * (count + 1) || to < from || to > bytes.size())
                 return WireFault::frame_count;
             const auto part = bytes.substr(from, to - from);
@@ -181,8 +182,8 @@ inline WireResult<IncomingMessage> decode_json(std::string_view bytes, bool bina
         parts[i] = std::move(part->get_object());
     }
     // Servers leave the channel out of what they make up themselves.
-    websocket::take_text(*whole, "channel", message.channel);
-    if (!websocket::take_headers(parts[0], parts[1], message)) return WireFault::bad_header;
+    websocket_frames::take_text(*whole, "channel", message.channel);
+    if (!websocket_frames::take_headers(parts[0], parts[1], message)) return WireFault::bad_header;
     for (const auto* name : {&message.channel, &message.type, &message.id, &message.parent_id})
         if (name->size() > limits.header) return WireFault::too_large;
     message.metadata = std::move(parts[2]);
