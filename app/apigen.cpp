@@ -2,11 +2,11 @@
 #include <boost/asio/io_context.hpp>
 #include <fstream>
 #include <iostream>
-#include <ipybox/apigen.hpp>
-#include <ipybox/approval_config.hpp>
+#include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/registry.hpp>
-#include <ipybox/tool_server.hpp>
+#include <ipybox/tools/apigen.hpp>
+#include <ipybox/tools/tool_server.hpp>
 #include <memory>
 
 #include "commands.hpp"

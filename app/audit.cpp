@@ -1,10 +1,10 @@
 // ipybox audit show: what an audit log says, safe to look at.
 #include <fstream>
 #include <iostream>
+#include <ipybox/approval/question_text.hpp>
+#include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
-#include <ipybox/detail/approval_rules.hpp>
 #include <ipybox/detail/json_number.hpp>
-#include <ipybox/detail/question.hpp>
 #include <map>
 #include <memory>
 #include <optional>

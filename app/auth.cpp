@@ -11,8 +11,8 @@
 #include <iostream>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/terminal_text.hpp>
-#include <ipybox/host_program.hpp>
-#include <ipybox/oauth.hpp>
+#include <ipybox/oauth/oauth.hpp>
+#include <ipybox/sandbox_kit/host_program.hpp>
 #include <memory>
 #include <string>
 #include <vector>

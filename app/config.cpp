@@ -15,7 +15,7 @@
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/detail/unique_fd.hpp>
-#include <ipybox/writable_places.hpp>
+#include <ipybox/sandbox_kit/writable_places.hpp>
 #include <memory>
 
 #include "commands.hpp"

@@ -2,15 +2,15 @@
 #include <boost/asio/io_context.hpp>
 #include <fstream>
 #include <iostream>
-#include <ipybox/cgroup.hpp>
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/json_number.hpp>
-#include <ipybox/detail/project_quota.hpp>
 #include <ipybox/detail/terminal_text.hpp>
-#include <ipybox/guest_identity.hpp>
-#include <ipybox/host_program.hpp>
-#include <ipybox/python_environment.hpp>
 #include <ipybox/registry.hpp>
+#include <ipybox/sandbox_kit/cgroup.hpp>
+#include <ipybox/sandbox_kit/guest_identity.hpp>
+#include <ipybox/sandbox_kit/host_program.hpp>
+#include <ipybox/sandbox_kit/project_quota.hpp>
+#include <ipybox/sandbox_kit/python_environment.hpp>
 #include <memory>
 #include <vector>
 

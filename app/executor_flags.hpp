@@ -2,10 +2,10 @@
 // Flags of the commands that run code, and what they make of a CodeExecutor.
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <ipybox/approval_channel.hpp>
-#include <ipybox/code_executor.hpp>
-#include <ipybox/detail/domain_rule.hpp>
-#include <ipybox/tool_search.hpp>
+#include <ipybox/approval/channel.hpp>
+#include <ipybox/executor/code_executor.hpp>
+#include <ipybox/net/domain_rule.hpp>
+#include <ipybox/tools/tool_search.hpp>
 #include <map>
 #include <memory>
 #include <optional>

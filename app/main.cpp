@@ -9,7 +9,7 @@
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <string>
 #include <vector>
 

@@ -1,11 +1,11 @@
 // ipybox policy test: what a policy says to a call, and which rule says it.
 #include <boost/asio/io_context.hpp>
 #include <iostream>
-#include <ipybox/approval_config.hpp>
+#include <ipybox/approval/config.hpp>
+#include <ipybox/approval/question_text.hpp>
+#include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
-#include <ipybox/detail/approval_rules.hpp>
 #include <ipybox/detail/json_number.hpp>
-#include <ipybox/detail/question.hpp>
 #include <memory>
 
 #include "commands.hpp"

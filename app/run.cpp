@@ -8,7 +8,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <cmath>
 #include <iostream>
-#include <ipybox/console.hpp>
+#include <ipybox/approval/console.hpp>
 #include <iterator>
 #include <memory>
 #include <set>

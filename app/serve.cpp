@@ -7,8 +7,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <iostream>
-#include <ipybox/mcp_http_server.hpp>
-#include <ipybox/mcp_service.hpp>
+#include <ipybox/executor/service.hpp>
+#include <ipybox/mcp/http_server.hpp>
 #include <memory>
 #include <optional>
 #include <sstream>

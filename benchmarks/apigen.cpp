@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <ipybox/apigen.hpp>
+#include <ipybox/tools/apigen.hpp>
 #include <set>
 #include <stdexcept>
 #include <string>

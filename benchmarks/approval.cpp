@@ -5,7 +5,7 @@
 #include <boost/asio/io_context.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <ipybox/approval_config.hpp>
+#include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>
 #include <stdexcept>
 

@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <ipybox/detail/jupyter_wire.hpp>
+#include <ipybox/jupyter/wire.hpp>
 #include <ipybox/registry.hpp>
 #include <map>
 #include <string>

@@ -11,8 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <ipybox/code_executor.hpp>
-#include <ipybox/kernel_gateway.hpp>
+#include <ipybox/executor/code_executor.hpp>
+#include <ipybox/executor/kernel_gateway.hpp>
 #include <map>
 #include <sstream>
 #include <stdexcept>

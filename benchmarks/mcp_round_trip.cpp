@@ -8,9 +8,9 @@
 #include <boost/asio/io_context.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <ipybox/mcp_client.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/mcp/client.hpp>
 #include <ipybox/registry.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>

@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
-#include <ipybox/blocking.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/executor/blocking.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <thread>
 
 #include "workspace.hpp"

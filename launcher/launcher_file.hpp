@@ -9,7 +9,7 @@
 #include <cstring>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <iterator>
 #include <launcher_image.hpp>
 #include <string>

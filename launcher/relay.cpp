@@ -21,7 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <ipybox/detail/mux_frames.hpp>
+#include <ipybox/sandbox_kit/mux_frames.hpp>
 
 #include "descendants.hpp"
 

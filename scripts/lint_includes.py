@@ -1,81 +1,161 @@
 #!/usr/bin/env python3
-"""Checks who includes whom: the layers of docs/architecture.md. Usage: lint_includes.py"""
+"""Checks who includes whom: the rooms of docs/architecture.md.
+
+Usage: lint_includes.py [--graph]
+  --graph  prints the rooms and what each includes, as docs/architecture.md has it; checks nothing
+"""
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 ROOT = Path("include/ipybox")
+PAGE = Path("docs/architecture.md")
 
-# A header may include those of its own and of lower layers; one that is not named is a service.
-LAYERS = [
-    {"error", "log", "async", "memory_budget"},
-    {"sandbox", "kernel_backend", "mcp_transport", "approval_policy"},
-    {"plugin"},
-    set(),  # the services
-    {"code_executor"},
-    {"blocking", "kernel_client", "kernel_gateway", "mcp_service"},
-    {"ipybox"},
+# Lowest first. A file includes its own room and those of lower lines, never one beside it. A room is
+# a folder, or one of these groups of files that lie at the top.
+ORDER = [
+    ["basis"],
+    ["detail"],
+    ["async"],
+    ["doors"],
+    ["config", "plugin"],
+    ["net"],
+    ["oauth", "sandbox_kit", "jupyter"],
+    ["registry", "mcp"],
+    ["approval"],
+    ["tools"],
+    ["executor"],
+    ["ipybox"],
 ]
-SERVICES = LAYERS.index(set())
+AT_THE_TOP = {
+    "basis": {"error", "log", "memory_budget"},
+    "doors": {"sandbox", "kernel_backend", "mcp_transport", "approval_policy"},
+}
+RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
+HIGHEST_OF_PLUGINS = RANK["approval"]
 
-# The only headers that may include these parts of Boost.
+# The only headers that may include these parts of libraries.
 HOLDERS = {
     "boost/dll/alias.hpp": {"plugin", "registry"},
     "boost/dll": {"registry"},
-    "boost/process": {"process"},
-    "boost/beast": {"approval_channel", "http_client", "http_listener"},
+    "boost/process": {"sandbox_kit/process"},
+    "boost/beast": {"approval/channel", "net/http_client", "net/http_listener"},
 }
 
 
-def layer(name: str) -> int:
-    return next((i for i, names in enumerate(LAYERS) if name in names), SERVICES)
-
-
 def own(included: str) -> str | None:
-    """`ipybox/error.hpp` → `error`; None for what is not a header of the core."""
-    found = re.fullmatch(r"ipybox/(\w+)\.hpp", included)
+    """`ipybox/mcp/client.hpp` → `mcp/client`; None for what is not a header of the core."""
+    found = re.fullmatch(r"ipybox/([\w/]+)\.hpp", included)
     return found and found[1]
 
 
-def header_faults(path: Path, included: str):
-    name = path.stem
-    detail = path.parent.name == "detail"
+def room(name: str) -> str:
+    """`mcp/detail/wire` → `mcp`."""
+    first, slash, _ = name.partition("/")
+    return first if slash else next((group for group, names in AT_THE_TOP.items() if name in names), name)
+
+
+def folder_of_detail(name: str) -> str | None:
+    """`mcp/detail/wire` → `mcp`, which alone may include it; "" for what all may include; None for an interface."""
+    parts = name.split("/")[:-1]
+    return "/".join(parts[:parts.index("detail")]) if "detail" in parts else None
+
+
+@cache
+def includes(name: str) -> list[tuple[str, int]]:
+    """What a header of the core includes, with lines."""
+    path = ROOT / f"{name}.hpp"
+    if not path.exists():
+        return []  # generated
+    text = path.read_text(encoding="utf-8")
+    return [(found[1], text.count("\n", 0, found.start(1)) + 1) for found in INCLUDE.finditer(text)]
+
+
+@cache
+def way_to_asio(name: str) -> str | None:
+    """By what a header includes Asio, itself or through others."""
+    for included, _ in includes(name):
+        if included.startswith(("boost/asio", "boost/beast")):
+            return included
+        other = own(included)
+        if other and way_to_asio(other):
+            return included
+    return None
+
+
+def reach_faults(name: str | None, other: str):
+    inside = folder_of_detail(other)
+    if inside and (name is None or not name.startswith(f"{inside}/")):
+        yield f"it is for {inside}/ alone"
+
+
+def header_faults(name: str, included: str):
     for part, holders in HOLDERS.items():
         if included.startswith(part):
-            if detail or name not in holders:
+            if name not in holders:
                 yield f"only {' and '.join(sorted(holders))} may include {part}"
             break
     other = own(included)
-    if detail:
-        if included.startswith("boost/asio") or other == "async":
-            yield "detail/ knows no Asio"
-        if other and other not in ("error", "log", "memory_budget"):
-            yield "detail/ includes only error.hpp, log.hpp, memory_budget.hpp and itself"
-    elif other and layer(other) > layer(name):
-        yield f"{other}.hpp is above it"
+    in_detail = folder_of_detail(name) is not None
+    if in_detail and (included.startswith(("boost/asio", "boost/beast")) or (other and way_to_asio(other))):
+        yield "a folder detail/ knows no Asio"
+    if not other:
+        return
+    yield from reach_faults(name, other)
+    if room(other) not in RANK:
+        yield f"{room(other)} is no room of scripts/lint_includes.py"
+    elif room(name) in RANK and room(other) != room(name) and RANK[room(other)] >= RANK[room(name)]:
+        yield f"{room(other)} is not below {room(name)}"
 
 
-def plugin_faults(path: Path, included: str):
-    if not included.startswith(("ipybox/", "boost/")) and included.endswith((".cpp", ".hpp")):
-        if Path(path.parent, included).exists():
-            yield "a plugin includes none of its neighbours"
-    other = own(included)
-    if other and layer(other) > SERVICES:
-        yield "a plugin does not know the executor"
+def headers():
+    return (str(path.relative_to(ROOT).with_suffix("")) for path in sorted(ROOT.rglob("*.hpp")))
 
 
 def faults():
-    for folder, rule in ((ROOT, header_faults), (Path("plugins"), plugin_faults)):
-        for path in sorted(folder.rglob("*.?pp")):
+    for name in headers():
+        if room(name) not in RANK:
+            yield f"{ROOT}/{name}.hpp: {room(name)} is no room of scripts/lint_includes.py"
+        for included, line in includes(name):
+            for why in header_faults(name, included):
+                yield f"{ROOT}/{name}.hpp:{line}: includes {included}: {why}"
+    for folder in ("plugins", "app", "examples", "launcher"):
+        for path in sorted(Path(folder).rglob("*.?pp")):
             text = path.read_text(encoding="utf-8")
             for found in INCLUDE.finditer(text):
-                for why in rule(path, found[1]):
-                    line = text.count("\n", 0, found.start(1)) + 1
-                    yield f"{path}:{line}: includes {found[1]}: {why}"
+                where = f"{path}:{text.count(chr(10), 0, found.start(1)) + 1}: includes {found[1]}"
+                other = own(found[1])
+                for why in reach_faults(None, other) if other else ():
+                    yield f"{where}: {why}"
+                if folder != "plugins":
+                    continue
+                if other and RANK.get(room(other), 0) > HIGHEST_OF_PLUGINS:
+                    yield f"{where}: a plugin knows nothing above approval/"
+                if not found[1].startswith("ipybox/") and Path(path.parent, found[1]).exists():
+                    yield f"{where}: a plugin includes none of its neighbours"
+
+
+def graph() -> str:
+    """The rooms from the top down, each with what it includes."""
+    below: dict[str, set[str]] = {}
+    for name in headers():
+        for included, _ in includes(name):
+            if (other := own(included)) and room(other) != room(name):
+                below.setdefault(room(name), set()).add(room(other))
+    named = [one for rooms in reversed(ORDER) for one in rooms]
+    width = max(map(len, named))
+    return "".join(f"{one:{width}} → {', '.join(other for other in named if other in below[one])}\n"
+                   for one in named if one in below)
 
 
 if __name__ == "__main__":
+    if "--graph" in sys.argv[1:]:
+        print(graph(), end="")
+        sys.exit()
     found = list(faults())
+    if f"```\n{graph()}```" not in PAGE.read_text(encoding="utf-8"):
+        found.append(f"{PAGE} does not have the graph of rooms: scripts/lint_includes.py --graph prints it")
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(bool(found))

@@ -14,8 +14,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read_until.hpp>
 #include <iostream>
-#include <ipybox/http_client.hpp>
 #include <ipybox/ipybox.hpp>
+#include <ipybox/net/http_client.hpp>
 
 namespace {
 using namespace ipybox;

@@ -7,7 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/json/parse.hpp>
 #include <iostream>
-#include <ipybox/approval_config.hpp>
+#include <ipybox/approval/config.hpp>
 #include <set>
 
 namespace {

@@ -5,9 +5,9 @@
 //   IPYBOX_PLUGIN_PATH=build/examples/custom_sandbox build/ipybox run --sandbox landlock -c '…'
 #include <sys/syscall.h>
 
-#include <ipybox/guest_identity.hpp>
 #include <ipybox/plugin.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/guest_identity.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 
 namespace {
 using namespace ipybox;
@@ -32,7 +32,7 @@ public:
     // Files are where they are.
     std::string guest_address(const SandboxPolicy&, const Channel& channel) const override { return channel.host_path; }
 
-    // Nothing runs as root: see guest_identity.hpp.
+    // Nothing runs as root: see sandbox_kit/guest_identity.hpp.
     uid_t guest_user(const SandboxPolicy& policy) const override {
         const auto identity = detail::guest_identity(policy, std::nullopt);
         return identity ? identity->user : ::geteuid();

@@ -1,7 +1,7 @@
 // An MCP server with two tools, for an MCP client that starts it.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-#include <ipybox/mcp_server.hpp>
+#include <ipybox/mcp/server.hpp>
 
 using namespace ipybox;
 

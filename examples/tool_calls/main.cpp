@@ -8,9 +8,9 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <iostream>
-#include <ipybox/approval_channel.hpp>
-#include <ipybox/tool_runner.hpp>
-#include <ipybox/tool_server.hpp>
+#include <ipybox/approval/channel.hpp>
+#include <ipybox/tools/tool_runner.hpp>
+#include <ipybox/tools/tool_server.hpp>
 
 namespace {
 using namespace ipybox;

@@ -65,7 +65,7 @@ struct Decision {
     std::string by;             // who decided, for the audit log: a rule, a person, a program
 };
 
-// Judges calls. Made by a plugin or by the application; combined as approval.hpp does.
+// Judges calls. Made by a plugin or by the application; combined as approval/approval.hpp does.
 class ApprovalPolicy {
 public:
     virtual ~ApprovalPolicy() = default;

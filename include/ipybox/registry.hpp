@@ -15,8 +15,8 @@
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
-#include <ipybox/guarded_sandbox.hpp>
 #include <ipybox/plugin.hpp>
+#include <ipybox/sandbox_kit/guarded_sandbox.hpp>
 #include <map>
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
 // Asks the person at the terminal of this process, whoever else could be asked.
-#include <ipybox/console.hpp>
+#include <ipybox/approval/console.hpp>
 #include <ipybox/plugin.hpp>
 
 namespace {

@@ -1,5 +1,5 @@
 // Decides by ordered rules of a configuration; the first that is about a call decides.
-#include <ipybox/detail/approval_rules.hpp>
+#include <ipybox/approval/rules.hpp>
 #include <ipybox/plugin.hpp>
 
 namespace {

@@ -12,13 +12,13 @@
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
-#include <ipybox/detail/jupyter_wire.hpp>
 #include <ipybox/detail/private_directory.hpp>
-#include <ipybox/detail/zmtp.hpp>
-#include <ipybox/jupyter_execution.hpp>
+#include <ipybox/jupyter/execution.hpp>
+#include <ipybox/jupyter/wire.hpp>
+#include <ipybox/jupyter/zmtp.hpp>
 #include <ipybox/memory_budget.hpp>
 #include <ipybox/plugin.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <optional>
 #include <set>
 #include <span>

@@ -11,14 +11,14 @@
 
 #include <algorithm>
 #include <boost/asio/local/stream_protocol.hpp>
-#include <ipybox/cgroup.hpp>
 #include <ipybox/config.hpp>
-#include <ipybox/confined_process.hpp>
-#include <ipybox/detail/project_quota.hpp>
-#include <ipybox/guest_identity.hpp>
-#include <ipybox/guest_view.hpp>
 #include <ipybox/plugin.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/cgroup.hpp>
+#include <ipybox/sandbox_kit/confined_process.hpp>
+#include <ipybox/sandbox_kit/guest_identity.hpp>
+#include <ipybox/sandbox_kit/guest_view.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
+#include <ipybox/sandbox_kit/project_quota.hpp>
 #include <launcher_file.hpp>
 #include <launcher_image.hpp>
 #include <launcher_options.hpp>

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <guard.hpp>
-#include <ipybox/guest_identity.hpp>
 #include <ipybox/plugin.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/guest_identity.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <launcher_file.hpp>
 
 namespace {

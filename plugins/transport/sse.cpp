@@ -1,6 +1,6 @@
 // An MCP server over HTTP+SSE, as protocol version 2024-11-05 has it: a stream of events brings
 // the server's messages and the address to which ours are posted.
-#include <ipybox/http_transport.hpp>
+#include <ipybox/mcp/http_transport.hpp>
 #include <ipybox/plugin.hpp>
 
 namespace {

@@ -17,9 +17,9 @@
 #include <deque>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/json_number.hpp>
-#include <ipybox/detail/jsonrpc.hpp>
+#include <ipybox/mcp/jsonrpc.hpp>
 #include <ipybox/plugin.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -457,7 +457,7 @@ private:
                                 "\" is a relative path: give its full path, or a \"cwd\"");
             command = (policy.cwd / command).string();
         }
-        // Whether it may run on the host is judged there (server_judgement.hpp); in a sandbox all may.
+        // Whether it may run on the host is judged there (tools/server_judgement.hpp); in a sandbox all may.
         const auto found =
             find_program(command, path == policy.env.end() ? std::string_view()
                                                            : std::string_view(path->second),

@@ -1,6 +1,6 @@
 // An MCP server over streamable HTTP: the legacy form with sessions and the modern one without
 // (MCP 2025-03-26 to 2026-07-28), and HTTP+SSE where a server turns out to be that old.
-#include <ipybox/http_transport.hpp>
+#include <ipybox/mcp/http_transport.hpp>
 #include <ipybox/plugin.hpp>
 
 namespace {

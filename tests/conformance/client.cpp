@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <ipybox/config.hpp>
-#include <ipybox/mcp_client.hpp>
+#include <ipybox/mcp/client.hpp>
 #include <ipybox/registry.hpp>
 
 #include "headless_auth.hpp"

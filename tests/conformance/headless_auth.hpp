@@ -3,7 +3,7 @@
 // the configuration that a scenario's context stands for.
 #include <cstdlib>
 #include <ipybox/config.hpp>
-#include <ipybox/http_client.hpp>
+#include <ipybox/net/http_client.hpp>
 #include <memory>
 #include <string>
 #include <utility>

@@ -8,7 +8,7 @@
 #include <boost/json/serialize.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <ipybox/mcp_http_server.hpp>
+#include <ipybox/mcp/http_server.hpp>
 #include <string>
 
 using namespace ipybox;

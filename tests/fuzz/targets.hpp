@@ -7,10 +7,10 @@
 #include <cstring>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
-#include <ipybox/detail/jsonrpc.hpp>
-#include <ipybox/detail/sse.hpp>
-#include <ipybox/detail/zmtp.hpp>
-#include <ipybox/http_client.hpp>
+#include <ipybox/jupyter/zmtp.hpp>
+#include <ipybox/mcp/jsonrpc.hpp>
+#include <ipybox/mcp/sse.hpp>
+#include <ipybox/net/http_client.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>

@@ -1,7 +1,7 @@
 // Approval from the kernel to the policy: audit records, shell commands, several approvers, and
 // `ipybox serve` with one at its approval channel.
 #include <boost/json/serialize.hpp>
-#include <ipybox/approval_channel.hpp>
+#include <ipybox/approval/channel.hpp>
 
 #include "executor_fixture.hpp"
 

@@ -8,7 +8,7 @@
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/code_executor.hpp>
+#include <ipybox/executor/code_executor.hpp>
 #include <cstdlib>
 #include <memory>
 #include <string>

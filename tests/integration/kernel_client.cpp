@@ -1,7 +1,7 @@
 // A kernel behind a gateway, used alone.
 #include <boost/asio/ip/tcp.hpp>
-#include <ipybox/kernel_client.hpp>
-#include <ipybox/kernel_gateway.hpp>
+#include <ipybox/executor/kernel_client.hpp>
+#include <ipybox/executor/kernel_gateway.hpp>
 
 #include "executor_fixture.hpp"
 

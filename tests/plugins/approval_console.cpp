@@ -4,7 +4,7 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/approval_config.hpp>
+#include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>
 
 #include "test_support.hpp"

@@ -1,5 +1,5 @@
 #include <boost/test/unit_test.hpp>
-#include <ipybox/approval_config.hpp>
+#include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>
 
 #include "test_support.hpp"

@@ -5,7 +5,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/jupyter_websocket.hpp>
+#include <ipybox/jupyter/websocket.hpp>
 #include <ipybox/registry.hpp>
 #include <list>
 

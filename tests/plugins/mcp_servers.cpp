@@ -3,7 +3,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/mcp_client.hpp>
+#include <ipybox/mcp/client.hpp>
 #include <ipybox/registry.hpp>
 #include <memory>
 #include <set>

@@ -12,9 +12,9 @@
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/config.hpp>
-#include <ipybox/detail/placeholder.hpp>
-#include <ipybox/process.hpp>
 #include <ipybox/registry.hpp>
+#include <ipybox/sandbox_kit/detail/placeholder.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <set>
 
 #include "channel_talk.hpp"

@@ -11,9 +11,9 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/process.hpp>
 #include <ipybox/registry.hpp>
-#include <ipybox/sandbox_config.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
+#include <ipybox/sandbox_kit/sandbox_config.hpp>
 
 #include "channel_talk.hpp"
 #include "killed_hosts.hpp"

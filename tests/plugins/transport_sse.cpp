@@ -2,7 +2,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/sse.hpp>
+#include <ipybox/mcp/sse.hpp>
 #include <memory>
 #include <string>
 #include <string_view>

@@ -12,7 +12,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <iostream>
-#include <ipybox/mcp_client.hpp>
+#include <ipybox/mcp/client.hpp>
 #include <ipybox/registry.hpp>
 #include <map>
 #include <memory>

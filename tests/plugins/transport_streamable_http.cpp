@@ -3,8 +3,8 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/oauth_protocol.hpp>
-#include <ipybox/detail/sse.hpp>
+#include <ipybox/mcp/sse.hpp>
+#include <ipybox/oauth/protocol.hpp>
 #include <map>
 #include <memory>
 #include <set>

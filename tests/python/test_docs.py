@@ -69,7 +69,7 @@ class ToolCallsTest(unittest.TestCase):
 
     def test_the_reference_shows_it(self):
         source = (ROOT / "examples/tool_calls/main.cpp").read_text()
-        for header in ("tool_server", "tool_runner", "approval_channel"):
+        for header in ("tools/tool_server", "tools/tool_runner", "approval/channel"):
             named = re.findall(r"^// Example: (\S+) \[(\w+)\]$", (ROOT / f"include/ipybox/{header}.hpp").read_text(), re.M)
             self.assertTrue(named, header)
             for file, part in named:

@@ -5,9 +5,9 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <functional>
-#include <ipybox/mcp_client.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/mcp/client.hpp>
 #include <ipybox/registry.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <memory>
 #include <optional>
 #include <string>

@@ -14,7 +14,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <ipybox/http_client.hpp>
+#include <ipybox/net/http_client.hpp>
 #include <list>
 #include <memory>
 #include <optional>

@@ -10,7 +10,7 @@
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <functional>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <set>
 #include <string>
 #include <vector>

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <ipybox/detail/project_quota.hpp>
+#include <ipybox/sandbox_kit/project_quota.hpp>
 #include <string>
 
 #include "test_support.hpp"

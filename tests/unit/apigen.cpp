@@ -8,7 +8,7 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
-#include <ipybox/apigen.hpp>
+#include <ipybox/tools/apigen.hpp>
 #include <map>
 #include <sstream>
 #include <string>

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <ipybox/apigen.hpp>
+#include <ipybox/tools/apigen.hpp>
 #include <random>
 #include <string>
 #include <string_view>

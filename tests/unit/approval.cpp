@@ -1,5 +1,5 @@
 #include <boost/test/unit_test.hpp>
-#include <ipybox/approval.hpp>
+#include <ipybox/approval/approval.hpp>
 #include <stdexcept>
 
 #include "test_support.hpp"

@@ -4,7 +4,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/approval_channel.hpp>
+#include <ipybox/approval/channel.hpp>
 #include <list>
 #include <set>
 

@@ -1,6 +1,6 @@
 #include <boost/test/unit_test.hpp>
+#include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
-#include <ipybox/detail/approval_rules.hpp>
 
 BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::detail::Fit)
 BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::detail::Rule::Effect)

@@ -5,7 +5,7 @@
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <csignal>
-#include <ipybox/audit_log.hpp>
+#include <ipybox/approval/audit_log.hpp>
 
 #include "test_support.hpp"
 

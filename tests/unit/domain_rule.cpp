@@ -1,7 +1,7 @@
 #include <arpa/inet.h>
 
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/domain_rule.hpp>
+#include <ipybox/net/domain_rule.hpp>
 
 namespace domain_rule_tests {
 

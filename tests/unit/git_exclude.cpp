@@ -1,5 +1,5 @@
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/git_exclude.hpp>
+#include <ipybox/sandbox_kit/detail/git_exclude.hpp>
 
 #include "test_support.hpp"
 

@@ -2,10 +2,10 @@
 #include <sys/stat.h>
 
 #include <boost/test/unit_test.hpp>
-#include <ipybox/guarded_sandbox.hpp>
-#include <ipybox/host_program.hpp>
-#include <ipybox/python_environment.hpp>
-#include <ipybox/server_judgement.hpp>
+#include <ipybox/sandbox_kit/guarded_sandbox.hpp>
+#include <ipybox/sandbox_kit/host_program.hpp>
+#include <ipybox/sandbox_kit/python_environment.hpp>
+#include <ipybox/tools/server_judgement.hpp>
 
 #include "place_fixture.hpp"
 

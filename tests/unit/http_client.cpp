@@ -5,7 +5,7 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/ip/host_name.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/http_client.hpp>
+#include <ipybox/net/http_client.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

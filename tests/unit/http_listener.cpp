@@ -2,7 +2,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/http_listener.hpp>
+#include <ipybox/net/http_listener.hpp>
 #include <list>
 #include <string>
 

@@ -4,11 +4,11 @@
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cmath>
+#include <ipybox/approval/question_text.hpp>
+#include <ipybox/approval/rules.hpp>
 #include <ipybox/approval_policy.hpp>
-#include <ipybox/detail/approval_rules.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/json_text.hpp>
-#include <ipybox/detail/question.hpp>
 #include <limits>
 #include <string>
 #include <string_view>

@@ -3,7 +3,7 @@
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <cstring>
-#include <ipybox/detail/jsonrpc.hpp>
+#include <ipybox/mcp/jsonrpc.hpp>
 #include <string>
 #include <vector>
 

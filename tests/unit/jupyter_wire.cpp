@@ -1,5 +1,5 @@
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/jupyter_wire.hpp>
+#include <ipybox/jupyter/wire.hpp>
 #include <random>
 #include <set>
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/kernel_policy.hpp>
+#include <ipybox/sandbox_kit/kernel_policy.hpp>
 
 #include "place_fixture.hpp"
 

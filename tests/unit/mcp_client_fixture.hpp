@@ -10,7 +10,7 @@
 #include <boost/test/unit_test.hpp>
 #include <deque>
 #include <functional>
-#include <ipybox/mcp_client.hpp>
+#include <ipybox/mcp/client.hpp>
 #include <memory>
 #include <optional>
 #include <string>

@@ -13,7 +13,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <iostream>
-#include <ipybox/mcp_http_server.hpp>
+#include <ipybox/mcp/http_server.hpp>
 #include <list>
 #include <memory>
 #include <string>

@@ -7,8 +7,8 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/event_backlog.hpp>
-#include <ipybox/mcp_server.hpp>
+#include <ipybox/mcp/detail/event_backlog.hpp>
+#include <ipybox/mcp/server.hpp>
 #include <map>
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/mcp_service.hpp>
+#include <ipybox/executor/service.hpp>
 
 #include "test_support.hpp"
 

@@ -7,7 +7,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/network_proxy.hpp>
+#include <ipybox/sandbox_kit/network_proxy.hpp>
 #include <map>
 
 #include "test_support.hpp"

@@ -7,7 +7,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/oauth.hpp>
+#include <ipybox/oauth/oauth.hpp>
 #include <list>
 #include <map>
 #include <memory>

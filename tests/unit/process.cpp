@@ -7,7 +7,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/process.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <set>
 
 #include "test_support.hpp"

@@ -1,7 +1,7 @@
 #include <sys/wait.h>
 
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/project_quota.hpp>
+#include <ipybox/sandbox_kit/project_quota.hpp>
 #include <optional>
 
 #include "quota_volume.hpp"

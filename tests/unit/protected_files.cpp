@@ -6,8 +6,8 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <filesystem>
-#include <ipybox/detail/file_watch.hpp>
-#include <ipybox/detail/protected_files.hpp>
+#include <ipybox/sandbox_kit/file_watch.hpp>
+#include <ipybox/sandbox_kit/protected_files.hpp>
 #include <map>
 #include <regex>
 #include <set>

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/python_environment.hpp>
+#include <ipybox/sandbox_kit/python_environment.hpp>
 
 #include "test_support.hpp"
 

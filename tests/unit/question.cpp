@@ -1,6 +1,6 @@
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/question.hpp>
+#include <ipybox/approval/question_text.hpp>
 #include <random>
 
 namespace question_tests {

@@ -4,7 +4,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/test/unit_test.hpp>
 #include <cstdio>
-#include <ipybox/approval.hpp>
+#include <ipybox/approval/approval.hpp>
 #include <ipybox/registry.hpp>
 
 #include "test_support.hpp"

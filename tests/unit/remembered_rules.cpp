@@ -1,7 +1,7 @@
 #include <sys/stat.h>
 
 #include <boost/test/unit_test.hpp>
-#include <ipybox/remembered_rules.hpp>
+#include <ipybox/approval/remembered_rules.hpp>
 
 #include "test_support.hpp"
 

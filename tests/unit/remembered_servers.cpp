@@ -1,4 +1,4 @@
-#include <ipybox/remembered_servers.hpp>
+#include <ipybox/tools/remembered_servers.hpp>
 
 #include <boost/test/unit_test.hpp>
 

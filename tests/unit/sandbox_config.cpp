@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/sandbox_config.hpp>
+#include <ipybox/sandbox_kit/sandbox_config.hpp>
 
 #include "test_support.hpp"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/server_arguments.hpp>
+#include <ipybox/tools/detail/server_arguments.hpp>
 #include <sstream>
 
 #include "test_support.hpp"

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
-#include <ipybox/tool_server.hpp>
+#include <ipybox/tools/tool_server.hpp>
 
 #include "test_support.hpp"
 

@@ -1,6 +1,6 @@
 // Server-sent events: cut anywhere, ended in any way, hostile in size.
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/sse.hpp>
+#include <ipybox/mcp/sse.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -4,8 +4,8 @@
 
 #include <boost/asio/read.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/process.hpp>
-#include <ipybox/stdio_mux.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
+#include <ipybox/sandbox_kit/stdio_mux.hpp>
 #include <random>
 
 #include "test_support.hpp"

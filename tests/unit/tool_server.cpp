@@ -3,9 +3,9 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/detail/question.hpp>
-#include <ipybox/tool_runner.hpp>
-#include <ipybox/tool_server.hpp>
+#include <ipybox/approval/question_text.hpp>
+#include <ipybox/tools/tool_runner.hpp>
+#include <ipybox/tools/tool_server.hpp>
 
 #include "test_support.hpp"
 

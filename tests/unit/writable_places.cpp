@@ -4,7 +4,7 @@
 
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/writable_places.hpp>
+#include <ipybox/sandbox_kit/writable_places.hpp>
 
 #include "place_fixture.hpp"
 

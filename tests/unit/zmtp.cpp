@@ -1,7 +1,7 @@
 // The ZMTP client's side without a socket: what it says, and what it takes from a hostile peer.
 #include <boost/test/unit_test.hpp>
 #include <cstring>
-#include <ipybox/detail/zmtp.hpp>
+#include <ipybox/jupyter/zmtp.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
