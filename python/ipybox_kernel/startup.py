@@ -1,6 +1,7 @@
 """What IPython needs to be told once, before the first cell. Called in the kernel only."""
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import faulthandler
@@ -84,6 +85,9 @@ class _Cells:
 
         shell.run_code = begin
         kernel.control_handlers["interrupt_request"] = self._interrupt_request
+        self._main = threading.main_thread().ident
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGURG, _ignore)
 
     async def _do_execute(self, code: str, *rest: Any, **named: Any) -> dict[str, Any]:
         # What runs before the cell's code swallows a KeyboardInterrupt, IPython's event callbacks
@@ -161,9 +165,33 @@ class _Cells:
         if meant:
             # A cell that awaits is cancelled by a handler that does not wake its event loop.
             self._kernel.io_loop.add_callback(lambda: None)
+            self._wake_later(self._running, 0.01, 0.05, 0.25, 1.0, 2.0)
         else:
             session = self._kernel.session
             session.send(stream, "interrupt_reply", {"status": "ok"}, request, ident=ident)
+
+
+    def _wake_later(self, cell: str | None, pause: float, *pauses: float) -> None:
+        """Ends a system call that the interrupt did not.
+
+        Python notes a signal that arrives between its last look and the call, and looks again when
+        the call returns: after an hour, if that is what the cell sleeps.
+        """
+        def wake() -> None:
+            with self._lock:
+                if cell is None or self._running != cell or self._main is None:
+                    return
+                # A handler of the cell's own is not ours to call.
+                if signal.getsignal(signal.SIGURG) is _ignore:
+                    signal.pthread_kill(self._main, signal.SIGURG)
+            if pauses:
+                self._wake_later(cell, *pauses)
+
+        asyncio.get_running_loop().call_later(pause, wake)
+
+
+def _ignore(*_: Any) -> None:
+    pass
 
 
 def _forget_rewritten() -> None:

@@ -489,6 +489,32 @@ BOOST_AUTO_TEST_CASE(interrupt_stops_a_cell_and_keeps_the_state) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(an_interrupt_ends_a_wait_that_began_just_after_it) {
+    Machine machine;
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        // Blocked here, the signal is taken by another thread: Python notes it, and no call ends,
+        // as when it comes between Python's last look at signals and the call.
+        co_await run_cell(kernel, "import signal, subprocess, time; kept = 3\n"
+                                  "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])");
+        for (const auto* code : {"print('on', flush=True)\ntime.sleep(100)",
+                                 "print('on', flush=True)\nsubprocess.run(['sleep', '100'])"}) {
+            ExecuteRequest request;
+            request.code = code;
+            co_await kernel.execute(std::move(request));
+            auto first = co_await kernel.next(soon());
+            BOOST_TEST(std::get<Stream>(first.value()).text == "on\n");
+            // The wait has begun.
+            co_await sleep_for(200ms);
+            co_await kernel.interrupt();
+            const auto cell = co_await finish(kernel);
+            BOOST_TEST_REQUIRE(cell.error.has_value());
+            BOOST_TEST(cell.error->name == "KeyboardInterrupt");
+        }
+        const auto cell = co_await run_cell(kernel, "print(kept)");
+        BOOST_TEST(cell.out == "3\n");
+    });
+}
+
 BOOST_AUTO_TEST_CASE(an_interrupt_hits_the_cell_it_was_meant_for) {
     Machine machine;
     machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
