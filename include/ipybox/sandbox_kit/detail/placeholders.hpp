@@ -131,17 +131,18 @@ public:
                     const std::filesystem::path path(name);
                     const auto inside = path.has_parent_path() ? path.parent_path().string() : ".";
                     const auto parent = open_beneath(top.get(), inside, O_PATH | O_DIRECTORY);
-                    if (parent) sweep(parent, path.filename().string());
+                    if (parent) sweep(parent, path.filename().string(), true);
                 }
                 detail::exclude_from_git(place, names);
             }
         });
     }
 
-    // Removes parent/name if an earlier run left it and nobody uses it.
-    static bool sweep(const UniqueFd& parent, const std::string& name) {
+    // Removes parent/name if an earlier run left it and nobody uses it. recorded: such a run had
+    // announced it, and may have been killed before it marked the directory it had made.
+    static bool sweep(const UniqueFd& parent, const std::string& name, bool recorded = false) {
         const UniqueFd left(::openat(parent.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-        return left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0 && remove(parent, name, left);
+        return left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0 && remove(parent, name, left, recorded);
     }
 
     // Makes `relative` below `place`, in its directory `parent`, or adopts what an earlier run made. False
@@ -186,11 +187,13 @@ private:
         std::string name;
         UniqueFd file;
     };
-    // file: what lies there, locked.
-    static bool remove(const UniqueFd& parent, const std::string& name, const UniqueFd& file) {
+    // file: what lies there, locked. unmarked: a directory need not be marked, only empty.
+    static bool remove(const UniqueFd& parent, const std::string& name, const UniqueFd& file,
+                       bool unmarked = false) {
         struct stat now {};
         struct stat ours {};
-        return ::fstat(file.get(), &ours) == 0 && is_placeholder(ours) &&
+        return ::fstat(file.get(), &ours) == 0 &&
+               (is_placeholder(ours) || (unmarked && S_ISDIR(ours.st_mode))) &&
                ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == ours.st_ino &&
                now.st_dev == ours.st_dev &&
                ::unlinkat(parent.get(), name.c_str(), S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0) == 0;
