@@ -30,7 +30,7 @@ ORDER = [
     ["ipybox"],
 ]
 AT_THE_TOP = {
-    "basis": {"error", "log", "memory_budget"},
+    "basis": {"compilation", "error", "log", "memory_budget"},
     "doors": {"sandbox", "kernel_backend", "mcp_transport", "approval_policy"},
 }
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
@@ -43,12 +43,19 @@ HOLDERS = {
     "boost/process": {"sandbox_kit/process"},
     "boost/beast": {"approval/channel", "net/http_client", "net/http_listener"},
 }
+# Folders of a room that only the room itself may include.
+INSIDE = ("detail", "impl")
 
 
 def own(included: str) -> str | None:
     """`ipybox/mcp/client.hpp` → `mcp/client`; None for what is not a header of the core."""
-    found = re.fullmatch(r"ipybox/([\w/]+)\.hpp", included)
-    return found and found[1]
+    found = re.fullmatch(r"ipybox/([\w/]+)\.hpp|ipybox/([\w/]+\.ipp)", included)
+    return found and (found[1] or found[2])
+
+
+def file_of(name: str) -> Path:
+    """`mcp/client` → include/ipybox/mcp/client.hpp; names of bodies have their suffix already."""
+    return ROOT / (name if name.endswith(".ipp") else f"{name}.hpp")
 
 
 def room(name: str) -> str:
@@ -57,16 +64,16 @@ def room(name: str) -> str:
     return first if slash else next((group for group, names in AT_THE_TOP.items() if name in names), name)
 
 
-def folder_of_detail(name: str) -> str | None:
+def inside_of(name: str) -> str | None:
     """`mcp/detail/wire` → `mcp`, which alone may include it; "" for what all may include; None for an interface."""
-    parts = name.split("/")[:-1]
-    return "/".join(parts[:parts.index("detail")]) if "detail" in parts else None
+    folder, _, last = "/".join(name.split("/")[:-1]).rpartition("/")
+    return folder if last in INSIDE else None
 
 
 @cache
 def includes(name: str) -> list[tuple[str, int]]:
     """What a header of the core includes, with lines."""
-    path = ROOT / f"{name}.hpp"
+    path = file_of(name)
     if not path.exists():
         return []  # generated
     text = path.read_text(encoding="utf-8")
@@ -86,7 +93,7 @@ def way_to_asio(name: str) -> str | None:
 
 
 def reach_faults(name: str | None, other: str):
-    inside = folder_of_detail(other)
+    inside = inside_of(other)
     if inside and (name is None or not name.startswith(f"{inside}/")):
         yield f"it is for {inside}/ alone"
 
@@ -94,11 +101,11 @@ def reach_faults(name: str | None, other: str):
 def header_faults(name: str, included: str):
     for part, holders in HOLDERS.items():
         if included.startswith(part):
-            if name not in holders:
+            if name.replace("/impl/", "/").removesuffix(".ipp") not in holders:
                 yield f"only {' and '.join(sorted(holders))} may include {part}"
             break
     other = own(included)
-    in_detail = folder_of_detail(name) is not None
+    in_detail = "detail" in name.split("/")[:-1]
     if in_detail and (included.startswith(("boost/asio", "boost/beast")) or (other and way_to_asio(other))):
         yield "a folder detail/ knows no Asio"
     if not other:
@@ -111,16 +118,20 @@ def header_faults(name: str, included: str):
 
 
 def headers():
-    return (str(path.relative_to(ROOT).with_suffix("")) for path in sorted(ROOT.rglob("*.hpp")))
+    """All files of the core but the lists of bodies, src.hpp."""
+    for path in sorted(ROOT.rglob("*.?pp")):
+        name = str(path.relative_to(ROOT))
+        if path.name != "src.hpp":
+            yield name.removesuffix(".hpp")
 
 
 def faults():
     for name in headers():
         if room(name) not in RANK:
-            yield f"{ROOT}/{name}.hpp: {room(name)} is no room of scripts/lint_includes.py"
+            yield f"{file_of(name)}: {room(name)} is no room of scripts/lint_includes.py"
         for included, line in includes(name):
             for why in header_faults(name, included):
-                yield f"{ROOT}/{name}.hpp:{line}: includes {included}: {why}"
+                yield f"{file_of(name)}:{line}: includes {included}: {why}"
     for folder in ("plugins", "app", "examples", "launcher"):
         for path in sorted(Path(folder).rglob("*.?pp")):
             text = path.read_text(encoding="utf-8")

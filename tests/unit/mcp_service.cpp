@@ -2,6 +2,7 @@
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/executor/service.hpp>
+#include <ipybox/mcp/result_text.hpp>
 
 #include "test_support.hpp"
 

@@ -1,16 +1,7 @@
 #pragma once
 // Asks the person at the terminal: once, for this session, always, no, no with a reason.
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/ioctl.h>
-#include <termios.h>
-#include <unistd.h>
 
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/post.hpp>
-#include <cctype>
-#include <cerrno>
 #include <functional>
 #include <ipybox/approval/question.hpp>
 #include <ipybox/approval/remembered_rules.hpp>
@@ -38,17 +29,7 @@ struct ConsoleOptions {
 class Console {
 public:
     // Opens the terminal, if there is one.
-    explicit Console(asio::any_io_executor executor, ConsoleOptions options = {})
-        : state_(std::make_shared<State>(std::move(executor), std::move(options))) {
-        const std::weak_ptr<State> weak = state_;
-        detail::terminal_turns.join(state_.get(), [weak] {
-            const auto held = weak.lock();
-            if (!held) return;
-            asio::post(held->terminal.get_executor(), [weak] {
-                if (const auto waiting = weak.lock()) waiting->free.notify();
-            });
-        });
-    }
+    explicit Console(asio::any_io_executor executor, ConsoleOptions options = {});
 
     // Whether there is a terminal.
     bool present() const { return state_->terminal.is_open(); }
@@ -60,26 +41,10 @@ public:
 
 private:
     struct State {
-        State(asio::any_io_executor executor, ConsoleOptions o) : options(std::move(o)), terminal(executor), free(executor) {
-            const int fd = ::open(options.terminal.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY);
-            if (fd < 0) return;
-            if (::isatty(fd) == 1) terminal.assign(fd);
-            else ::close(fd);
-        }
+        State(asio::any_io_executor executor, ConsoleOptions o);
         ~State() { detail::terminal_turns.part(this); }
         // Some thousand characters at most; a terminal that takes none for a second is gone.
-        void say(std::string_view text) {
-            const int fd = terminal.native_handle();
-            while (!text.empty()) {
-                const auto size = ::write(fd, text.data(), text.size());
-                if (size > 0) {
-                    text.remove_prefix(static_cast<std::size_t>(size));
-                    continue;
-                }
-                pollfd ready{fd, POLLOUT, 0};
-                if (errno != EINTR && (errno != EAGAIN || ::poll(&ready, 1, 1000) != 1)) return;
-            }
-        }
+        void say(std::string_view text);
 
         ConsoleOptions options;
         asio::posix::stream_descriptor terminal;
@@ -95,119 +60,29 @@ private:
         explicit Turn(StatePtr s) : state(std::move(s)) {}
         Turn(const Turn&) = delete;
         Turn& operator=(const Turn&) = delete;
-        ~Turn() {
-            if (open) state->say("\n[withdrawn]\n");
-            if (begun && state->options.after_question) state->options.after_question();
-            detail::terminal_turns.leave();
-        }
+        ~Turn();
     };
     // So long nothing that is typed is an answer: nobody has read the question by then.
     static constexpr auto reading_time = std::chrono::seconds(1);
 
-    static Decision said(Verdict verdict, std::string by, std::string reason = {}) {
-        Decision decision(verdict, std::move(reason));
-        decision.by = "console: " + std::move(by);
-        return decision;
-    }
+    static Decision said(Verdict verdict, std::string by, std::string reason = {});
 
-    static bool remembered(State& state, const ToolCall& call) {
-        std::size_t steps = detail::rule_steps;
-        for (const auto& rule : state.session_rules)
-            if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) == detail::Fit::yes) return true;
-        return false;
-    }
+    static bool remembered(State& state, const ToolCall& call);
 
-    static awaitable<Decision> asked(StatePtr state, ToolCall call) {
-        if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
-        if (!state->terminal.is_open()) co_return Decision();
-        while (!detail::terminal_turns.take()) co_await state->free.wait();
-        Turn turn(state);
-        // Answered while others were asked about.
-        if (remembered(*state, call)) co_return said(Verdict::allow, "this session");
-        if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
-        const Question question(call);
-        const std::string scope = scope_of(call);
-        turn.begun = true;
-        if (state->options.before_question) state->options.before_question();
-        const auto number = detail::terminal_turns.open();
-        turn.open = true;
-        state->say("Question " + std::to_string(number) + ": " + question.text());
-        const auto read_by = Clock::now() + reading_time;
-        co_await sleep_until(read_by);
-        int early = 0;
-        if (::ioctl(state->terminal.native_handle(), FIONREAD, &early) == 0 && early > 0)
-            state->say("[what was typed before now is no answer]\n");
-        for (int attempt = 0; attempt < 20; ++attempt) {
-            ::tcflush(state->terminal.native_handle(), TCIFLUSH);
-            state->say("Allow " + question.name() + "? [y/s/a/N/r/?] ");
-            std::string line;
-            const bool read = co_await read_line(state, line);
-            if (!read) co_return said(Verdict::deny, "gone", "the terminal was closed");
-            if (line == "?") {
-                state->say("  y  yes, this once\n  s  yes, and " + scope + " for this session\n  a  yes, and " + scope +
-                           " always (" + state->options.always.file().string() + ")\n  n  no\n  r  no, with a reason that the code is told\n");
-                continue;
-            }
-            if (line == "r" || line == "reason") {
-                ::tcflush(state->terminal.native_handle(), TCIFLUSH);
-                state->say("Reason: ");
-                std::string reason;
-                const bool given = co_await read_line(state, reason);
-                if (!given) co_return said(Verdict::deny, "gone", "the terminal was closed");
-                turn.open = false;
-                co_return said(Verdict::deny, "no", reason.empty() ? "the user said no" : reason.substr(0, 500));
-            }
-            turn.open = false;
-            if (line == "y" || line == "yes") co_return said(Verdict::allow, "once");
-            if (line == "s" || line == "session") {
-                state->session_rules.emplace_back(session_rule(call), "session", state->session_rules.size() + 1);
-                co_return said(Verdict::allow, "this session");
-            }
-            if (line == "a" || line == "always") {
-                remember(*state, call, scope);
-                co_return said(Verdict::allow, "always");
-            }
-            co_return said(Verdict::deny, "no", "the user said no");
-        }
-        co_return said(Verdict::deny, "no", "the user said neither yes nor no");
-    }
+    static awaitable<Decision> asked(StatePtr state, ToolCall call);
 
-    static std::string scope_of(const ToolCall& call) {
-        if (call.origin != CallOrigin::mcp) return "this very command";
-        return detail::plain_name(call.server) + "." + detail::plain_name(call.tool) + " with any arguments";
-    }
-    static json::value session_rule(const ToolCall& call) {
-        json::object rule = rule_allowing(call);
-        rule["when"].as_object()["session"] = call.session.empty() ? "*" : detail::Glob::quoted(call.session);
-        return rule;
-    }
-    static void remember(State& state, const ToolCall& call, const std::string& scope) {
-        try {
-            state.options.always.add(call);
-            state.say("[" + scope + " is allowed from now on: " + state.options.always.file().string() + "]\n");
-        } catch (const Error& error) {
-            state.say("[allowed this once; it cannot be remembered: " + detail::printable(error.detail()) + "]\n");
-        }
-    }
+    static std::string scope_of(const ToolCall& call);
+    static json::value session_rule(const ToolCall& call);
+    static void remember(State& state, const ToolCall& call, const std::string& scope);
 
     // A line in printable characters, without space at its ends; false when there is none.
-    static awaitable<bool> read_line(StatePtr state, std::string& line) {
-        std::string text;
-        char chunk[256];
-        while (text.find('\n') == text.npos && text.size() < 4096) {
-            auto [error, size] = co_await state->terminal.async_read_some(asio::buffer(chunk), as_result);
-            if (error || size == 0) co_return false;
-            text.append(chunk, size);
-        }
-        text.resize(std::min(text.find('\n'), text.size()));
-        const auto from = text.find_first_not_of(" \t\r");
-        line = from == text.npos ? "" : detail::printable(text.substr(from, text.find_last_not_of(" \t\r") - from + 1));
-        if (line.size() < 10)
-            for (char& c : line) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-        co_return true;
-    }
+    static awaitable<bool> read_line(StatePtr state, std::string& line);
 
     StatePtr state_;
 };
 
 }  // namespace ipybox
+
+#ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/approval/impl/console.ipp>
+#endif

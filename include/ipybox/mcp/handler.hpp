@@ -231,36 +231,8 @@ struct McpServerOptions {
     Logger logger;
 };
 
-// ---- content ----
-
-inline json::object McpContent::text(std::string_view text) {
-    return {{"type", "text"}, {"text", text}};
-}
-inline json::object McpContent::image(std::string_view bytes, std::string_view mime_type) {
-    return {{"type", "image"}, {"data", detail::encode_base64(bytes)}, {"mimeType", mime_type}};
-}
-inline json::object McpContent::audio(std::string_view bytes, std::string_view mime_type) {
-    return {{"type", "audio"}, {"data", detail::encode_base64(bytes)}, {"mimeType", mime_type}};
-}
-inline json::object McpContent::link(std::string_view uri, std::string_view name,
-                                     std::string_view mime_type) {
-    json::object block{{"type", "resource_link"}, {"uri", uri}, {"name", name}};
-    if (!mime_type.empty()) block.emplace("mimeType", mime_type);
-    return block;
-}
-inline json::object McpContent::embedded(json::object contents) {
-    return {{"type", "resource"}, {"resource", std::move(contents)}};
-}
-inline json::object McpContent::text_of(std::string_view uri, std::string_view text,
-                                        std::string_view mime_type) {
-    return {{"uri", uri}, {"mimeType", mime_type}, {"text", text}};
-}
-inline json::object McpContent::blob_of(std::string_view uri, std::string_view bytes,
-                                        std::string_view mime_type) {
-    return {{"uri", uri}, {"mimeType", mime_type}, {"blob", detail::encode_base64(bytes)}};
-}
-inline json::object McpContent::message(std::string_view role, json::object content) {
-    return {{"role", role}, {"content", std::move(content)}};
-}
-
 }  // namespace ipybox
+
+#ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/mcp/impl/handler.ipp>
+#endif

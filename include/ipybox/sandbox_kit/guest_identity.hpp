@@ -1,7 +1,9 @@
 #pragma once
 // Whose rights a sandboxed process has, for sandboxes started by root and by others.
+#include <grp.h>
 #include <pwd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>

@@ -1,28 +1,19 @@
 #pragma once
 // What a sandboxed process sees of the disk, worked out from its policy.
-#include <dirent.h>
-#include <fcntl.h>
 #include <fnmatch.h>
 #include <limits.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <deque>
 #include <filesystem>
 #include <ipybox/config.hpp>
-#include <ipybox/detail/within.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
-#include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <ipybox/sandbox_kit/detail/placeholders.hpp>
 #include <ipybox/sandbox_kit/detail/workspace_layer.hpp>
 #include <ipybox/sandbox_kit/guest_identity.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,24 +27,12 @@ inline constexpr std::size_t max_searched = 500'000;  // files looked at for hid
 inline constexpr std::size_t max_found = 2'000;       // hidden ones among them: bwrap takes no more
 inline constexpr std::size_t longest_path = PATH_MAX - 256;  // bwrap puts something before it
 
-inline std::vector<std::string> components(const fs::path& path) {
-    std::vector<std::string> parts;
-    for (const auto& part : path) parts.push_back(part);
-    return parts;
-}
+std::vector<std::string> components(const fs::path& path);
 
 // One component of a pattern: `*`, `?` and `[]` match in it, `**` is any number of components, and
 // after a backslash a character means itself. Without wildcards it is a name.
 struct PathGlobPart {
-    explicit PathGlobPart(std::string_view component) : text(component) {
-        std::string plain;
-        for (std::size_t i = 0; i < text.size(); ++i) {
-            wild = wild || std::string_view("*?[").find(text[i]) != std::string_view::npos;
-            if (text[i] == '\\' && i + 1 < text.size()) ++i;
-            plain += text[i];
-        }
-        if (!wild) text = std::move(plain);
-    }
+    explicit PathGlobPart(std::string_view component);
     bool any_depth() const { return wild && text == "**"; }
     // What lies on the disk under the pattern's very name counts as well.
     bool matches(const char* name) const {
@@ -66,106 +45,31 @@ struct PathGlobPart {
 using PathGlob = std::vector<PathGlobPart>;
 
 // A pattern of SandboxPolicy::hidden, absolute or relative to a root. Throws errc::bad_argument.
-inline PathGlob parse_glob(std::string pattern) {
-    if (pattern.ends_with("/**")) pattern.resize(pattern.size() - 3);
-    const auto normal = fs::path(pattern).lexically_normal();
-    if (pattern.empty() || normal.string().starts_with(".."))
-        throw Error(errc::bad_argument, "\"" + pattern +
-                                            "\" hides nothing: patterns are "
-                                            "relative to the workspace or absolute");
-    PathGlob glob;
-    for (const auto& part : normal)
-        if (!part.empty()) glob.emplace_back(part.native());
-    return glob;
-}
+PathGlob parse_glob(std::string pattern);
 
 inline bool has_wildcard(const PathGlob& glob) {
     return std::any_of(glob.begin(), glob.end(), [](const PathGlobPart& part) { return part.wild; });
 }
 
 // The parts before the first with a wildcard, as a path.
-inline fs::path fixed_part(const PathGlob& glob) {
-    fs::path path;
-    for (auto part = glob.begin(); part != glob.end() && !part->wild; ++part) path /= part->text;
-    return path;
-}
+fs::path fixed_part(const PathGlob& glob);
 
-inline bool glob_match(const PathGlob& pattern, std::size_t p, const std::vector<std::string>& path,
-                       std::size_t at) {
-    for (; p < pattern.size(); ++p, ++at) {
-        if (pattern[p].any_depth()) {
-            for (std::size_t skip = at; skip <= path.size(); ++skip)
-                if (glob_match(pattern, p + 1, path, skip)) return true;
-            return false;
-        }
-        if (at == path.size() || !pattern[p].matches(path[at].c_str())) return false;
-    }
-    return at == path.size();
-}
+bool glob_match(const PathGlob& pattern, std::size_t p, const std::vector<std::string>& path,
+                       std::size_t at);
 
 // Whether the policy hides `path`, which is absolute and leads over no link, as View does: a root
 // inside of what is hidden is seen. Throws errc::bad_argument.
-inline bool is_hidden(const SandboxPolicy& policy, const fs::path& path) {
-    std::vector<fs::path> roots = policy.readable;
-    roots.insert(roots.end(), policy.writable.begin(), policy.writable.end());
-    const auto holds = [](const std::vector<fs::path>& list, const fs::path& wanted) {
-        return std::find(list.begin(), list.end(), wanted) != list.end();
-    };
-    std::vector<PathGlob> globs;
-    for (const auto& pattern : policy.hidden) {
-        const PathGlob glob = parse_glob(pattern);
-        if (glob[0].text == "/") {
-            globs.push_back(glob);
-            continue;
-        }
-        for (const auto& root : roots) {
-            PathGlob whole = parse_glob(literal_glob(root));
-            whole.insert(whole.end(), glob.begin(), glob.end());
-            globs.push_back(std::move(whole));
-        }
-    }
-    for (auto parts = components(path); !parts.empty(); parts.pop_back()) {
-        fs::path at;
-        for (const auto& part : parts) at /= part;
-        if (holds(policy.shown, at)) return false;
-        for (const auto& glob : globs)
-            if (glob_match(glob, 0, parts, 0)) return true;
-        if (holds(roots, at)) return false;
-    }
-    return false;
-}
+bool is_hidden(const SandboxPolicy& policy, const fs::path& path);
 
-inline fs::path absolute_path(const fs::path& path) {
-    if (!path.is_absolute())
-        throw Error(errc::bad_argument, "the sandbox needs absolute paths, not " + path.string());
-    auto normal = path.lexically_normal();
-    return normal.has_filename() || normal == "/" ? normal : normal.parent_path();
-}
+fs::path absolute_path(const fs::path& path);
 
 // A directory or file below `base`, found without following links: the guest may have put them
 // there, and whoever starts the sandbox would be led elsewhere. Nothing when it cannot be opened or
 // is not below. Throws errc::sandbox_refused.
-inline std::optional<struct stat> look_below(const fs::path& base, const fs::path& path) {
-    if (path == base || !within(path, base)) return std::nullopt;
-    const UniqueFd outer(::open(base.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    open_how how{};
-    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-    const UniqueFd inner(static_cast<int>(::syscall(
-        SYS_openat2, outer.get(), path.lexically_relative(base).c_str(), &how, sizeof how)));
-    struct stat found {};
-    const bool opened = inner && ::fstat(inner.get(), &found) == 0;
-    if (opened ? S_ISLNK(found.st_mode) : errno == ELOOP)
-        refuse(path.string() + " leads over a symbolic link in " + base.string() +
-               ", where a sandbox may have put it: name the place that it leads to");
-    return opened ? std::optional(found) : std::nullopt;
-}
+std::optional<struct stat> look_below(const fs::path& base, const fs::path& path);
 
 // Whether the policy shows the whole disk. Throws errc::bad_argument for a path that is not absolute.
-inline bool shows_whole_disk(const SandboxPolicy& policy) {
-    return std::any_of(policy.readable.begin(), policy.readable.end(),
-                       [](const fs::path& path) { return absolute_path(path) == "/"; });
-}
+bool shows_whole_disk(const SandboxPolicy& policy);
 
 // Collects the mounts of one guest. The most specific path wins; at one path the stricter rule;
 // nothing below a protected path is writable.
@@ -178,368 +82,75 @@ public:
     // are not held on the disk, but by layers(). by_directories: where directories are usual, directories
     // hold absent names. Throws Error: sandbox_refused, bad_argument, io_error.
     explicit View(const SandboxPolicy& policy, bool without_host_sockets = true, std::set<fs::path> layered = {},
-                  bool by_directories = true)
-        : by_directories_(by_directories), layered_(std::move(layered)) {
-        Placeholders::sweep_what_others_left(state_directory());
-        for (const auto& path : policy.readable) add_root(path, Kind::readable);
-        for (const auto& path : policy.writable) add_root(path, Kind::writable);
-        for (const auto& path : policy.shown) shown_.insert(absolute_path(path));
-        look_at_roots(policy.cwd);
-        for (const auto& path : policy.write_protected) protect(absolute_path(path));
-        hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
-        if (policy.behind_links) {
-            *policy.behind_links = std::move(behind_links_);
-            policy.behind_links->searched = true;
-        }
-        if (without_host_sockets) hide_host_sockets();
-        add(fs::path("/tmp"), Kind::scratch);
-        const auto home = policy.env.find("HOME");
-        if (home != policy.env.end() && home->second.starts_with('/') &&
-            !root_of(absolute_path(home->second)))
-            add(absolute_path(home->second), Kind::scratch);
-        placeholders_.exclude_from_git();
-    }
+                  bool by_directories = true);
 
     // What a guest that started now would find hidden because links with hidden names lead to it. Throws
     // what the constructor throws.
-    static HiddenBehindLinks behind_links(const SandboxPolicy& policy) {
-        View view;
-        view.only_links_ = true;
-        for (const auto& path : policy.readable) view.add_root(path, Kind::readable);
-        for (const auto& path : policy.writable) view.add_root(path, Kind::writable);
-        for (const auto& path : policy.shown) view.shown_.insert(absolute_path(path));
-        view.hide(policy.hidden, policy.cwd.empty() ? fs::path("/") : absolute_path(policy.cwd));
-        view.behind_links_.searched = true;
-        return std::move(view.behind_links_);
-    }
+    static HiddenBehindLinks behind_links(const SandboxPolicy& policy);
 
     // In the order of mounting: a directory comes before what lies in it.
     const std::map<fs::path, Kind>& mounts() const { return mounts_; }
     bool whole_disk() const { return mounts_.contains("/"); }
-    bool holds_below(const fs::path& directory) const {
-        const auto next = mounts_.upper_bound(directory);
-        return next != mounts_.end() && within(next->first, directory);
-    }
-    Kind kind(const fs::path& path) const {
-        const auto chosen = mounts_.at(path);
-        if (chosen != Kind::writable) return chosen;
-        for (const auto& [other, rule] : mounts_)
-            if (rule == Kind::write_protected && within(path, other)) return rule;
-        return chosen;
-    }
-    std::vector<Access> accesses() const {
-        std::vector<Access> wanted;
-        for (const auto& [path, rule] : roots_) {
-            const bool enter = fs::is_directory(path);
-            wanted.push_back(
-                {path, R_OK | (enter ? X_OK : 0) | (rule == Kind::writable ? W_OK : 0)});
-        }
-        return wanted;
-    }
+    bool holds_below(const fs::path& directory) const;
+    Kind kind(const fs::path& path) const;
+    std::vector<Access> accesses() const;
     // What is to be found where the guest, or one before it, could have put something else.
     const std::map<fs::path, struct stat>& inner_roots() const { return inner_roots_; }
     Placeholders take_placeholders() { return std::move(placeholders_); }
     // What each of the layered paths has to hold; those without are missing.
     const std::map<fs::path, HeldNames>& layers() const { return layers_; }
     // The layer that a path is seen through, by its place among layers(), and what it is called there.
-    std::optional<std::pair<std::size_t, fs::path>> in_layer(const fs::path& path) const {
-        const auto root = root_of(path);
-        const auto layer = root ? layers_.find(root->first) : layers_.end();
-        if (layer == layers_.end()) return std::nullopt;
-        return std::pair(static_cast<std::size_t>(std::distance(layers_.begin(), layer)), path.lexically_relative(root->first));
-    }
+    std::optional<std::pair<std::size_t, fs::path>> in_layer(const fs::path& path) const;
 
 private:
     View() = default;
 
-    void add(const fs::path& path, Kind rule) {
-        const auto [place, fresh] = mounts_.try_emplace(path, rule);
-        if (!fresh) place->second = std::max(place->second, rule);
-    }
+    void add(const fs::path& path, Kind rule);
 
-    void add_root(const fs::path& given, Kind rule) {
-        const auto path = absolute_path(given);
-        for (const auto* own : {"/proc", "/dev", "/run/ipybox"})
-            if (within(path, own)) refuse("the sandbox has its own " + path.string());
-        if (path == "/" && rule == Kind::writable) refuse("the whole disk cannot be made writable");
-        add(path, rule);
-        const auto [place, fresh] = roots_.try_emplace(path, rule);
-        if (!fresh) place->second = std::max(place->second, rule);
-    }
+    void add_root(const fs::path& given, Kind rule);
 
-    void look_at_roots(const fs::path& cwd) {
-        std::vector<fs::path> bases;
-        for (const auto& [path, rule] : roots_)
-            if (rule == Kind::writable) bases.push_back(path);
-        if (!cwd.empty() && cwd != "/") bases.push_back(absolute_path(cwd));
-        for (const auto& base : bases)
-            for (const auto& [path, rule] : roots_)
-                if (const auto found = look_below(base, path)) inner_roots_[path] = *found;
-    }
+    void look_at_roots(const fs::path& cwd);
 
     // Mounts of their own, so that the guest cannot rename them: a later search looks for what they
     // hold under the same names.
-    void pin_directories(const fs::path& path) {
-        if (only_links_) return;
-        const auto root = root_of(path);
-        if (!root || root->second != Kind::writable) return;
-        for (auto at = path.parent_path(); at != root->first && within(at, root->first);
-             at = at.parent_path()) {
-            std::error_code ignored;
-            const auto status = fs::symlink_status(at, ignored);
-            if (fs::is_symlink(status))
-                refuse(at.string() +
-                       " is a symbolic link, and what lies behind it cannot be hidden: "
-                       "name the place that it leads to");
-            if (fs::is_directory(status)) add(at, Kind::writable);
-        }
-    }
+    void pin_directories(const fs::path& path);
 
     // The innermost root around a path.
-    std::optional<std::pair<fs::path, Kind>> root_of(const fs::path& path) const {
-        std::optional<std::pair<fs::path, Kind>> found;
-        for (const auto& root : roots_)
-            if (within(path, root.first)) found = root;
-        return found;
-    }
+    std::optional<std::pair<fs::path, Kind>> root_of(const fs::path& path) const;
 
     static std::string lstat_failure(const fs::path& path) {
         return "cannot look at " + path.string() + ": " + errno_text();
     }
 
-    void protect(const fs::path& path) {
-        const auto root = root_of(path);
-        if (!root || root->second != Kind::writable) return;  // not writable anyway
-        if (path == root->first) return add(path, Kind::write_protected);
-        auto at = root->first;
-        UniqueFd directory(::open(at.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-        if (!directory) throw Error(errc::io_error, lstat_failure(at));
-        const auto names = components(path.lexically_relative(at));
-        for (std::size_t i = 0; i < names.size(); ++i) {
-            const bool last = i + 1 == names.size();
-            at /= names[i];
-            struct stat found {};
-            if (::fstatat(directory.get(), names[i].c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
-                if (errno != ENOENT) throw Error(errc::io_error, lstat_failure(at));
-                const bool inside = !last || (by_directories_ && is_held_as_directory(names[i]));
-                if (hold(at, directory, inside)) add(at, Kind::write_protected);
-                return;
-            }
-            if (S_ISLNK(found.st_mode))
-                refuse(at.string() +
-                       " is a symbolic link and cannot be write-protected: put the "
-                       "file itself there");
-            const bool left_over = is_placeholder(found);
-            if (left_over) hold(at, directory, S_ISDIR(found.st_mode));
-            if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
-            // A mount of its own: the guest cannot rename it and put another in its place.
-            add(at, Kind::writable);
-            directory.reset(::openat(directory.get(), names[i].c_str(),
-                                     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-            if (!directory) throw Error(errc::io_error, lstat_failure(at));
-        }
-    }
+    void protect(const fs::path& path);
 
-    void hide(const std::vector<std::string>& patterns, const fs::path& cwd) {
-        Patterns anywhere, anchored;
-        for (const auto& pattern : patterns) {
-            const PathGlob glob = parse_glob(pattern);
-            const bool absolute = glob[0].text == "/";
-            const bool free = glob[0].any_depth() && glob.size() > 1;
-            const PathGlob rest(glob.begin() + (free ? 1 : 0), glob.end());
-            if (!has_wildcard(rest))
-                hide_absent(absolute ? fixed_part(rest) : cwd / fixed_part(rest));
-            if (absolute) {
-                hide_absolute(glob);
-            } else if (!has_wildcard(glob)) {
-                for (const auto& [root, rule] : roots_) {
-                    pin_directories(root / fixed_part(glob));
-                    hide_path(root / fixed_part(glob));
-                }
-            } else {
-                for (const auto& [root, rule] : roots_)
-                    pin_directories(root / fixed_part(glob) / "*");
-                (free ? anywhere : anchored).push_back(glob);
-            }
-        }
-        for (const auto& [root, rule] : roots_) {
-            if (within(root, "/usr")) continue;
-            // A search of an outer directory has met what may lie anywhere in this one.
-            const bool inner =
-                std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
-                    return other.first != root && within(root, other.first);
-                });
-            auto wanted = anchored;
-            if (!inner) wanted.insert(wanted.end(), anywhere.begin(), anywhere.end());
-            if (wanted.empty() || !fs::is_directory(fs::symlink_status(root))) continue;
-            std::vector<std::string> below;
-            search(root, below, wanted);
-        }
-    }
+    void hide(const std::vector<std::string>& patterns, const fs::path& cwd);
 
-    void hide_absolute(const PathGlob& glob) {
-        const fs::path start = fixed_part(glob);
-        if (!has_wildcard(glob)) {
-            pin_directories(start);
-            return hide_path(start);
-        }
-        pin_directories(start / "*");
-        for (const auto& [root, rule] : roots_) {
-            const bool inside = within(start, root);
-            if (!inside && !within(root, start)) continue;
-            const fs::path& from = inside ? start : root;
-            if (!fs::is_directory(fs::symlink_status(from))) continue;
-            std::vector<std::string> below = components(from);
-            search(from, below, {glob});
-            if (inside) return;
-        }
-    }
+    void hide_absolute(const PathGlob& glob);
 
     // `below` is what the patterns are matched against: the components of `directory` itself, or
     // of the way to it from a root.
     void search(const fs::path& directory, std::vector<std::string>& below,
-                const Patterns& patterns) {
-        // Nothing can be mounted on a path that is too long, however deep the guest nests it.
-        if (directory.native().size() > longest_path - NAME_MAX) return add(directory, Kind::hidden);
-        UniqueFd handle(::open(directory.c_str(),
-                               O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-        // Its owner could open it again: what cannot be searched is hidden as a whole.
-        if (!handle && errno == EACCES) return add(directory, Kind::hidden);
-        if (!handle && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return;  // exchanged
-        std::unique_ptr<DIR, int (*)(DIR*)> listing(handle ? ::fdopendir(handle.get()) : nullptr,
-                                                    ::closedir);
-        if (listing) handle.release();
-        if (!listing) throw Error(errc::io_error, lstat_failure(directory));
-        std::vector<std::string> directories;
-        while (const dirent* entry = ::readdir(listing.get())) {
-            const char* name = entry->d_name;
-            if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
-            if (++searched_ > max_searched)
-                refuse("more than " + std::to_string(max_searched) +
-                       " files lie below the readable and writable paths, too many to search for "
-                       "hidden ones: name fewer paths, or hide files by their full path");
-            // Most names fail at the pattern's last part: tens of thousands of files may lie here.
-            const bool matches =
-                std::any_of(patterns.begin(), patterns.end(), [&](const PathGlob& pattern) {
-                    if (!pattern.back().matches(name)) return false;
-                    below.emplace_back(name);
-                    const bool all = glob_match(pattern, 0, below, 0);
-                    below.pop_back();
-                    return all;
-                });
-            bool is_directory = entry->d_type == DT_DIR;
-            if (entry->d_type == DT_UNKNOWN)
-                is_directory = fs::is_directory(fs::symlink_status(directory / name));
-            if (matches && ++found_ > max_found)
-                refuse("more than " + std::to_string(max_found) + " files, such as " + (directory / name).string() +
-                       ", are to be hidden, and there may be no more: remove those that nobody needs");
-            if (matches)
-                hide_path(directory / name);
-            else if (is_directory)
-                directories.emplace_back(name);
-        }
-        // One directory open at a time: the guest decides how deep they are nested.
-        listing.reset();
-        for (const auto& name : directories) {
-            below.push_back(name);
-            search(directory / name, below, patterns);
-            below.pop_back();
-        }
-    }
+                const Patterns& patterns);
 
     // A read-only mount does not keep anyone from connecting to a socket. Those that are paths of
     // the policy themselves are meant to be seen.
-    void hide_host_sockets() {
-        const auto listing = detail::read_proc("/proc/net/unix");
-        for (std::size_t start = 0; start < listing.size();) {
-            const auto end = std::min(listing.find('\n', start), listing.size());
-            const auto line = std::string_view(listing).substr(start, end - start);
-            start = end + 1;
-            const auto slash = line.find(" /");
-            if (slash == std::string_view::npos) continue;
-            std::error_code error;
-            const fs::path bound(line.substr(slash + 1));
-            const auto path = fs::canonical(bound.parent_path(), error) / bound.filename();
-            const auto root = root_of(path);
-            if (error || !root || root->first == path) continue;
-            // Covered by scratch directories.
-            if (root->first == "/" && (within(path, "/run") || within(path, "/tmp"))) continue;
-            if (fs::is_socket(fs::symlink_status(path, error))) add(path, Kind::hidden);
-        }
-    }
+    void hide_host_sockets();
 
-    void hide_path(const fs::path& path) {
-        std::error_code error;
-        const auto status = fs::symlink_status(path, error);
-        if (!fs::exists(status) || !root_of(path) || shown_.contains(path)) return;
-        if (!fs::is_symlink(status)) {
-            if (!only_links_) add(reachable(path), Kind::hidden);
-            return;
-        }
-        // A link cannot be mounted over; the file it leads to can.
-        const auto target = fs::canonical(path, error);
-        struct stat found {};
-        if (error || shown_.contains(target) || !may_lie_behind_a_link(target, found)) return;
-        behind_links_.files.emplace(found.st_dev, found.st_ino);
-        add(reachable(target), Kind::hidden);
-    }
+    void hide_path(const fs::path& path);
 
     // Root's guest is another user. In a directory that is closed to it nothing can be mounted, and
     // nothing needs to be; over it something can.
-    fs::path reachable(const fs::path& path) const {
-        if (::geteuid() != 0) return path;
-        fs::path at = root_of(path)->first;
-        for (const auto& part : path.lexically_relative(at).parent_path()) {
-            at /= part;
-            struct stat found {};
-            if (::lstat(at.c_str(), &found) == 0 && found.st_uid == 0 && !(found.st_mode & S_IXOTH)) return at;
-        }
-        return path;
-    }
+    fs::path reachable(const fs::path& path) const;
 
     // The guest makes links: none may take away what the next one is started with.
-    bool may_lie_behind_a_link(const fs::path& target, struct stat& found) const {
-        const auto root = root_of(target);
-        if (!root || ::stat(target.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return false;
-        if (root->second == Kind::writable) return true;
-        if (root->first != "/" || (found.st_mode & 0111) != 0) return false;
-        for (const auto* system : {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"})
-            if (within(target, system)) return false;
-        return true;
-    }
+    bool may_lie_behind_a_link(const fs::path& target, struct stat& found) const;
 
     // Holds a place for a file that the host may make while the guest runs.
-    void hide_absent(const fs::path& path) {
-        const auto root = root_of(path);
-        if (only_links_ || !root || root->second != Kind::writable || path == root->first || shown_.contains(path))
-            return;
-        const UniqueFd outer(::open(root->first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-        const auto inside = path.parent_path().lexically_relative(root->first);
-        open_how how{};
-        how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-        how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-        const UniqueFd parent(static_cast<int>(
-            ::syscall(SYS_openat2, outer.get(), inside.c_str(), &how, sizeof how)));
-        if (!parent) return;
-        struct stat found {};
-        const bool absent =
-            ::fstatat(parent.get(), path.filename().c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
-            errno == ENOENT;
-        if ((absent || is_placeholder(found)) && hold(path, parent, false)) add(path, Kind::hidden);
-    }
+    void hide_absent(const fs::path& path);
 
     // Holds the place of `path`, which is absent or what somebody held it by.
-    bool hold(const fs::path& path, const UniqueFd& parent, bool directory) {
-        const auto name = path.filename().string();
-        const auto root = root_of(path)->first;
-        struct stat found {};
-        if (!layered_.contains(root) || (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-                                         !Placeholders::sweep(parent, name))) {
-            return placeholders_.hold(root, path.lexically_relative(root), parent, directory);
-        }
-        layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
-        return true;
-    }
+    bool hold(const fs::path& path, const UniqueFd& parent, bool directory);
 
     std::map<fs::path, Kind> mounts_;
     std::map<fs::path, Kind> roots_;
@@ -556,3 +167,7 @@ private:
 };
 
 }  // namespace ipybox::detail
+
+#ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/sandbox_kit/impl/guest_view.ipp>
+#endif

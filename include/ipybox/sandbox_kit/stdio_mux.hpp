@@ -1,17 +1,10 @@
 #pragma once
 // Connections between host and guest over two streams, such as the guest's standard streams, for guests
 // that cannot reach Unix sockets of the host. The other end is the launcher's relay.
-#include <poll.h>
-#include <sys/socket.h>
 
-#include <algorithm>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/readable_pipe.hpp>
 #include <boost/asio/writable_pipe.hpp>
-#include <boost/asio/write.hpp>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -42,11 +35,7 @@ struct MuxChannel {
 class GuestPorts {
 public:
     // The port of a channel; the same whenever its name is the same. Kind socket or listener.
-    MuxChannel carry(const Channel& channel) const {
-        // Below those that the system chooses for outgoing connections.
-        const auto next = static_cast<std::uint16_t>(27'000 + ports_.size());
-        return {channel.kind, channel.host_path, ports_.try_emplace(channel.name, next).first->second};
-    }
+    MuxChannel carry(const Channel& channel) const;
     // What Sandbox::guest_address() answers for it.
     std::string address(const Channel& channel) const {
         return "127.0.0.1:" + std::to_string(carry(channel).port);
@@ -72,37 +61,8 @@ struct RelayCommand {
 
 // The first bytes for a relay's standard input. Throws errc::bad_argument when a text holds a NUL
 // or all of it is over 4 MiB.
-inline std::string relay_start(const RelayCommand& command,
-                               const std::vector<MuxChannel>& channels) {
-    std::string records;
-    const auto add = [&records](char kind, std::string_view text) {
-        if (text.find('\0') != std::string_view::npos)
-            throw Error(errc::bad_argument,
-                        "an argument or environment variable contains a NUL byte");
-        records += kind;
-        records += text;
-        records += '\0';
-    };
-    // First what must hold before anything of the guest's is looked at.
-    if (command.no_unix_sockets) add('u', "");
-    for (const auto& path : command.unreadable) add('x', path.string());
-    if (command.pipes) add('p', "");
-    for (const auto& text : command.argv) add('a', text);
-    for (const auto& [name, value] : command.env) add('e', name + "=" + value);
-    for (const auto& name : command.kept_env)
-        if (!command.env.contains(name)) add('k', name);
-    add('d', command.cwd.string());
-    for (const auto& channel : channels)
-        add(channel.kind == Channel::Kind::socket ? 'g' : 'h', std::to_string(channel.port));
-    if (records.size() > detail::mux_max_start || channels.size() > detail::mux_max_channels)
-        throw Error(errc::bad_argument,
-                    "the sandboxed command's arguments and environment are too large");
-    std::string frame(detail::mux_header_size, '\0');
-    detail::write_header(
-        reinterpret_cast<unsigned char*>(frame.data()),
-        {detail::MuxFrame::start, 0, 0, static_cast<std::uint32_t>(records.size())});
-    return frame + records;
-}
+std::string relay_start(const RelayCommand& command,
+                               const std::vector<MuxChannel>& channels);
 
 namespace detail {
 
@@ -136,12 +96,7 @@ struct MuxPort {
 
 // Shared with the coroutines, which may outlive the mux by a moment.
 struct MuxState : std::enable_shared_from_this<MuxState> {
-    MuxState(asio::any_io_executor on, asio::writable_pipe to, asio::readable_pipe from)
-        : executor(std::move(on)),
-          to_guest(std::move(to)),
-          from_guest(std::move(from)),
-          grown(executor),
-          shrunk(executor) {}
+    MuxState(asio::any_io_executor on, asio::writable_pipe to, asio::readable_pipe from);
 
     // Above this, local sockets are not read: the guest is behind.
     static constexpr std::size_t enough = 4 * mux_max_data;
@@ -160,313 +115,47 @@ struct MuxState : std::enable_shared_from_this<MuxState> {
     std::string problem;
     std::function<void()> on_problem;
 
-    void send(MuxHeader header, std::string_view data = {}) {
-        unsigned char raw[mux_header_size];
-        write_header(raw, header);
-        outgoing.append(reinterpret_cast<const char*>(raw), sizeof raw);
-        outgoing.append(data);
-        grown.notify();
-    }
+    void send(MuxHeader header, std::string_view data = {});
 
-    void close() noexcept {
-        if (std::exchange(closed, true)) return;
-        boost::system::error_code ignored;
-        to_guest.close(ignored);
-        from_guest.close(ignored);
-        for (auto& port : ports)
-            if (port.acceptor) port.acceptor->close(ignored);
-        for (auto& [key, connection] : connections) {
-            connection->socket.close(ignored);
-            connection->changed.notify();
-        }
-        connections.clear();
-        grown.notify();
-        shrunk.notify();
-        on_problem = nullptr;
-    }
+    void close() noexcept;
 
     // The guest is up to something, or out of order.
-    void fail(const std::string& what) {
-        if (closed) return;
-        problem = "the sandbox broke the relay's protocol (" + what + ") and was killed";
-        const auto tell = std::move(on_problem);
-        close();
-        if (tell) tell();
-    }
+    void fail(const std::string& what);
 
     // No more from the guest: what it sent before is still delivered.
-    void end() {
-        boost::system::error_code ignored;
-        for (auto& port : ports)
-            if (port.acceptor) port.acceptor->close(ignored);
-        const auto all = connections;
-        for (const auto& [key, connection] : all) {
-            connection->ended = connection->finished = true;
-            connection->changed.notify();
-        }
-        shrunk.notify();
-    }
+    void end();
 
-    MuxConnectionPtr add(std::uint8_t channel, std::uint16_t number) {
-        auto fresh = std::make_shared<MuxConnection>(executor, channel, number);
-        connections.emplace(std::pair(channel, number), fresh);
-        ++ports[channel].open;
-        return fresh;
-    }
+    MuxConnectionPtr add(std::uint8_t channel, std::uint16_t number);
 
-    void finish(MuxConnection& connection) {
-        if (!std::exchange(connection.finished, true) && !closed)
-            send({MuxFrame::close, connection.channel, connection.number, 0});
-    }
+    void finish(MuxConnection& connection);
 
     // What the guest still sends is credited and forgotten.
-    void give_up(MuxConnection& connection) {
-        connection.broken = true;
-        finish(connection);
-        connection.changed.notify();
-    }
+    void give_up(MuxConnection& connection);
 
     // Forgets a connection that both sides have closed.
-    void settle(MuxConnection& connection) {
-        if (!connection.finished || !connection.given || closed) return;
-        boost::system::error_code ignored;
-        connection.socket.close(ignored);
-        if (connections.erase({connection.channel, connection.number}) == 0) return;
-        --ports[connection.channel].open;
-        shrunk.notify();  // for the one that accepts
-    }
+    void settle(MuxConnection& connection);
 
     void handle(MuxHeader header, std::string_view payload);
 };
 using MuxStatePtr = std::shared_ptr<MuxState>;
 
-inline awaitable<void> mux_write(MuxStatePtr state) {
-    std::string batch;
-    while (!state->closed) {
-        if (state->outgoing.empty()) {
-            co_await state->grown.wait();
-            continue;
-        }
-        batch.clear();
-        batch.swap(state->outgoing);
-        const auto buffer = asio::buffer(batch);
-        const auto [error, count] = co_await asio::async_write(state->to_guest, buffer, as_result);
-        if (error) co_return;  // the reader sees the end as well
-        state->shrunk.notify();
-    }
-}
+awaitable<void> mux_write(MuxStatePtr state);
 
-inline awaitable<void> mux_read(MuxStatePtr state) {
-    std::vector<char> buffer(4 * mux_max_data);
-    std::size_t filled = 0;
-    while (!state->closed) {
-        const auto room = asio::buffer(buffer) + filled;
-        const auto [error, count] = co_await state->from_guest.async_read_some(room, as_result);
-        if (state->closed) break;
-        if (error) {
-            state->end();
-            break;
-        }
-        filled += count;
-        const std::string_view text(buffer.data(), filled);
-        std::size_t at = 0;
-        while (!state->closed && filled - at >= mux_header_size) {
-            const auto header = read_header(reinterpret_cast<const unsigned char*>(&buffer[at]));
-            std::size_t size = mux_header_size;
-            if (!state->ready && (header.kind != MuxFrame::ready || header.value != mux_version)) {
-                state->fail("it began with \"" + printable(std::string(text.substr(0, 200))) +
-                            "\"");
-                co_return;
-            }
-            state->ready = true;
-            if (header.kind == MuxFrame::data) {
-                if (header.value > mux_max_data) {
-                    state->fail("a frame of " + std::to_string(header.value) + " bytes");
-                    co_return;
-                }
-                size += header.value;
-                if (filled - at < size) break;
-            }
-            state->handle(header, text.substr(at + mux_header_size, size - mux_header_size));
-            at += size;
-        }
-        std::memmove(buffer.data(), buffer.data() + at, filled - at);
-        filled -= at;
-    }
-}
+awaitable<void> mux_read(MuxStatePtr state);
 
 // What the local side has sent, to the guest.
-inline awaitable<void> mux_take(MuxStatePtr state, MuxConnectionPtr connection) {
-    std::vector<char> buffer(mux_max_data);
-    while (!state->closed && !connection->finished) {
-        if (connection->credit == 0) {
-            co_await connection->changed.wait();
-            continue;
-        }
-        if (state->outgoing.size() > MuxState::enough) {
-            co_await state->shrunk.wait();
-            continue;
-        }
-        const auto room =
-            asio::buffer(buffer, std::min<std::size_t>(buffer.size(), connection->credit));
-        const auto [error, count] = co_await connection->socket.async_read_some(room, as_result);
-        if (error || state->closed || connection->finished) break;
-        const auto size = static_cast<std::uint32_t>(count);
-        connection->credit -= size;
-        state->send({MuxFrame::data, connection->channel, connection->number, size},
-                    std::string_view(buffer.data(), count));
-    }
-    state->finish(*connection);
-    state->settle(*connection);
-    // The guest may go on sending, until the local side is gone altogether: then the guest's end would
-    // keep a place for nothing.
-    while (!state->closed && connection->socket.is_open()) {
-        pollfd event{connection->socket.native_handle(), 0, 0};
-        if (::poll(&event, 1, 0) == 1 && (event.revents & (POLLHUP | POLLERR)) != 0) {
-            connection->broken = true;
-            state->send({MuxFrame::gone, connection->channel, connection->number, 0});
-            break;
-        }
-        const auto [error] = co_await connection->socket.async_wait(LocalSocket::socket::wait_error, as_result);
-        if (error) break;
-    }
-}
+awaitable<void> mux_take(MuxStatePtr state, MuxConnectionPtr connection);
 
 // What the guest has sent, to the local side.
-inline awaitable<void> mux_give(MuxStatePtr state, MuxConnectionPtr connection) {
-    std::string batch;
-    std::uint32_t owed = 0;
-    while (!state->closed) {
-        if (connection->waiting.empty()) {
-            if (connection->ended) break;
-            co_await connection->changed.wait();
-            continue;
-        }
-        batch.clear();
-        batch.swap(connection->waiting);
-        if (!connection->broken) {
-            const auto buffer = asio::buffer(batch);
-            connection->writing = true;
-            const auto [error, count] =
-                co_await asio::async_write(connection->socket, buffer, as_result);
-            connection->writing = false;
-            if (state->closed) break;
-            if (error) state->give_up(*connection);
-        }
-        owed += static_cast<std::uint32_t>(batch.size());
-        if (owed >= mux_window / 2 && !connection->ended) {
-            state->send({MuxFrame::credit, connection->channel, connection->number, owed});
-            connection->held -= owed;
-            owed = 0;
-        }
-    }
-    boost::system::error_code ignored;
-    connection->socket.shutdown(LocalSocket::socket::shutdown_send, ignored);
-    connection->given = true;
-    state->settle(*connection);
-}
+awaitable<void> mux_give(MuxStatePtr state, MuxConnectionPtr connection);
 
-inline void mux_start(MuxStatePtr state, MuxConnectionPtr connection) {
-    asio::co_spawn(state->executor, mux_take(state, connection), asio::detached);
-    asio::co_spawn(state->executor, mux_give(state, connection), asio::detached);
-}
+void mux_start(MuxStatePtr state, MuxConnectionPtr connection);
 
 // For a connection that the guest has opened.
-inline awaitable<void> mux_connect(MuxStatePtr state, MuxConnectionPtr connection) {
-    const LocalSocket::endpoint there(state->ports[connection->channel].channel.host_path.string());
-    boost::system::error_code error;
-    connection->socket.open(LocalSocket(), error);
-    if (!error) connection->socket.native_non_blocking(true, error);
-    // Not Asio's: it takes EAGAIN, a full queue of the listener, for a connection under way.
-    while (!error && ::connect(connection->socket.native_handle(), there.data(),
-                               static_cast<socklen_t>(there.size())) != 0) {
-        if (errno != EAGAIN && errno != EINTR) {
-            error.assign(errno, boost::system::system_category());
-            break;
-        }
-        co_await sleep_until(Clock::now() + std::chrono::milliseconds(5));
-        if (state->closed) co_return;
-    }
-    if (error) {
-        state->give_up(*connection);
-        co_await mux_give(state, connection);
-    } else {
-        mux_start(state, connection);
-    }
-}
+awaitable<void> mux_connect(MuxStatePtr state, MuxConnectionPtr connection);
 
 // Connections of the host to what the guest listens on.
-inline awaitable<void> mux_accept(MuxStatePtr state, std::uint8_t channel) {
-    auto& port = state->ports[channel];
-    while (!state->closed && port.acceptor->is_open()) {
-        if (port.open >= mux_max_connections) {
-            co_await state->shrunk.wait();
-            continue;
-        }
-        LocalSocket::socket socket(state->executor);
-        const auto [error] = co_await port.acceptor->async_accept(socket, as_result);
-        if (state->closed || !port.acceptor->is_open()) break;
-        if (error) {
-            // Out of descriptors perhaps: not again at once.
-            co_await sleep_until(Clock::now() + std::chrono::milliseconds(50));
-            continue;
-        }
-        do ++port.last;
-        while (state->connections.contains({channel, port.last}));
-        const auto fresh = state->add(channel, port.last);
-        fresh->socket = std::move(socket);
-        state->send({MuxFrame::open, channel, port.last, 0});
-        mux_start(state, fresh);
-    }
-}
-
-inline void MuxState::handle(MuxHeader header, std::string_view payload) {
-    if (outgoing.size() > too_much) return fail("it does not read its input");
-    if (header.kind == MuxFrame::ready) return;
-    if (header.channel >= ports.size()) return fail("an unknown channel");
-    const auto found = connections.find({header.channel, header.connection});
-    if (header.kind == MuxFrame::open) {
-        auto& port = ports[header.channel];
-        if (port.channel.kind != Channel::Kind::socket || found != connections.end() ||
-            port.open >= mux_max_connections)
-            return fail("a connection it may not open");
-        const auto self = shared_from_this();
-        asio::co_spawn(executor, mux_connect(self, add(header.channel, header.connection)),
-                       asio::detached);
-        return;
-    }
-    if (found == connections.end()) {
-        // Our close may have crossed with it.
-        if (header.kind != MuxFrame::credit) fail("an unknown connection");
-        return;
-    }
-    const auto connection = found->second;
-    switch (header.kind) {
-        case MuxFrame::data:
-            if (connection->ended) return fail("data after the end of a connection");
-            if (payload.size() > mux_window - connection->held)
-                return fail("more than it may send");
-            connection->held += static_cast<std::uint32_t>(payload.size());
-            connection->waiting.append(payload);
-            break;
-        case MuxFrame::close:
-            if (connection->ended) return fail("a second end of a connection");
-            connection->ended = true;
-            // At once where nothing is left to deliver: the next frame may want the place.
-            if (connection->finished && (connection->broken || (connection->waiting.empty() && !connection->writing))) {
-                connection->given = true;
-                settle(*connection);
-            }
-            break;
-        case MuxFrame::credit:
-            if (header.value > mux_window - connection->credit) return fail("credit for nothing");
-            connection->credit += header.value;
-            break;
-        default:
-            return fail("an unknown frame");
-    }
-    connection->changed.notify();
-}
+awaitable<void> mux_accept(MuxStatePtr state, std::uint8_t channel);
 
 }  // namespace detail
 
@@ -479,40 +168,13 @@ public:
     // Throws errc::io_error.
     StdioMux(asio::any_io_executor executor, asio::writable_pipe to_guest,
              asio::readable_pipe from_guest, std::vector<MuxChannel> channels, std::string start,
-             std::function<void()> on_problem)
-        : state_(std::make_shared<detail::MuxState>(executor, std::move(to_guest),
-                                                    std::move(from_guest))) {
-        state_->on_problem = std::move(on_problem);
-        state_->outgoing = std::move(start);
-        for (auto& channel : channels) {
-            auto& port = state_->ports.emplace_back();
-            port.channel = std::move(channel);
-            const auto path = port.channel.host_path.string();
-            try {
-                const detail::LocalSocket::endpoint here(path);
-                if (port.channel.kind == Channel::Kind::listener)
-                    port.acceptor.emplace(executor, here);
-            } catch (const boost::system::system_error& error) {
-                throw Error(errc::io_error,
-                            "cannot use the socket " + path + ": " + error.code().message());
-            }
-        }
-        for (std::size_t i = 0; i < state_->ports.size(); ++i)
-            if (state_->ports[i].acceptor)
-                asio::co_spawn(executor, detail::mux_accept(state_, static_cast<std::uint8_t>(i)),
-                               asio::detached);
-        asio::co_spawn(executor, detail::mux_write(state_), asio::detached);
-        asio::co_spawn(executor, detail::mux_read(state_), asio::detached);
-    }
+             std::function<void()> on_problem);
     ~StdioMux() { state_->close(); }
     StdioMux(const StdioMux&) = delete;
     StdioMux& operator=(const StdioMux&) = delete;
 
     // Sends a signal to the command inside, or to its process group.
-    void signal(int number, bool group = false) {
-        const auto value = static_cast<std::uint32_t>(number);
-        if (!state_->closed) state_->send({detail::MuxFrame::signal, 0, group, value});
-    }
+    void signal(int number, bool group = false);
     // What the guest did wrong; empty so far.
     const std::string& problem() const noexcept { return state_->problem; }
 
@@ -521,3 +183,7 @@ private:
 };
 
 }  // namespace ipybox
+
+#ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/sandbox_kit/impl/stdio_mux.ipp>
+#endif

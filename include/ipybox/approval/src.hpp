@@ -1,0 +1,5 @@
+#pragma once
+// The bodies of this room: compiled once in a program; see compilation.hpp.
+#include <ipybox/approval/impl/audit_log.ipp>
+#include <ipybox/approval/impl/channel.ipp>
+#include <ipybox/approval/impl/console.ipp>

@@ -1,0 +1,194 @@
+#pragma once
+#include <ipybox/executor/code_executor.hpp>
+
+#include <boost/asio/post.hpp>
+#include <ipybox/compilation.hpp>
+#include <ipybox/executor/impl/session.hpp>
+
+namespace ipybox {
+
+IPYBOX_DECL const CodeExecutionResult& CodeExecutionResult::value() const {
+    static constexpr errc codes[] = {errc::code_failed, errc::code_failed, errc::timed_out,
+                                     errc::cancelled, errc::kernel_died, errc::output_limit};
+    if (!ok()) throw Error(codes[static_cast<int>(status)], error);
+    return *this;
+}
+
+IPYBOX_DECL void ApprovalRequest::answer(Decision decision) const {
+    if (decision.by.empty()) decision.by = "application";
+    asio::post(state_->executor, [state = state_, decision] {
+        if (state->decision) return;
+        state->decision = decision;
+        state->changed.notify();
+    });
+}
+
+IPYBOX_DECL ApprovalRequest::Withdrawal::~Withdrawal() {
+    if (state->decision) return;
+    state->decision = Decision(Verdict::deny, "withdrawn");
+    state->changed.notify();
+}
+
+}  // namespace ipybox
+
+namespace ipybox::detail {
+
+IPYBOX_DECL std::string strip(std::string&& text) {
+    text.erase(text.find_last_not_of(" \t\r\n\f\v") + 1);
+    text.erase(0, text.find_first_not_of(" \t\r\n\f\v"));
+    return std::move(text);
+}
+
+IPYBOX_DECL RunDirectory::RunDirectory(uid_t guest) : directory_(::geteuid(), guest, 0711) {
+    const auto package = path() / "lib" / "ipybox_kernel";
+    std::filesystem::create_directories(package);
+    for (const auto& made : {path() / "lib", package})
+        if (::chmod(made.c_str(), 0755) != 0) throw_io_error(made.string());
+    const UniqueFd handle = open_directory(package);
+    for (const auto& file : kernel_package) {
+        write_new_file(handle.get(), std::string(file.name), file.text);
+        if (::chmod((package / file.name).c_str(), 0644) != 0) throw_io_error(std::string(file.name));
+    }
+}
+
+IPYBOX_DECL void RunDirectory::write_library_file(const std::string& name, std::string_view text) {
+    const UniqueFd handle = open_directory(path() / "lib");
+    ::unlinkat(handle.get(), name.c_str(), 0);
+    write_new_file(handle.get(), name, text);
+    if (::fchmodat(handle.get(), name.c_str(), 0644, 0) != 0) throw_io_error(name);
+}
+
+}  // namespace ipybox::detail
+
+namespace ipybox {
+
+IPYBOX_DECL awaitable<std::optional<ExecutionEvent>> CodeExecutor::Execution::next() {
+    auto run = run_;
+    while (run->events.empty() && !run->finished) co_await run->changed.wait();
+    if (run->events.empty()) co_return std::nullopt;
+    std::optional<ExecutionEvent> event(std::move(run->events.front()));
+    run->events.pop_front();
+    if (const auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
+        run->queued -= chunk->text.size();
+        run->changed.notify();
+    }
+    co_return event;
+}
+
+IPYBOX_DECL void CodeExecutor::Execution::cancel() { run_->request_stop(CodeExecutionResult::Status::cancelled); }
+
+IPYBOX_DECL CodeExecutor::Execution::~Execution() {
+    if (!run_) return;
+    run_->abandoned = true;
+    cancel();
+}
+
+IPYBOX_DECL CodeExecutor::Execution::Execution(std::shared_ptr<Run> run) : run_(std::move(run)) {}
+
+IPYBOX_DECL CodeExecutor::CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry, CodeExecutorOptions options)
+    : session_(std::make_shared<Session>(std::move(executor), registry, std::move(options))) {
+    session_->prepare(session_);
+}
+
+IPYBOX_DECL CodeExecutor::~CodeExecutor() { session_->abandon(); }
+
+IPYBOX_DECL awaitable<void> CodeExecutor::start() {
+    auto session = session_;
+    co_await session->start();
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::stop() {
+    auto session = session_;
+    co_await session->stop();
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::reset() {
+    auto session = session_;
+    co_await session->stop();
+    co_await session->start();
+}
+
+IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code, Duration timeout, bool chunks) {
+    auto session = session_;
+    auto run = co_await session->begin(session, std::move(code), timeout, chunks, false);
+    co_return Execution(std::move(run));
+}
+
+IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code, Duration timeout) {
+    auto session = session_;
+    Execution execution(co_await session->begin(session, std::move(code), timeout, false, true));
+    for (;;) {
+        auto event = co_await execution.next();
+        if (!event) throw Error(errc::cancelled, "the execution ended without a result");
+        if (auto* result = std::get_if<CodeExecutionResult>(&*event)) co_return std::move(*result);
+    }
+}
+
+IPYBOX_DECL void CodeExecutor::cancel() {
+    if (session_->run) session_->run->request_stop(CodeExecutionResult::Status::cancelled);
+}
+
+IPYBOX_DECL awaitable<Decision> CodeExecutor::decide(ToolCall call) {
+    auto session = session_;
+    co_return co_await session->tools->decide(std::move(call));
+}
+
+IPYBOX_DECL void CodeExecutor::register_server(const std::string& name, const json::object& params) {
+    check_server_name(name);
+    session_->tools->register_server(name, params);
+}
+
+IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::generate_mcp_sources(std::string name, json::object params,
+                                                         std::filesystem::path root_dir) {
+    auto session = session_;
+    register_server(name, params);
+    const json::array tools = co_await session->tools->list_tools(name);
+    const auto package = generate_package(name, tools, session->api_style());
+    session->write_api(name, root_dir, package);
+    session->generated[name] = root_dir;
+    co_await session->deliver_apis();
+    std::map<std::string_view, std::string_view> modules;
+    for (const auto& made : package.tools) modules.emplace(made.tool, made.module);
+    std::vector<std::string> names;
+    for (const auto& tool : tools) {
+        const auto* text = tool.as_object().if_contains("name");
+        const auto made = modules.find(text && text->is_string() ? std::string_view(text->get_string()) : "");
+        if (made == modules.end()) continue;
+        names.emplace_back(made->second);
+        modules.erase(made);
+    }
+    co_return names;
+}
+
+IPYBOX_DECL awaitable<std::string> CodeExecutor::install_package(std::string package, Duration timeout) {
+    auto session = session_;
+    co_return co_await session->install_package(std::move(package), timeout);
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::upload(std::string path, std::string bytes, bool overwrite) {
+    auto session = session_;
+    co_await session->upload(std::move(path), std::move(bytes), overwrite);
+}
+
+IPYBOX_DECL awaitable<FilePart> CodeExecutor::download(std::string path, std::uint64_t offset, std::size_t limit) {
+    auto session = session_;
+    co_return co_await session->download(std::move(path), offset, limit);
+}
+
+IPYBOX_DECL FilePart CodeExecutor::read_here(const std::string& path, std::uint64_t offset, std::size_t limit) const {
+    return session_->read_here(session_->checked_path(path, false), offset, limit);
+}
+
+IPYBOX_DECL bool CodeExecutor::shares_files() const noexcept { return session_->doors->backend->shares_files(); }
+
+IPYBOX_DECL bool CodeExecutor::is_guarded(const std::filesystem::path& relative, bool to_write) const {
+    return session_->is_guarded(relative, to_write);
+}
+
+IPYBOX_DECL const std::filesystem::path& CodeExecutor::workspace() const noexcept { return session_->workspace; }
+
+IPYBOX_DECL bool CodeExecutor::kernel_alive() const noexcept { return session_->kernel && session_->kernel->alive(); }
+
+IPYBOX_DECL std::string CodeExecutor::kernel_id() const { return session_->kernel ? session_->kernel->id() : std::string(); }
+
+}  // namespace ipybox

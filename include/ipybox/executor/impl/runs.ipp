@@ -1,0 +1,241 @@
+#pragma once
+#include <ipybox/executor/code_executor.hpp>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <ipybox/compilation.hpp>
+#include <ipybox/executor/impl/session.hpp>
+
+namespace ipybox {
+
+IPYBOX_DECL CodeExecutor::Run::Run(const asio::any_io_executor& executor) : changed(executor) {}
+
+IPYBOX_DECL void CodeExecutor::Run::push(ExecutionEvent event) {
+    if (const auto* chunk = std::get_if<CodeExecutionChunk>(&event)) queued += chunk->text.size();
+    events.push_back(std::move(event));
+    changed.notify();
+}
+
+IPYBOX_DECL void CodeExecutor::Run::request_stop(Status why) {
+    if (finished || stop) return;
+    stop = why;
+    changed.notify();
+}
+
+IPYBOX_DECL awaitable<std::shared_ptr<CodeExecutor::Run>> CodeExecutor::Session::begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
+                                      bool chunks, bool auto_approve) {
+    while (run && run->abandoned) co_await idle.wait();
+    if (!run) co_await deliver_apis();
+    if (run) throw Error(errc::busy, "an execution is running; wait for its result or cancel it");
+    if (!kernel) throw Error(errc::kernel_died, "no kernel is running; call start() or reset()");
+    if (!kernel->alive()) throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
+    // The pump may end before co_spawn() returns, and with it this->run.
+    if (options.audit) audit_execution(*options.audit, options.session, tools->execution(), code);
+    const auto fresh = std::make_shared<Run>(host.executor);
+    fresh->timeout = timeout;
+    fresh->chunks = chunks;
+    fresh->auto_approve = auto_approve;
+    fresh->violations = std::exchange(waiting_violations, {});
+    run = fresh;
+    tools->begin_execution();
+    asio::co_spawn(host.executor, pump(self, fresh, std::move(code)), asio::detached);
+    asio::co_spawn(host.executor, watch(self, fresh), asio::detached);
+    co_return fresh;
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current, std::string code) {
+    CodeExecutionResult result;
+    Output output{*self, *current, result, {}, 0};
+    Kernel& kernel = *self->kernel;  // watch() keeps it alive until this run is finished
+    try {
+        ExecuteRequest request;
+        request.code = std::move(code);
+        co_await kernel.execute(std::move(request));
+        auto breath = Clock::now();
+        for (bool done = false; !done;) {
+            while (current->backlog()) co_await current->changed.wait();
+            // A flood of output leaves no gap for anybody else, not even for the deadline.
+            if (const auto now = Clock::now(); now > breath) {
+                co_await asio::post(asio::use_awaitable);
+                breath = now + std::chrono::milliseconds(5);
+            }
+            auto item = co_await kernel.next(never);
+            if (item) done = output.take(std::move(*item));
+        }
+    } catch (const Error& error) {
+        result.status = Status::kernel_lost;
+        result.error = error.detail();
+    } catch (const std::exception& error) {
+        result.status = Status::kernel_lost;
+        result.error = std::string("the connection to the kernel failed: ") + error.what();
+    }
+    if (current->stop) {
+        result.status = *current->stop;
+        result.error = current->stop_reason;
+        if (current->kernel_lost)
+            result.error += "; the code did not react to the interrupt, so the kernel was killed and its state "
+                            "is lost: reset() starts a new one";
+    }
+    if (auto text = detail::strip(std::move(output.text)); !text.empty()) result.text = std::move(text);
+    self->report_new(kernel);
+    if (self->file_watch) self->tell_changes(self->file_watch->poll());
+    result.violations = std::move(current->violations);
+    if (self->options.audit) self->record_end(*current, result);
+    self->tools->end_execution();
+    current->finished = true;
+    current->push(std::move(result));
+    self->run = nullptr;
+    self->renew_apis();
+    self->idle.notify();
+    if (!self->abandoned) co_return;
+    self->kernel.reset();
+    self->look_at_files();
+    self->file_watch.reset();
+}
+
+IPYBOX_DECL void CodeExecutor::Session::record_end(const Run& current, const CodeExecutionResult& result) {
+    static constexpr const char* words[] = {"ok", "error", "timed_out", "cancelled", "kernel_lost", "output_limit"};
+    try {
+        audit_execution_end(*options.audit, options.session, tools->execution(), words[static_cast<int>(result.status)],
+                            Clock::now() - current.started);
+    } catch (const Error& error) {  // the log keeps it, and refuses the next execution
+        host.logger(LogLevel::warning, error.detail());
+    }
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::watch(std::shared_ptr<Session> self, std::shared_ptr<Run> current) {
+    while (!current->finished && !current->stop) {
+        const auto deadline = self->deadline(*current);
+        if (Clock::now() >= deadline) {
+            current->stop = Status::timed_out;
+        } else {
+            co_await current->changed.wait(deadline);
+        }
+    }
+    if (current->finished) co_return;
+    if (*current->stop == Status::timed_out) {
+        char seconds[32];
+        std::snprintf(seconds, sizeof seconds, "%.2fs", std::chrono::duration<double>(current->timeout).count());
+        current->stop_reason = std::string("execution timed out after ") + seconds;
+    } else if (*current->stop == Status::cancelled) {
+        current->stop_reason = "the execution was cancelled";
+    }
+    current->changed.notify();  // the pump no longer waits for the consumer
+    for (int attempt = 0; attempt < 2 && !current->finished; ++attempt) {
+        try {
+            co_await self->kernel->interrupt();
+        } catch (const std::exception& error) {
+            self->host.logger(LogLevel::warning, std::string("interrupt: ") + error.what());
+        }
+        self->tools->end_execution();
+        const auto patience = Clock::now() + self->options.interrupt_grace / 2;
+        while (!current->finished && Clock::now() < patience) co_await current->changed.wait(patience);
+    }
+    if (current->finished) co_return;
+    current->kernel_lost = true;
+    const auto lost = std::move(self->kernel);
+    co_await lost->shutdown();
+    while (!current->finished) co_await current->changed.wait();
+}
+
+IPYBOX_DECL Clock::time_point CodeExecutor::Session::deadline(const Run& current) const {
+    if (current.timeout <= Duration::zero()) return never;
+    auto end = current.started + current.timeout;
+    if (options.timeout_excludes_approval) {
+        end += current.approvals_waited;
+        if (current.approvals > 0) return never;  // looked at again when the answer is there
+    }
+    return end;
+}
+
+IPYBOX_DECL bool CodeExecutor::Session::Output::take(KernelOutput item) {
+    if (auto* stream = std::get_if<Stream>(&item)) {
+        add_text(std::move(stream->text), stream->is_stderr);
+    } else if (auto* display = std::get_if<Display>(&item)) {
+        add_display(std::move(*display));
+    } else if (auto* error = std::get_if<PythonError>(&item)) {
+        result.status = Status::error;
+        TracebackFilter filter;
+        result.error = error->traceback.empty() ? error->name + ": " + error->value : filter(error->traceback);
+        result.error += note_on_limits(*error, session.kernel_limits);
+    } else if (const auto* done = std::get_if<Done>(&item)) {
+        if (!done->ok && result.status == Status::ok) {
+            result.status = Status::error;
+            result.error = "the kernel did not run the code to its end";
+        }
+        return true;
+    }
+    return false;
+}
+
+IPYBOX_DECL std::string CodeExecutor::Session::Output::note_on_limits(const PythonError& error, const Limits& limits) {
+    const auto says = [&error](const char* words) { return error.value.find(words) != std::string::npos; };
+    const char* name = nullptr;
+    if (limits.memory_per_process && error.name == "MemoryError") name = "memory";
+    if (limits.processes && (says("[Errno 11]") || says("can't start new thread"))) name = "processes";
+    if (limits.open_files && says("[Errno 24]")) name = "open-files";
+    if (limits.file_size && says("[Errno 27]")) name = "file-size";
+    if ((limits.scratch_size || limits.scratch_inodes) && says("[Errno 28]"))
+        name = "scratch or scratch-inodes of /tmp, /dev/shm and the home directory";
+    return name ? std::string("\n[ipybox] this may be the sandbox's limit ") + name : std::string();
+}
+
+IPYBOX_DECL bool CodeExecutor::Session::Output::fits(std::size_t more) {
+    if (size + more <= session.options.max_output) {
+        size += more;
+        return true;
+    }
+    if (!run.stop) {
+        run.stop_reason = "the output exceeded the limit of " + std::to_string(session.options.max_output) +
+                          " bytes; what came before it is in the result. Print less, write to a file, or "
+                          "raise max_output";
+        run.request_stop(Status::output_limit);
+    }
+    return false;
+}
+
+IPYBOX_DECL void CodeExecutor::Session::Output::add_text(std::string piece, bool is_stderr) {
+    if (piece.empty() || (run.stop && *run.stop == Status::output_limit) || !fits(piece.size())) return;
+    text += piece;
+    if (!run.chunks || run.abandoned) return;
+    CodeExecutionChunk chunk;
+    chunk.text = std::move(piece);
+    chunk.is_stderr = is_stderr;
+    run.push(std::move(chunk));
+}
+
+IPYBOX_DECL void CodeExecutor::Session::Output::add_display(Display display) {
+    if (!fits(detail::memory_size(display.data))) return;
+    bool is_image = false;
+    static constexpr std::pair<const char*, const char*> kinds[] = {
+        {"image/png", ".png"}, {"image/jpeg", ".jpg"}, {"image/gif", ".gif"},
+        {"image/webp", ".webp"}, {"image/svg+xml", ".svg"}};
+    for (const auto& [mime, extension] : kinds) {
+        const auto* value = display.data.if_contains(mime);
+        if (is_image || !value || !value->is_string()) continue;
+        const std::string_view encoded = value->get_string();
+        const bool as_text = std::string_view(extension) == ".svg";
+        const auto image = as_text ? std::optional<std::string>(encoded) : detail::decode_base64(encoded);
+        if (!image) continue;
+        is_image = true;
+        save_image(*image, extension);
+    }
+    if (const auto* plain = display.data.if_contains("text/plain"); plain && plain->is_string() && !is_image)
+        add_text(std::string(plain->get_string()) + "\n", false);
+    result.displays.push_back(std::move(display.data));
+}
+
+IPYBOX_DECL void CodeExecutor::Session::Output::save_image(const std::string& bytes, const char* extension) {
+    try {
+        const auto wanted = session.workspace / session.options.images_dir;
+        const std::string name = detail::random_hex(4) + extension;
+        const auto directory = session.policy_of_code().open_for_writing(wanted, name);
+        detail::write_new_file(directory.get(), name, bytes);
+        result.images.push_back(wanted / name);
+    } catch (const std::exception& error) {
+        add_text(std::string("[ipybox] an image could not be saved: ") + error.what() + "\n", true);
+    }
+}
+
+}  // namespace ipybox

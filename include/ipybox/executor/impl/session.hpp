@@ -1,0 +1,228 @@
+#pragma once
+#include <ipybox/executor/code_executor.hpp>
+
+#include <cctype>
+#include <deque>
+#include <ipybox/compilation.hpp>
+#include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/kernel_package.hpp>
+#include <ipybox/sandbox_kit/file_watch.hpp>
+#include <ipybox/sandbox_kit/network_proxy.hpp>
+#include <set>
+
+namespace ipybox {
+
+struct CodeExecutor::Run {
+    explicit Run(const asio::any_io_executor& executor);
+    void push(ExecutionEvent event);
+    void request_stop(Status why);
+    bool backlog() const { return chunks && !stop && !abandoned && queued > queue_limit; }
+
+    std::deque<ExecutionEvent> events;
+    std::size_t queued = 0;
+    Event changed;
+    std::optional<Status> stop;       // why it is being interrupted
+    std::string stop_reason;
+    std::vector<Violation> violations;
+    bool kernel_lost = false;         // it did not react, and was killed
+    bool finished = false;
+    bool abandoned = false;
+    bool chunks = false;
+    bool auto_approve = false;
+    Duration timeout{};
+    Clock::time_point started = Clock::now();
+    int approvals = 0;                // waiting now
+    Clock::time_point approvals_since{};
+    Duration approvals_waited{};
+};
+
+// Owned by the executor and by its coroutines, so that none outlives what it uses.
+struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
+    Session(asio::any_io_executor executor, PluginRegistry& r, CodeExecutorOptions o);
+
+    void prepare(const std::weak_ptr<Session>& self);
+
+    // What runs on the host at the next start, where it lies in the workspace.
+    void keep_program();
+
+    void make_tool_server();
+
+    static awaitable<void> refresh_view(std::weak_ptr<Session> weak);
+
+    ApiStyle api_style() const { return options.async_api ? ApiStyle::async : ApiStyle::blocking; }
+
+    // Returns false when the files were as they should be.
+    bool write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package);
+
+    // To a kernel that cannot read them here; one that starts later gets them at its start.
+    awaitable<void> deliver_apis();
+
+    // Writes the APIs of servers whose tools changed. Not while code runs: it could import
+    // half of the old package and half of the new one.
+    void renew_apis();
+
+    awaitable<void> start();
+
+    // See ServerPlace: a server may start before the first kernel does.
+    static awaitable<bool> record_places(std::weak_ptr<Session> weak);
+
+    // Code that nothing confines could have changed whatever its user can: nothing is worth judging.
+    bool unconfined() const { return options.sandbox == "none"; }
+
+    void report(const Violation& violation);
+
+    // Asks the kernel's process what it ran into since the last time.
+    void report_new(const Kernel& from);
+
+    // The paths of allow_write, absolute. Throws errc::bad_argument.
+    void check_allow_write();
+
+    detail::ProtectionRules protection() const;
+
+    // Says and records what is not protected, once the kernel is about to start.
+    void tell_protection(const detail::ProtectedFiles& found);
+
+    void record_files(json::object record);
+
+    void tell_files(const std::string& what, bool first);
+
+    // Told in the log the first time, each time in the result and in the audit log.
+    void tell_changes(const std::vector<detail::FileChange>& changes);
+
+    // From now on, what code does to files that the host runs or obeys is told.
+    void watch_files(const SandboxPolicy& policy);
+
+    // Looks for changes everywhere, not only where poll() does: not while an answer waits.
+    void look_at_files();
+
+    detail::RunDirectory& run_place();
+
+    awaitable<void> find_environment();
+
+    awaitable<Capabilities> capabilities();
+
+    SandboxPolicy base_policy() const;
+
+    // Before the interpreter was asked, all that is known is where it lies.
+    PolicySources policy_sources() const;
+
+    // That of the kernel, or of the one that would start now. Made anew at each start only: the walk
+    // through the workspace takes its time, and what the code made since is its own.
+    const KernelPolicy& policy_of_code();
+
+    bool is_guarded(const std::filesystem::path& relative, bool to_write);
+
+    std::filesystem::path checked_path(const std::string& text, bool to_write);
+    FilePart read_here(const std::filesystem::path& path, std::uint64_t offset, std::size_t limit);
+    Kernel& distant_kernel() const;
+
+    awaitable<void> upload(std::string text, std::string bytes, bool overwrite);
+
+    awaitable<FilePart> download(std::string text, std::uint64_t offset, std::size_t limit);
+
+    KernelSpec kernel_spec(const Capabilities& able);
+
+    // Where nothing else is asked for; scratch: bytes of scratch space.
+    // For a kernel on another machine: nothing of this one is there, and nothing here confines it.
+    KernelSpec distant_spec(const Capabilities& able) const;
+
+    // The tool server's socket, and the library.
+    std::vector<Channel> own_channels() const;
+
+    // Inside, git would stumble over hidden files, and take in what holds the place of absent ones.
+    std::string git_ignored(const SandboxPolicy& policy) const;
+
+    // Python's packages bring certificates of their own; this machine may trust others as well.
+    static void trust_system_certificates(std::map<std::string, std::string>& env);
+
+    // Packages installed for this workspace.
+    std::filesystem::path site_directory() const { return workspace / ".ipybox" / "site-packages"; }
+
+    void make_site_directory() { policy_of_code().open_for_writing(site_directory()); }
+
+    awaitable<std::string> install_package(std::string package, Duration timeout);
+
+    // What to do about a package from a host that its sandbox does not reach; empty for others.
+    std::string unreached_host(std::string_view package) const;
+
+    awaitable<void> stop();
+
+    // Without waiting: kills, and withdraws what is pending.
+    void abandon();
+
+    // A host.ask of a policy: an event of the running execution.
+    static awaitable<Decision> ask(std::weak_ptr<Session> weak, ToolCall call);
+
+    awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
+                                          bool chunks, bool auto_approve);
+
+    // Moves output from the kernel to the consumer until the cell is done.
+    static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current, std::string code);
+
+    void record_end(const Run& current, const CodeExecutionResult& result);
+
+    // Interrupts at the deadline or on request, kills what does not react.
+    static awaitable<void> watch(std::shared_ptr<Session> self, std::shared_ptr<Run> current);
+
+    Clock::time_point deadline(const Run& current) const;
+
+    // Collects what the kernel sends into chunks and a result.
+    struct Output {
+        Session& session;
+        Run& run;
+        CodeExecutionResult& result;
+        std::string text;
+        std::uint64_t size;
+
+        // True when the cell is done.
+        bool take(KernelOutput item);
+
+        using TracebackFilter = detail::TerminalFilter;
+
+        // From inside, a limit is an error like any other; empty when it does not look like one.
+        static std::string note_on_limits(const PythonError& error, const Limits& limits);
+
+        bool fits(std::size_t more);
+
+        void add_text(std::string piece, bool is_stderr);
+
+        void add_display(Display display);
+
+        void save_image(const std::string& bytes, const char* extension);
+    };
+
+    PluginRegistry& registry;
+    CodeExecutorOptions options;
+    std::shared_ptr<Doors> doors;
+    Host& host;
+    Event idle;  // an execution ended
+    std::filesystem::path workspace;
+    std::vector<std::filesystem::path> opened;  // options.allow_write, absolute
+    bool protecting = false;                    // the sandbox keeps files from being written
+    std::unique_ptr<detail::FileWatch> file_watch;
+    std::set<std::string> told_files;
+    std::vector<Violation> waiting_violations;
+    static constexpr const char* files_layer = "files";
+    std::unique_ptr<detail::RunDirectory> run_directory;
+    bool listening = false;
+    std::string tool_url;  // of a tool server that listens over TLS
+    static constexpr const char* certificate_name = "tool-server.pem";
+    unsigned server_sandboxes = 0;
+    std::unique_ptr<NetworkProxy> proxy;  // the kernel's way out, when it has one
+    std::optional<PythonEnvironment> environment;
+    std::optional<KernelPolicy> code_policy;
+    bool knows_interpreter = false;  // code_policy does
+    std::unique_ptr<ToolServer> tools;
+    std::map<std::string, std::filesystem::path> generated;  // root_dir of each server's API
+    std::set<std::string> outdated;                          // of these, those to be written anew
+    bool library_changed = false;                            // since a distant kernel got it
+    std::unique_ptr<Kernel> kernel;
+    Limits kernel_limits;                                    // what it was given
+    std::map<std::string, std::uint64_t> seen;               // its violations: how many of each layer
+    std::shared_ptr<Run> run;
+    bool told_unprotected = false;
+    bool told_unrecorded = false;
+    bool abandoned = false;
+};
+
+}  // namespace ipybox

@@ -1,0 +1,269 @@
+#pragma once
+#include <ipybox/executor/code_executor.hpp>
+
+#include <boost/asio/multiple_exceptions.hpp>
+#include <ipybox/compilation.hpp>
+#include <ipybox/detail/within.hpp>
+#include <ipybox/executor/impl/session.hpp>
+#include <ipybox/executor/server_sandbox.hpp>
+#include <ipybox/sandbox_kit/guest_view.hpp>
+
+namespace ipybox {
+
+IPYBOX_DECL CodeExecutor::Session::Session(asio::any_io_executor executor, PluginRegistry& r, CodeExecutorOptions o)
+    : registry(r), options(std::move(o)), doors(std::make_shared<Doors>()), host(doors->host), idle(executor) {
+    host.executor = std::move(executor);
+    host.logger = options.logger;
+}
+
+IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& self) {
+    workspace = std::filesystem::absolute(options.workspace.empty() ? "." : options.workspace);
+    std::error_code error;
+    workspace = std::filesystem::canonical(workspace, error);
+    if (error || !std::filesystem::is_directory(workspace))
+        throw Error(errc::bad_argument, "workspace " + options.workspace.string() + ": not a directory; create it first");
+    check_allow_write();
+    if (options.require_shell_escape && !options.approve_shell_cmds)
+        throw Error(errc::bad_argument, "require_shell_escape needs approve_shell_cmds");
+    host.ask = [self](ToolCall call) { return ask(self, std::move(call)); };
+    doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
+    doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
+    doors->backend = registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
+    doors->policy = options.make_policy ? options.make_policy(host) : make_policy(registry, host, options.approval, options.approval_name);
+    if (!doors->policy) throw Error(errc::bad_argument, "make_policy returned no policy");
+    keep_program();
+    make_tool_server();
+}
+
+IPYBOX_DECL void CodeExecutor::Session::keep_program() {
+    for (const auto& path : registry.in_use()) {
+        std::error_code error;
+        const auto real = std::filesystem::canonical(path, error);
+        if (!error && detail::within(real, workspace)) options.write_protected.push_back(real);
+    }
+}
+
+IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
+    ToolServerOptions settings;
+    settings.approval_timeout = options.approval_timeout;
+    settings.connect_timeout = options.connect_timeout;
+    settings.call_idle_timeout = options.tool_timeout;
+    if (options.tool_timeout <= Duration::zero() || options.tool_timeout > settings.call_timeout)
+        settings.call_timeout = options.tool_timeout;
+    settings.background_calls = options.background_calls;
+    settings.owner = doors;
+    settings.session = options.session;
+    settings.audit = options.audit;
+    settings.on_connect = [self = weak_from_this(), use = options.on_mcp_connect](const std::string& server,
+                                                                                 McpClientOptions& client) {
+        if (const auto session = self.lock()) session->look_at_files();  // before the host starts it
+        if (use) use(server, client);
+    };
+    settings.after_call = [self = weak_from_this()] { return refresh_view(self); };
+    settings.shell_commands = options.approve_shell_cmds;
+    settings.workspace = workspace;
+    settings.kernel_user = [self = weak_from_this()]() -> std::optional<uid_t> {
+        const auto session = self.lock();
+        if (!session || !session->doors->backend->shares_files()) return std::nullopt;
+        return session->doors->sandbox->guest_user(session->base_policy());
+    };
+    settings.record_places = [self = weak_from_this()] { return record_places(self); };
+    settings.make_sandbox = [this](json::object wanted) -> std::unique_ptr<Sandbox> {
+        const auto socket = "network-" + std::to_string(++server_sandboxes);
+        return std::make_unique<ServerSandbox>(registry, host, std::move(wanted), policy_sources(),
+                                               run_place().path() / socket);
+    };
+    settings.on_tools_changed = [self = weak_from_this()](const std::string& name) {
+        const auto session = self.lock();
+        if (!session || !session->generated.contains(name)) return;
+        session->outdated.insert(name);
+        session->renew_apis();
+    };
+    tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy, std::move(settings));
+    tools->set_variables(options.variables);
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::refresh_view(std::weak_ptr<Session> weak) {
+    const auto self = weak.lock();
+    if (self && self->kernel && self->kernel->alive()) co_await self->kernel->refresh_view();
+}
+
+IPYBOX_DECL bool CodeExecutor::Session::write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package) {
+    for (const auto& skipped : package.skipped)
+        host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
+    // A kernel elsewhere imports it from the library.
+    if (!doors->backend->shares_files()) {
+        const auto place = root_dir.is_relative() ? root_dir : root_dir.filename();
+        library_changed = write_package(run_place().path() / "lib" / place, name, package) || library_changed;
+    }
+    // By handle: the kernel could put a link in the path's place.
+    const auto directory = policy_of_code().open_for_writing(root_dir, name);
+    std::string kept_as;
+    const bool written = write_package(directory.get(), name, package, &kept_as);
+    if (!kept_as.empty())
+        host.logger(LogLevel::warning,
+                    (root_dir / name).string() + " was not written by this program: what was there is kept as " +
+                        (root_dir / kept_as).string() + ". A package of the original ipybox may hold secrets in its __init__.py");
+    return written;
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::deliver_apis() {
+    if (std::exchange(library_changed, false) && kernel && kernel->alive()) co_await kernel->refresh();
+}
+
+IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
+    if (run || abandoned) return;
+    for (const auto& name : std::exchange(outdated, {})) {
+        try {
+            const auto package = generate_package(name, tools->listed_tools(name), api_style());
+            if (write_api(name, generated.at(name), package))
+                host.logger(LogLevel::info, "the API of MCP server " + name + " was written anew: its tools changed");
+        } catch (const std::exception& error) {
+            host.logger(LogLevel::warning, "the API of MCP server " + name + " is out of date: " + error.what());
+        }
+    }
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
+    auto self = shared_from_this();
+    if (kernel && kernel->alive()) co_return;
+    look_at_files();
+    file_watch.reset();
+    if (!listening) {
+        if (const auto where = doors->backend->tool_listener()) {
+            const auto reached = tools->listen(*where);
+            tool_url = reached.url;
+            run_place().write_library_file(certificate_name, reached.certificates);
+        } else {
+            tools->listen(run_place().path() / "tools", doors->sandbox->guest_user(base_policy()));
+        }
+        listening = true;
+    }
+    KernelSpec spec;
+    if (doors->backend->shares_files()) {
+        // Both wait for a process, so they do it together.
+        using namespace asio::experimental::awaitable_operators;
+        auto both = find_environment() && capabilities();
+        Capabilities able;
+        std::exception_ptr failure;
+        try {
+            able = co_await std::move(both);
+        } catch (const asio::multiple_exceptions& failures) {
+            failure = failures.first_exception();
+        }
+        if (failure) std::rethrow_exception(failure);
+        spec = kernel_spec(able);
+    } else {
+        const Capabilities able = co_await capabilities();
+        spec = distant_spec(able);
+    }
+    kernel.reset();
+    seen.clear();
+    kernel_limits = spec.policy.limits;
+    watch_files(spec.policy);
+    kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
+    if (unconfined() && doors->backend->shares_files() && !std::exchange(told_unprotected, true))
+        host.logger(LogLevel::warning, "sandbox \"none\" protects nothing: the code may change every file that you may, "
+                                       "and so what runs on this machine later");
+    if (const auto problem = writable_places().problem(); !problem.empty() && !std::exchange(told_unrecorded, true))
+        host.logger(LogLevel::warning, "which places code could write is remembered for this run only: " + problem);
+}
+
+IPYBOX_DECL awaitable<bool> CodeExecutor::Session::record_places(std::weak_ptr<Session> weak) {
+    const auto self = weak.lock();
+    if (!self || !self->doors->backend->shares_files()) co_return true;
+    if (self->unconfined()) co_return false;
+    const Capabilities able = co_await self->doors->sandbox->probe();
+    if (!able.available || (self->kernel && self->kernel->alive())) co_return true;
+    try {
+        co_await self->find_environment();
+    } catch (const Error&) {
+        // The start of the kernel tells; until then nothing of an interpreter is protected.
+    }
+    const auto policy = able.filesystem ? self->policy_of_code().policy() : self->base_policy();
+    writable_places().record(policy, able.pinned_protection);
+    co_return true;
+}
+
+IPYBOX_DECL void CodeExecutor::Session::report(const Violation& violation) {
+    if (options.on_violation && !abandoned) options.on_violation(violation);
+    if (!run && violation.layer != files_layer) return;
+    auto& list = run ? run->violations : waiting_violations;  // for the next execution
+    const auto known = std::find_if(list.begin(), list.end(), [&](const Violation& other) {
+        return other.layer == violation.layer && other.what == violation.what;
+    });
+    if (known != list.end())
+        known->count += violation.count;
+    else if (list.size() < 100)
+        list.push_back(violation);
+}
+
+IPYBOX_DECL void CodeExecutor::Session::report_new(const Kernel& from) {
+    for (auto violation : from.violations()) {
+        const auto before = std::exchange(seen[violation.layer], violation.count);
+        if (violation.count <= before) continue;
+        violation.count -= before;
+        host.logger(LogLevel::warning, "sandbox: " + violation.layer + ": " + violation.what);
+        report(violation);
+    }
+}
+
+IPYBOX_DECL detail::RunDirectory& CodeExecutor::Session::run_place() {
+    if (!run_directory) run_directory = std::make_unique<detail::RunDirectory>(doors->sandbox->guest_user(base_policy()));
+    return *run_directory;
+}
+
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::stop() {
+    auto self = shared_from_this();
+    if (run) run->request_stop(Status::cancelled);
+    while (run) co_await idle.wait();
+    tools->end_execution();
+    if (auto old = std::move(kernel)) co_await old->shutdown();
+    look_at_files();
+    file_watch.reset();
+    co_await tools->reset();
+}
+
+IPYBOX_DECL void CodeExecutor::Session::abandon() {
+    abandoned = true;
+    if (run) {
+        run->abandoned = true;
+        run->request_stop(Status::cancelled);
+    } else {
+        kernel.reset();
+        look_at_files();
+        file_watch.reset();
+    }
+    tools->end_execution();
+}
+
+IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session> weak, ToolCall call) {
+    auto self = weak.lock();
+    auto current = self ? self->run : nullptr;
+    const bool running = current && !current->finished;
+    const bool others = self && !self->options.approvers.empty();
+    if (!running && !others) co_return Decision(Verdict::deny, "no execution is there to ask for");
+    if (running && current->auto_approve) {
+        Decision yes(Verdict::allow);
+        yes.by = "execute()";
+        co_return yes;
+    }
+    struct Waiting {
+        std::shared_ptr<Run> run;
+        ~Waiting() {
+            if (!run) return;
+            if (--run->approvals == 0) run->approvals_waited += Clock::now() - run->approvals_since;
+            run->changed.notify();
+        }
+    };
+    if (current && current->approvals++ == 0) current->approvals_since = Clock::now();
+    const Waiting waiting{current};
+    if (others) co_return co_await first_answer(self->options.approvers, std::move(call));
+    auto state = std::make_shared<ApprovalRequest::State>(self->host.executor, std::move(call));
+    const ApprovalRequest::Withdrawal withdrawal{state};
+    current->push(ApprovalRequest(state));
+    while (!state->decision) co_await state->changed.wait();
+    co_return *state->decision;
+}
+
+}  // namespace ipybox

@@ -1,0 +1,231 @@
+#pragma once
+#include <ipybox/net/http_client.hpp>
+
+#include <openssl/ssl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <ipybox/compilation.hpp>
+#include <ipybox/net/impl/http_client_state.hpp>
+
+namespace ipybox {
+
+IPYBOX_DECL bool same_header(std::string_view a, std::string_view b) noexcept {
+    const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+IPYBOX_DECL std::string_view find_header(const HttpHeaders& headers, std::string_view name) noexcept {
+    for (const auto& [key, value] : headers)
+        if (same_header(key, name)) return value;
+    return {};
+}
+
+IPYBOX_DECL void HttpStream::close() noexcept {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+}
+
+IPYBOX_DECL void teardown(boost::beast::role_type, HttpStream& stream,
+                     boost::system::error_code& error) {
+    stream.socket().close(error);
+}
+
+}  // namespace ipybox
+
+namespace ipybox::detail {
+
+IPYBOX_DECL HttpResponseParser::HttpResponseParser(std::size_t max_header, bool without_body) {
+    headers.reserve(8);
+    header_limit(static_cast<std::uint32_t>(std::min<std::size_t>(max_header, UINT32_MAX)));
+    body_limit(boost::none);
+    eager(true);
+    skip(without_body);
+}
+
+IPYBOX_DECL void HttpResponseParser::take(boost::beast::flat_buffer& input, boost::system::error_code& error) {
+    while (!error && input.size() > 0 && !is_done()) {
+        const std::size_t used = put(asio::const_buffer(input.cdata()), error);
+        input.consume(used);
+        if (used == 0 && !error) break;
+    }
+    if (error == boost::beast::http::error::need_more) error.clear();
+}
+
+IPYBOX_DECL void HttpResponseParser::on_response_impl(int status, Text, int, Code& error) {
+    code = static_cast<unsigned>(status);
+    if (status < 100) error = boost::beast::http::error::bad_status;
+}
+
+IPYBOX_DECL std::size_t HttpResponseParser::on_body_impl(Text piece, Code&) {
+    body.append(piece);
+    return piece.size();
+}
+
+IPYBOX_DECL std::size_t HttpResponseParser::on_chunk_body_impl(std::uint64_t, Text piece, Code&) {
+    body.append(piece);
+    return piece.size();
+}
+
+IPYBOX_DECL void HttpConnection::limit(Clock::time_point when) {
+    deadline = when;
+    expired = false;
+    if (deadline < armed) arm();
+}
+
+IPYBOX_DECL void HttpConnection::arm() {
+    armed = deadline;
+    timer.expires_at(armed);
+    timer.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+        const auto self = weak.lock();
+        if (error || !self) return;
+        self->armed = never;
+        if (Clock::now() >= self->deadline) {
+            self->expired = true;
+            self->stream.close();
+        } else if (self->deadline != never) {
+            self->arm();
+        }
+    });
+}
+
+IPYBOX_DECL bool HttpConnection::quiet() {
+    char byte = 0;
+    const auto got = ::recv(stream.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+}  // namespace ipybox::detail
+
+namespace ipybox {
+
+IPYBOX_DECL detail::HttpTarget::HttpTarget(HttpUrl to)
+    : url(std::move(to)), authority(url.authority()), origin(url.origin()) {
+    boost::system::error_code no_address;
+    const auto address = asio::ip::make_address(url.host, no_address);
+    loopback = url.host == "localhost" || url.host.ends_with(".localhost") ||
+               (!no_address && address.is_loopback());
+}
+
+IPYBOX_DECL asio::ssl::context& HttpClient::State::tls() {
+    if (context) return *context;
+    asio::ssl::context fresh(asio::ssl::context::tls_client);
+    SSL_CTX_set_min_proto_version(fresh.native_handle(), TLS1_2_VERSION);
+    boost::system::error_code error;
+    if (options.ca_file.empty()) {
+        fresh.set_default_verify_paths(error);
+    } else {
+        fresh.load_verify_file(options.ca_file, error);
+    }
+    if (error)
+        throw Error(errc::bad_argument,
+                    "the CA certificates " +
+                        (options.ca_file.empty() ? "of the system" : "in " + options.ca_file) +
+                        " cannot be read: " + error.message());
+    fresh.set_verify_mode(asio::ssl::verify_peer, error);
+    context.emplace(std::move(fresh));
+    return *context;
+}
+
+IPYBOX_DECL const HttpClient::TargetPtr& HttpClient::State::target(const std::string& text) {
+    if (!last_target || text != last_text) {
+        last_target = std::make_shared<detail::HttpTarget>(HttpUrl::parse(text));
+        last_text = text;
+    }
+    return last_target;
+}
+
+IPYBOX_DECL HttpClient::ConnectionPtr HttpClient::State::take(const std::string& key) {
+    // The youngest is the one most likely to live.
+    for (auto place = idle.end(); place != idle.begin();) {
+        --place;
+        if ((*place)->key != key) continue;
+        ConnectionPtr connection = std::move(*place);
+        place = idle.erase(place);
+        if (Clock::now() < connection->idle_until && connection->quiet()) return connection;
+    }
+    return nullptr;
+}
+
+IPYBOX_DECL void HttpClient::State::keep(const StatePtr& state, ConnectionPtr connection, Duration time) {
+    if (state->stopped || state->options.max_idle_connections == 0 ||
+        connection->input.size() > 0)
+        return;
+    connection->limit(never);
+    connection->idle_until = Clock::now() + time;
+    if (state->idle.size() >= state->options.max_idle_connections) state->idle.pop_front();
+    state->idle.push_back(std::move(connection));
+    if (!state->sweeping) sweep(state);
+}
+
+IPYBOX_DECL void HttpClient::State::sweep(const StatePtr& state) {
+    const auto now = Clock::now();
+    auto next = never;
+    state->idle.remove_if([&](const ConnectionPtr& connection) {
+        next = std::min(next, std::max(connection->idle_until, now + std::chrono::seconds(1)));
+        return connection->idle_until <= now;
+    });
+    state->sweeping = !state->idle.empty();
+    if (!state->sweeping) return;
+    state->idle_timer.expires_at(next);
+    state->idle_timer.async_wait(
+        [weak = std::weak_ptr<State>(state)](boost::system::error_code error) {
+            if (const auto self = weak.lock(); self && !error) sweep(self);
+        });
+}
+
+IPYBOX_DECL void HttpResponse::Exchange::hold(detail::HttpConnectionPtr fresh) {
+    release(false);
+    connection = std::move(fresh);
+    state->busy.insert(connection.get());
+}
+
+IPYBOX_DECL void HttpResponse::Exchange::release(bool reuse) {
+    if (!connection) return;
+    state->busy.erase(connection.get());
+    if (reuse && !connection->expired) {
+        Duration time = state->options.idle_timeout;
+        // "Keep-Alive: timeout=5": the server hangs up then; a second less avoids a race.
+        const std::string_view announced = find_header(parser->headers, "Keep-Alive");
+        if (const auto at = announced.find("timeout="); at != announced.npos) {
+            unsigned seconds = 0;
+            const auto digits = announced.substr(at + 8);
+            std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
+            time = std::min<Duration>(time,
+                                      std::chrono::seconds(seconds) - std::chrono::seconds(1));
+        }
+        if (time > Duration::zero())
+            HttpClient::State::keep(state, std::move(connection), time);
+    } else {
+        connection->stream.close();
+    }
+    connection.reset();
+}
+
+IPYBOX_DECL HttpClient::HttpClient(asio::any_io_executor executor, HttpClientOptions options)
+    : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
+
+IPYBOX_DECL HttpClient::~HttpClient() {
+    state_->stopped = true;
+    state_->idle.clear();
+    state_->idle_timer.cancel();
+    for (auto* connection : state_->busy) connection->stream.close();
+}
+
+IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(std::string url,
+                                                                  Clock::time_point deadline) {
+    return connect(state_, std::move(url), deadline);
+}
+
+IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(StatePtr state, std::string url,
+                                                                  Clock::time_point deadline) {
+    const HttpUrl target = HttpUrl::parse(url);
+    ConnectionPtr connection;
+    co_await dial(state, target, true, connection, deadline);
+    connection->limit(never);
+    co_return std::shared_ptr<HttpStream>(connection, &connection->stream);
+}
+
+}  // namespace ipybox

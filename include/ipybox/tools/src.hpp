@@ -1,0 +1,6 @@
+#pragma once
+// The bodies of this room: compiled once in a program; see compilation.hpp.
+#include <ipybox/tools/impl/remembered_servers.ipp>
+#include <ipybox/tools/impl/server_judgement.ipp>
+#include <ipybox/tools/impl/server_start.ipp>
+#include <ipybox/tools/impl/tool_server.ipp>
