@@ -60,8 +60,8 @@ def file_of(name: str) -> Path:
 
 def room(name: str) -> str:
     """`mcp/detail/wire` → `mcp`."""
-    first, slash, _ = name.partition("/")
-    return first if slash else next((group for group, names in AT_THE_TOP.items() if name in names), name)
+    first, slash, _ = name.removeprefix("impl/").removesuffix(".ipp").partition("/")
+    return first if slash else next((group for group, names in AT_THE_TOP.items() if first in names), first)
 
 
 def inside_of(name: str) -> str | None:

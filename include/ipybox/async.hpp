@@ -6,9 +6,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
@@ -44,20 +42,11 @@ inline bool is_readable(int descriptor) noexcept {
 }
 
 // Returns at `time`, or earlier when the coroutine is cancelled.
-inline awaitable<void> sleep_until(Clock::time_point time) {
-    asio::steady_timer timer(co_await asio::this_coro::executor, time);
-    co_await timer.async_wait(as_result);
-}
+awaitable<void> sleep_until(Clock::time_point time);
 
 // Runs both until one has ended, cancels the other and waits for that; true when `work` ended
-// first. Neither may throw but for its cancellation. (The one place where operator|| is
-// instantiated: it is what compiling costs most.)
-inline awaitable<bool> ends_first(awaitable<void> work, awaitable<void> other) {
-    using namespace asio::experimental::awaitable_operators;
-    auto both = std::move(work) || std::move(other);
-    const auto first = co_await std::move(both);
-    co_return first.index() == 0;
-}
+// first. Neither may throw but for its cancellation.
+awaitable<bool> ends_first(awaitable<void> work, awaitable<void> other);
 
 // Something happened: wakes every coroutine that waits. A wake-up between a check and the wait
 // cannot be lost, because both run on the same thread without suspension between them.
@@ -75,12 +64,7 @@ public:
 
     // Returns when notified or at `deadline`; the caller checks its condition again.
     // Cancelling the coroutine wakes it as well.
-    awaitable<void> wait(Clock::time_point deadline = never) {
-        asio::steady_timer timer(executor_, deadline);
-        const auto place = waiting_.insert(waiting_.end(), &timer);
-        const Leave leave{waiting_, place};
-        co_await timer.async_wait(as_result);
-    }
+    awaitable<void> wait(Clock::time_point deadline = never);
 
 private:
     using Waiting = std::list<asio::steady_timer*>;
@@ -94,3 +78,7 @@ private:
 };
 
 }  // namespace ipybox
+
+#ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/impl/async.ipp>
+#endif

@@ -1,6 +1,7 @@
 #pragma once
 #include <ipybox/executor/code_executor.hpp>
 
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/multiple_exceptions.hpp>
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/within.hpp>
