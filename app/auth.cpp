@@ -10,6 +10,7 @@
 #include <ctime>
 #include <iostream>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/mcp_versions.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/oauth/oauth.hpp>
 #include <ipybox/sandbox_kit/host_program.hpp>
@@ -182,7 +183,7 @@ private:
                 request.headers.emplace_back(name, value.as_string());
         request.headers.emplace_back("Content-Type", "application/json");
         request.headers.emplace_back("Accept", "application/json, text/event-stream");
-        request.headers.emplace_back("MCP-Protocol-Version", "2025-11-25");
+        request.headers.emplace_back("MCP-Protocol-Version", detail::mcp_2025_11_25);
         request.body = R"({"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}})";
         request.deadline = deadline_after(std::chrono::seconds(30));
         const auto response = co_await client.send(std::move(request));

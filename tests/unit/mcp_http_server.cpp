@@ -13,7 +13,9 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <iostream>
+#include <ipybox/mcp/client.hpp>
 #include <ipybox/mcp/http_server.hpp>
+#include <ipybox/mcp/http_transport.hpp>
 #include <list>
 #include <memory>
 #include <string>
@@ -233,6 +235,32 @@ std::size_t peak_memory(pid_t process) {
             return kilobytes << 10;
         }
     return 0;
+}
+
+// The HTTP transport starts nothing.
+class NoSandbox final : public Sandbox {
+public:
+    awaitable<Capabilities> probe() override { co_return Capabilities(); }
+    std::string guest_address(const SandboxPolicy&, const Channel&) const override { return {}; }
+    uid_t guest_user(const SandboxPolicy&) const override { return 0; }
+    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy, std::vector<std::string>,
+                                                        std::vector<Channel>, Stdio) override {
+        throw Error(errc::sandbox_refused, "nothing is launched here");
+        co_return nullptr;
+    }
+};
+
+// A schema whose one annotated parameter lies under `depth` others; and arguments with it.
+json::object nested_schema(int depth) {
+    json::object schema{{"type", "string"}, {"x-mcp-header", "Deep"}};
+    for (int level = 0; level <= depth; ++level)
+        schema = {{"type", "object"}, {"properties", json::object{{"p", std::move(schema)}}}};
+    return schema;
+}
+json::object nested_arguments(int depth) {
+    json::object arguments{{"p", "dö"}};
+    for (int level = 0; level < depth; ++level) arguments = {{"p", std::move(arguments)}};
+    return arguments;
 }
 
 }  // namespace
@@ -848,6 +876,40 @@ BOOST_AUTO_TEST_CASE(many_calls_of_many_sessions_are_neither_lost_nor_mixed_up) 
               << " sessions: " << grown / calls / 1024
               << " KiB a call; then echo, all at once: median " << milliseconds[calls / 2]
               << " ms, 99 % " << milliseconds[calls * 99 / 100] << " ms\n";
+}
+
+BOOST_AUTO_TEST_CASE(client_transport_and_server_agree_on_header_parameters_of_any_depth) {
+    Fixture each;
+    for (const int depth : {0, 14, 17, 20, 31, 34, 40, 50})
+        each.server->add_tool({.name = "deep" + std::to_string(depth),
+                               .input_schema = nested_schema(depth),
+                               .call = [](McpContext, json::object) -> Result { co_return "ok"; }});
+    Host host{each.context.get_executor(), Logger()};
+    NoSandbox sandbox;
+    McpClientOptions options;
+    options.name = "deep";
+    const json::object config{{"url", "http://" + each.host() + "/mcp"}};
+    McpClient client(each.context.get_executor(),
+                     std::make_unique<HttpTransport>(host, config, HttpTransport::Wire::streamable),
+                     std::move(options));
+    test::run(each.context, client.connect(sandbox));
+    BOOST_REQUIRE((client.era() == McpEra::modern));
+    const auto listed = test::run(each.context, client.list_tools());
+    for (const int depth : {0, 14, 17, 20, 31, 34, 40, 50}) {
+        const std::string name = "deep" + std::to_string(depth);
+        BOOST_TEST(std::any_of(listed.begin(), listed.end(),
+                               [&](const auto& tool) { return tool.at("name") == name; }),
+                   name);
+        // Without its header the server would refuse the call.
+        const auto result = test::run(
+            each.context, client.call_tool(name, nested_arguments(depth), CallOptions()));
+        BOOST_TEST(!result.is_error, name);
+        const auto refused = each.ask(each.modern(
+            "tools/call", {{"name", name}, {"arguments", nested_arguments(depth)}}));
+        BOOST_TEST(refused.status == 400u, name);
+        BOOST_TEST(refused.json().at("error").at("code") == detail::rpc_header_mismatch, name);
+    }
+    test::run(each.context, client.close());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -202,11 +202,11 @@ BOOST_AUTO_TEST_CASE(header_values_are_decoded_strictly) {
         BOOST_TEST(!decode(bad).has_value(), bad);
 }
 
-BOOST_AUTO_TEST_CASE(mirrored_parameters_are_found_and_compared) {
+BOOST_AUTO_TEST_CASE(header_parameters_are_found_and_compared) {
     const auto schema = object(R"({"type": "object", "properties": {
         "region": {"type": "string", "x-mcp-header": "Region"},
         "deep": {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}}})");
-    const auto found = detail::mirrored_parameters(schema);
+    const auto found = detail::header_parameters(schema);
     BOOST_REQUIRE(found.size() == 2);
     const auto arguments = object(R"({"region": "eu", "deep": {"n": 42}})");
     const auto says = [&](std::size_t i, std::string_view value) {
@@ -227,7 +227,19 @@ BOOST_AUTO_TEST_CASE(mirrored_parameters_are_found_and_compared) {
                             R"({"properties": {"a": {"type": "number", "x-mcp-header": "A"}}})",
                             R"({"properties": {"a": {"type": "string", "x-mcp-header": "A"},
                                                "b": {"type": "string", "x-mcp-header": "a"}}})"})
-        BOOST_CHECK_THROW(detail::mirrored_parameters(object(bad)), Error);
+        BOOST_CHECK_THROW(detail::header_parameters(object(bad)), Error);
+    // What would make a client drop the tool: one in a place that no argument has, and too many.
+    BOOST_CHECK_THROW(detail::header_parameters(object(
+                          R"({"$defs": {"d": {"type": "string", "x-mcp-header": "A"}}})")),
+                      Error);
+    json::object properties;
+    for (std::size_t i = 0; i < detail::HeaderAnnotations::max_parameters; ++i)
+        properties["p" + std::to_string(i)] =
+            json::object{{"type", "string"}, {"x-mcp-header", "H" + std::to_string(i)}};
+    BOOST_TEST(detail::header_parameters(json::object{{"properties", properties}}).size() ==
+               detail::HeaderAnnotations::max_parameters);
+    properties["more"] = json::object{{"type", "string"}, {"x-mcp-header", "More"}};
+    BOOST_CHECK_THROW(detail::header_parameters(json::object{{"properties", properties}}), Error);
 }
 
 BOOST_AUTO_TEST_CASE(uri_templates_match_whole_uris) {

@@ -1,7 +1,6 @@
 #pragma once
 // Speaks MCP with one server, through any transport, in both eras of the protocol: legacy (a
 // handshake opens a session; 2024-11-05 to 2025-11-25) and modern (stateless; 2026-07-28).
-#include <array>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/error.hpp>
@@ -14,7 +13,8 @@
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
-#include <ipybox/mcp/detail/schema.hpp>
+#include <ipybox/mcp/detail/form_defaults.hpp>
+#include <ipybox/mcp/detail/header_parameters.hpp>
 #include <ipybox/mcp/detail/wire.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
 #include <ipybox/mcp_transport.hpp>
@@ -297,10 +297,6 @@ private:
         std::int64_t id_;
     };
 
-    static constexpr std::string_view modern_version = "2026-07-28";
-    // Newest first: the first one is offered, any is accepted.
-    static constexpr std::array<std::string_view, 4> legacy_versions = {"2025-11-25", "2025-06-18",
-                                                                        "2025-03-26", "2024-11-05"};
     static constexpr Duration list_timeout = std::chrono::minutes(5);  // for all pages
     static constexpr std::size_t max_tools = 10'000;
     static constexpr std::size_t max_pages = 10'000;

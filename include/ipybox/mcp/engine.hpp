@@ -12,6 +12,7 @@
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
+#include <ipybox/mcp/detail/header_parameters.hpp>
 #include <ipybox/mcp/detail/wire.hpp>
 #include <ipybox/mcp/handler.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
@@ -107,7 +108,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
         std::uint64_t serial = 0;
         Item item;
         json::object listing;
-        std::vector<MirroredParameter> mirrored;
+        std::vector<HeaderParameter> header_parameters;
         json::value input_schema, output_schema;
         std::unique_ptr<SchemaDocument> input, output;
         std::optional<UriTemplate> pattern;

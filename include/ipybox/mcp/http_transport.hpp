@@ -7,6 +7,8 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/json_number.hpp>
+#include <ipybox/mcp/detail/header_parameters.hpp>
+#include <ipybox/mcp/detail/wire.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
 #include <ipybox/mcp/sse.hpp>
 #include <ipybox/mcp_transport.hpp>
@@ -85,12 +87,6 @@ private:
     using StreamPtr = std::shared_ptr<Stream>;
     using ResponsePtr = std::shared_ptr<HttpResponse>;
 
-    // An argument that is repeated in a header (x-mcp-header of a tool's schema).
-    struct Mirrored {
-        std::vector<std::string> path;
-        std::string header;
-    };
-
     struct Incoming {
         json::object message;
         std::size_t size;
@@ -137,7 +133,8 @@ private:
         Event reopened;
         int noise = 0;  // events that were no message, logged
         bool told_of_repairs = false;
-        std::map<std::string, std::vector<Mirrored>, std::less<>> mirrored;
+        // By tool.
+        std::map<std::string, std::vector<detail::HeaderParameter>, std::less<>> header_parameters;
 
         // Words of the server, fit for an error text.
         std::string excerpt(std::string text) const;
@@ -164,7 +161,6 @@ private:
     static constexpr std::size_t max_error_body = std::size_t{1} << 20;
     static constexpr std::size_t max_excerpt = 500;
     static constexpr std::size_t max_session_id = 4096;
-    static constexpr std::size_t max_mirrored = 64;  // headers of one tool
     static constexpr std::size_t max_lasting = 1000;
     static constexpr int max_attempts = 5;  // to take a stream up, without an event
     static constexpr int max_noise = 20;
@@ -212,8 +208,6 @@ private:
                          std::size_t size);
     static awaitable<void> refuse_discovery(StatePtr state, CallPtr call, std::string why);
     static void learn(const StatePtr& state, const Call& call, const json::object& message);
-    static void learn_mirrored(const json::value& schema, std::vector<std::string>& path,
-                               std::vector<Mirrored>& found);
     static void finish(Call& call);
     static Duration delay(const Stream& stream, int attempts);
     static std::string_view content_type(const HttpResponse& response);

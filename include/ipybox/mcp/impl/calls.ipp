@@ -25,10 +25,10 @@ IPYBOX_DECL void simplify_content(json::array& content, std::string_view revisio
         auto* object = block.if_object();
         if (object == nullptr) continue;
         const auto type = string_of(*object, "type");
-        if (type == "resource_link" && revision < "2025-06-18") {
+        if (type == "resource_link" && revision < mcp_2025_06_18) {
             *object = McpContent::text(std::string(string_of(*object, "name")) + ": " +
                                        std::string(string_of(*object, "uri")));
-        } else if (type == "audio" && revision < "2025-03-26") {
+        } else if (type == "audio" && revision < mcp_2025_03_26) {
             *object = McpContent::text("(audio, which this version of the protocol cannot carry)");
         }
     }
@@ -279,7 +279,7 @@ IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::s
     json::value checked(std::move(arguments));
     if (const auto problem = fits_input.problem(tool->input->root(), checked)) {
         failure = "the arguments of " + tool->item.name + " do not fit its schema: " + *problem;
-        if (revision < "2025-11-25" && !lenient) throw McpError(rpc_invalid_params, *failure);
+        if (revision < mcp_2025_11_25 && !lenient) throw McpError(rpc_invalid_params, *failure);
         if (lenient) failure = "Error executing tool " + tool->item.name + ": " + *failure;
     } else {
         try {
@@ -308,7 +308,7 @@ IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::s
     json::object answer;
     if (!failure) {
         if (!call->modern) simplify_content(result.content, revision);
-        const bool carried = call->modern || (revision >= "2025-06-18" && result.structured &&
+        const bool carried = call->modern || (revision >= mcp_2025_06_18 && result.structured &&
                                               result.structured->is_object());
         answer.emplace("content", std::move(result.content));
         if (result.structured && carried)

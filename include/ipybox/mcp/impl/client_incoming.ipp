@@ -118,8 +118,8 @@ IPYBOX_DECL void McpClient::notified(const StatePtr& state, std::string_view met
 IPYBOX_DECL void McpClient::acknowledged(const StatePtr& state, const json::object& params) {
     const json::value* meta = params.if_contains("_meta");
     const auto id = meta != nullptr && meta->is_object()
-                        ? detail::integer_of(meta->get_object().if_contains(
-                              "io.modelcontextprotocol/subscriptionId"))
+                        ? detail::integer_of(
+                              meta->get_object().if_contains(detail::meta_subscription))
                         : std::nullopt;
     for (const auto& [uri, subscription] : state->subscriptions) {
         if (!id || !subscription->pending || subscription->pending->id != *id) continue;

@@ -41,7 +41,7 @@ IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox)
                                  deadline_after(state->options.discover_timeout));
         bool cancelled = co_await settle_patiently(state, probe, allowance, people_before);
         // Refused, although the server says that it knows this version: once is a formality.
-        if (!cancelled && lists(supported_by(*probe), modern_version)) {
+        if (!cancelled && lists(supported_by(*probe), detail::mcp_modern_version)) {
             json::object again;
             CallOptions same;
             probe = start(state, "server/discover", std::move(again), std::move(same));
@@ -76,7 +76,7 @@ IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox)
     state->era = McpEra::legacy;
     std::optional<Forget> forget_handshake;
     PendingPtr handshake;
-    for (auto version = legacy_versions.front(); !version.empty();) {
+    for (auto version = detail::mcp_legacy_versions.front(); !version.empty();) {
         json::object params;
         params.emplace("protocolVersion", version);
         params.emplace("capabilities", offered(state));
@@ -93,7 +93,7 @@ IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox)
         if (refused && probe && adopt_discovery(state, *probe)) co_return;
         // Some servers refuse where they should propose another version.
         const auto other = legacy_of(supported_by(*handshake));
-        version = version == legacy_versions.front() && other != version ? other : "";
+        version = version == detail::mcp_legacy_versions.front() && other != version ? other : "";
     }
     adopt_initialize(state, result_of(state, *handshake, "initialize"));
     json::object nothing;
@@ -147,7 +147,7 @@ IPYBOX_DECL bool McpClient::lists(const json::value* versions, std::string_view 
 
 // The newest legacy version in a list; empty when there is none.
 IPYBOX_DECL std::string_view McpClient::legacy_of(const json::value* versions) {
-    for (const auto version : legacy_versions)
+    for (const auto version : detail::mcp_legacy_versions)
         if (lists(versions, version)) return version;
     return {};
 }
@@ -159,16 +159,16 @@ IPYBOX_DECL bool McpClient::adopt_discovery(const StatePtr& state, const Pending
     const json::value* result = probe.reply->if_contains("result");
     if (result != nullptr && result->is_object()) {
         const auto& answer = result->get_object();
-        if (!lists(answer.if_contains("supportedVersions"), modern_version)) return false;
+        if (!lists(answer.if_contains("supportedVersions"), detail::mcp_modern_version)) return false;
         const auto take = [](const json::object& from, std::string_view key) {
             const json::value* value = from.if_contains(key);
             return value != nullptr && value->is_object() ? value->get_object() : json::object();
         };
         state->capabilities = take(answer, "capabilities");
-        state->server_info = take(take(answer, "_meta"), "io.modelcontextprotocol/serverInfo");
+        state->server_info = take(take(answer, "_meta"), detail::meta_server_info);
         if (state->server_info.empty()) state->server_info = take(answer, "serverInfo");
         state->instructions = detail::string_of(answer, "instructions");
-        state->protocol_version = modern_version;
+        state->protocol_version = detail::mcp_modern_version;
         state->era = McpEra::modern;
         state->connected = true;
         const auto tools = take(state->capabilities, "tools");
@@ -198,7 +198,7 @@ IPYBOX_DECL bool McpClient::adopt_discovery(const StatePtr& state, const Pending
 IPYBOX_DECL void McpClient::adopt_initialize(const StatePtr& state, const json::object& result) {
     const auto version = detail::string_of(result, "protocolVersion");
     bool known = false;
-    for (const auto candidate : legacy_versions) known = known || candidate == version;
+    for (const auto candidate : detail::mcp_legacy_versions) known = known || candidate == version;
     if (!known)
         throw state->error(
             errc::mcp_protocol,

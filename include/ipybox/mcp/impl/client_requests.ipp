@@ -45,12 +45,12 @@ IPYBOX_DECL McpClient::PendingPtr McpClient::start(const StatePtr& state, std::s
         auto& meta = params["_meta"];
         if (!meta.is_object()) meta.emplace_object();
         auto& entries = meta.get_object();
-        entries["io.modelcontextprotocol/protocolVersion"] = modern_version;
-        entries["io.modelcontextprotocol/clientCapabilities"] = offered(state);
-        entries["io.modelcontextprotocol/clientInfo"] = client_info(state);
+        entries[detail::meta_version] = detail::mcp_modern_version;
+        entries[detail::meta_capabilities] = offered(state);
+        entries[detail::meta_client_info] = client_info(state);
         if (state->capabilities.contains("logging"))
             if (const auto level = log_level(*state); !level.empty())
-                entries["io.modelcontextprotocol/logLevel"] = level;
+                entries[detail::meta_log_level] = level;
     }
     state->pending.emplace(pending->id, pending);
     if (!state->transport->send_now(pending->id, method, params, pending))
@@ -445,7 +445,7 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
                 if (!annotations.problem().empty()) {
                     state->log(LogLevel::warning, "the tool \"" + detail::excerpt(name, 200) +
                                                       "\" is left out: it has " +
-                                                      annotations.problem());
+                                                      std::string(annotations.problem()));
                     continue;
                 }
             }

@@ -193,8 +193,9 @@ IPYBOX_DECL McpCallPtr McpEngine::accept(const SessionPtr& session, const Outlet
 
 IPYBOX_DECL std::string McpEngine::batch_problem(const McpSessionState& session,
                                             const json::array& batch) const {
-    if (session.protocol_version != "2025-03-26")
-        return "only the protocol version 2025-03-26 has batches: send one message at a time";
+    if (session.protocol_version != mcp_2025_03_26)
+        return "only the protocol version " + std::string(mcp_2025_03_26) +
+               " has batches: send one message at a time";
     if (batch.empty() || batch.size() > options.max_batch)
         return "a batch has 1 to " + std::to_string(options.max_batch) + " messages";
     return {};

@@ -104,7 +104,7 @@ IPYBOX_DECL SessionPtr McpHttpService::shared_session(const std::string& princip
 IPYBOX_DECL std::shared_ptr<HttpServerStream> McpHttpService::make_stream(const SessionPtr& session) {
     HttpServerStream::Style style;
     style.resumable = !session->modern;
-    style.primed = !session->modern && session->protocol_version >= "2025-11-25";
+    style.primed = !session->modern && session->protocol_version >= mcp_2025_11_25;
     style.retry = options.retry;
     style.max_event = options.max_event;
     return std::make_shared<HttpServerStream>(engine->executor, options.max_stream, style,
@@ -142,8 +142,8 @@ IPYBOX_DECL void McpHttpService::check_headers(const Request& request, std::stri
     if (!tool) return;
     const auto* given = object_of(params, "arguments");
     const json::object arguments =
-        given != nullptr && !tool->mirrored.empty() ? *given : json::object();
-    for (const auto& parameter : tool->mirrored) {
+        given != nullptr && !tool->header_parameters.empty() ? *given : json::object();
+    for (const auto& parameter : tool->header_parameters) {
         const std::string header = "Mcp-Param-" + parameter.name;
         const std::size_t count = request.count(header);
         const std::string_view value = request[header];

@@ -155,7 +155,7 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::preflight(const Request& head)
     // Parameters of tools may come as headers of any name.
     std::string asked(head[http::field::access_control_request_headers]);
     const bool plain = asked.size() < 4096 && std::all_of(asked.begin(), asked.end(), [](char c) {
-                           return c == ',' || c == ' ' || is_header_token(std::string_view(&c, 1));
+                           return c == ',' || c == ' ' || is_http_token(std::string_view(&c, 1));
                        });
     if (!plain || asked.empty())
         asked =

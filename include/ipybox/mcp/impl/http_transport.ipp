@@ -186,8 +186,7 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
     const auto& params = value != nullptr && value->is_object() ? value->get_object() : none;
     call->first_page = !params.contains("cursor");
     if (const json::value* meta = params.if_contains("_meta"); meta != nullptr && meta->is_object())
-        call->version =
-            detail::string_of(meta->get_object(), "io.modelcontextprotocol/protocolVersion");
+        call->version = detail::string_of(meta->get_object(), detail::meta_version);
     // Notifications do not say it themselves.
     if (call->method == "initialize") state->modern_version.clear();
     if (!call->version.empty()) state->modern_version = call->version;
@@ -216,17 +215,15 @@ IPYBOX_DECL void HttpTransport::keep_lasting(const StatePtr& state, const Call& 
 
 // Arguments that the tool's schema wants to see in headers.
 IPYBOX_DECL void HttpTransport::mirror(const StatePtr& state, Call& call, const json::object& params) {
-    const auto tool = state->mirrored.find(detail::string_of(params, "name"));
-    if (tool == state->mirrored.end()) return;
-    for (const auto& [path, header] : tool->second) {
-        const json::value* value = params.if_contains("arguments");
-        for (const auto& name : path)
-            value = value != nullptr && value->is_object() ? value->get_object().if_contains(name)
-                                                           : nullptr;
-        if (value == nullptr || value->is_structured() || value->is_null()) continue;
+    const auto tool = state->header_parameters.find(detail::string_of(params, "name"));
+    const auto* arguments = detail::object_of(params, "arguments");
+    if (tool == state->header_parameters.end() || arguments == nullptr) return;
+    for (const auto& parameter : tool->second) {
+        const json::value* value = detail::argument_of(parameter, *arguments);
+        if (value == nullptr || value->is_structured()) continue;
         const std::string text =
             detail::is_text(*value) ? std::string(value->get_string()) : detail::write_json(*value);
-        call.headers.emplace_back("Mcp-Param-" + header, mcp_header_value(text));
+        call.headers.emplace_back("Mcp-Param-" + parameter.name, mcp_header_value(text));
     }
 }
 

@@ -270,36 +270,19 @@ IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
         for (const char c : version) proper = proper && c > 0x20 && c < 0x7F;
         state->protocol_version = proper ? std::string(version) : std::string();
     } else if (call.method == "tools/list" && !call.version.empty()) {
-        if (call.first_page) state->mirrored.clear();
+        if (call.first_page) state->header_parameters.clear();
         const json::value* tools = result->get_object().if_contains("tools");
         if (tools == nullptr || !tools->is_array()) return;
         for (const auto& tool : tools->get_array()) {
             if (!tool.is_object()) continue;
             const json::value* schema = tool.get_object().if_contains("inputSchema");
-            std::vector<std::string> path;
-            std::vector<Mirrored> found;
-            if (schema != nullptr) learn_mirrored(*schema, path, found);
+            if (schema == nullptr) continue;
+            // The client leaves out tools with a fault: nobody should call them.
+            auto found = detail::HeaderAnnotations(*schema).take_parameters();
             if (!found.empty())
-                state->mirrored[std::string(detail::string_of(tool.get_object(), "name"))] =
-                    std::move(found);
+                state->header_parameters[std::string(
+                    detail::string_of(tool.get_object(), "name"))] = std::move(found);
         }
-    }
-}
-
-// Only what is reached by "properties" alone: nothing else says where a value is.
-IPYBOX_DECL void HttpTransport::learn_mirrored(const json::value& schema, std::vector<std::string>& path,
-                                          std::vector<Mirrored>& found) {
-    constexpr std::size_t max_depth = 16;
-    if (!schema.is_object() || path.size() > max_depth) return;
-    const json::value* properties = schema.get_object().if_contains("properties");
-    if (properties == nullptr || !properties->is_object()) return;
-    for (const auto& [name, property] : properties->get_object()) {
-        if (!property.is_object() || found.size() >= max_mirrored) continue;
-        path.emplace_back(name);
-        const auto header = detail::string_of(property.get_object(), "x-mcp-header");
-        if (detail::is_http_token(header)) found.push_back({path, std::string(header)});
-        learn_mirrored(property, path, found);
-        path.pop_back();
     }
 }
 

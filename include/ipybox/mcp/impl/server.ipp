@@ -36,7 +36,7 @@ IPYBOX_DECL void McpServer::add_tool(McpTool tool) {
     if (detail::string_of(tool.input_schema, "type") != "object")
         throw Error(errc::bad_argument,
                     "the input schema of tool \"" + tool.name + "\" has not the type \"object\"");
-    entry->mirrored = detail::mirrored_parameters(tool.input_schema);
+    entry->header_parameters = detail::header_parameters(tool.input_schema);
     entry->listing = detail::listing_of(tool);
     entry->listing.insert_or_assign("inputSchema", tool.input_schema);
     if (!tool.output_schema.empty())

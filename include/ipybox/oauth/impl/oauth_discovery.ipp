@@ -3,6 +3,7 @@
 
 #include <boost/asio/ip/address.hpp>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/mcp_versions.hpp>
 #include <ipybox/oauth/impl/oauth_state.hpp>
 
 namespace ipybox {
@@ -60,7 +61,7 @@ IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metada
     for (const auto& place : places) {
         HttpRequest request;
         request.url = place;
-        request.headers.emplace_back("MCP-Protocol-Version", "2025-11-25");
+        request.headers.emplace_back("MCP-Protocol-Version", detail::mcp_2025_11_25);
         const Reply reply = co_await fetch(std::move(request));
         if (in_trouble(reply.status)) throw unanswered(place, reply.status);
         if (reply.status != 200) continue;
@@ -89,7 +90,7 @@ IPYBOX_DECL awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std:
     for (const auto& place : detail::server_metadata_urls(at.origin(), at.path)) {
         HttpRequest request;
         request.url = place;
-        request.headers.emplace_back("MCP-Protocol-Version", "2025-11-25");
+        request.headers.emplace_back("MCP-Protocol-Version", detail::mcp_2025_11_25);
         const Reply reply = co_await fetch(std::move(request));
         if (in_trouble(reply.status)) throw unanswered(place, reply.status);
         const auto document =
