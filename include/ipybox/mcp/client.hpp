@@ -14,8 +14,8 @@
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/mcp/detail/form_defaults.hpp>
-#include <ipybox/mcp/detail/header_parameters.hpp>
 #include <ipybox/mcp/detail/wire.hpp>
+#include <ipybox/mcp/era.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
 #include <ipybox/mcp_transport.hpp>
 #include <ipybox/memory_budget.hpp>
@@ -30,9 +30,9 @@
 
 namespace ipybox {
 
-// How a server's protocol works. `detect` asks the server; McpClient::era() then tells, so that
-// the answer can be kept and given the next time.
-enum class McpEra { detect, legacy, modern };
+namespace detail {
+class Handshake;
+}
 
 // A log message of a server; as hostile as all its words.
 struct McpLogMessage {
@@ -308,7 +308,7 @@ private:
     static constexpr Duration shortest_ttl = std::chrono::seconds(10);
     static constexpr Duration elicitation_patience = std::chrono::minutes(10);
     static constexpr std::size_t max_log_lines = 100;  // a second
-    static constexpr std::size_t max_text = 4096;  // of a server's words in an error or a log line
+    static constexpr std::size_t max_text = detail::max_server_text;
 
     static void spawn(const StatePtr& state, awaitable<void> work);
     static Error translate(const StatePtr& state, std::exception_ptr failure);
@@ -317,11 +317,12 @@ private:
     static awaitable<void> connect(StatePtr state, Sandbox& sandbox);
     static awaitable<void> attempt(StatePtr state, Sandbox& sandbox, std::exception_ptr& failure);
     static awaitable<void> open(StatePtr state, Sandbox& sandbox, Clock::time_point deadline);
-    static const json::value* supported_by(const Pending& refused);
-    static bool lists(const json::value* versions, std::string_view version);
-    static std::string_view legacy_of(const json::value* versions);
-    static bool adopt_discovery(const StatePtr& state, const Pending& probe);
-    static void adopt_initialize(const StatePtr& state, const json::object& result);
+    static PendingPtr start_opening(const StatePtr& state, const detail::Handshake& handshake);
+    static awaitable<void> confirm_end(StatePtr state);
+    [[noreturn]] static void throw_refusal(const StatePtr& state,
+                                           const detail::Handshake& handshake, Pending& pending);
+    static void begin_modern(const StatePtr& state);
+    static void begin_legacy(const StatePtr& state);
     static json::object offered(const StatePtr& state);
     static json::object client_info(const StatePtr& state);
 

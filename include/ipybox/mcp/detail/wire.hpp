@@ -25,6 +25,9 @@ inline constexpr std::string_view meta_server_info = "io.modelcontextprotocol/se
 inline constexpr std::string_view meta_log_level = "io.modelcontextprotocol/logLevel";
 inline constexpr std::string_view meta_subscription = "io.modelcontextprotocol/subscriptionId";
 
+// Bytes of a server's words in an error or a log line.
+inline constexpr std::size_t max_server_text = 4096;
+
 // RFC 5424's severities as MCP spells them, least severe first.
 inline constexpr std::array<std::string_view, 8> mcp_log_levels = {
     "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"};

@@ -2,6 +2,7 @@
 #include <ipybox/mcp/client.hpp>
 
 #include <ipybox/compilation.hpp>
+#include <ipybox/mcp/detail/header_parameters.hpp>
 #include <set>
 
 namespace ipybox {
