@@ -8,6 +8,7 @@
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/mcp/detail/header_parameters.hpp>
+#include <ipybox/mcp/detail/http_session.hpp>
 #include <ipybox/mcp/detail/wire.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
 #include <ipybox/mcp/sse.hpp>
@@ -79,9 +80,7 @@ private:
     struct Stream {
         detail::SseParser parser{detail::default_max_message};
         MemoryReservation memory;  // for a long event
-        std::string last_id;
-        std::optional<std::chrono::milliseconds> retry;
-        bool progressed = false;  // an event came since the last connection
+        detail::StreamResumption resumption;
         std::optional<Error> broken;
     };
     using StreamPtr = std::shared_ptr<Stream>;
@@ -95,7 +94,7 @@ private:
     // Shared with every coroutine of the transport, so that each may end after it.
     struct State {
         explicit State(const asio::any_io_executor& e)
-            : executor(e), arrived(e), taken(e), unblocked(e), reopened(e) {}
+            : executor(e), arrived(e), taken(e), unblocked(e), renewed(e) {}
 
         asio::any_io_executor executor;
         Logger logger;
@@ -120,17 +119,8 @@ private:
         int blockers = 0;  // messages that those after them must wait for
         Event unblocked;
 
-        std::string session;
-        std::string protocol_version;
-        std::string modern_version;    // of modern requests; empty once a session is asked for
-        std::uint64_t generation = 0;  // of the session
-        json::object initialize;       // the message that opened it
-        // What else holds for a session and has to be said again in the next, by what it is about.
-        std::map<std::string, json::object> lasting;
-        bool reopening = false;
-        std::uint64_t reopenings = 0;
-        std::optional<Error> not_reopened;
-        Event reopened;
+        detail::HttpClientSession session;
+        Event renewed;
         int noise = 0;  // events that were no message, logged
         bool told_of_repairs = false;
         // By tool.
@@ -147,11 +137,10 @@ private:
         State& state;
         ~Unblock();
     };
-    struct Reopening {
+    // Ends the renewal of a session however its scope ends, and tells those who wait.
+    struct Renewing {
         State& state;
-        std::string session, version;  // as they were: what failed is tried again by the next
-        std::uint64_t generation;
-        ~Reopening();
+        ~Renewing();
     };
 
     enum class Outcome { done, session_lost };
@@ -160,13 +149,7 @@ private:
     static constexpr std::size_t free_of_budget = std::size_t{1} << 20;  // of an event
     static constexpr std::size_t max_error_body = std::size_t{1} << 20;
     static constexpr std::size_t max_excerpt = 500;
-    static constexpr std::size_t max_session_id = 4096;
-    static constexpr std::size_t max_lasting = 1000;
-    static constexpr int max_attempts = 5;  // to take a stream up, without an event
     static constexpr int max_noise = 20;
-    static constexpr auto first_delay = std::chrono::milliseconds(1000);
-    static constexpr auto min_delay = std::chrono::milliseconds(50);
-    static constexpr auto max_delay = std::chrono::milliseconds(60'000);
     static constexpr auto short_patience = std::chrono::seconds(2);
     static constexpr auto patience = std::chrono::seconds(30);
 
@@ -182,7 +165,6 @@ private:
 
     static void spawn(const StatePtr& state, awaitable<void> work);
     static CallPtr outline(const StatePtr& state, const json::object& message);
-    static void keep_lasting(const StatePtr& state, const Call& call, const json::object& message);
     static void mirror(const StatePtr& state, Call& call, const json::object& params);
     static awaitable<void> perform(StatePtr state, CallPtr call, json::object message);
     static awaitable<Outcome> exchange(StatePtr state, CallPtr call, std::string body);
@@ -190,7 +172,10 @@ private:
     static awaitable<Outcome> refused(StatePtr state, CallPtr call, ResponsePtr response,
                                       std::string used, std::string body);
     static awaitable<void> follow(StatePtr state, CallPtr call, ResponsePtr response);
-    static awaitable<void> reopen(StatePtr state, std::uint64_t generation);
+    static awaitable<void> renew(StatePtr state, detail::HttpClientSession::Loss loss);
+    static awaitable<void> begin_session(StatePtr state);
+    static awaitable<void> say_again(StatePtr state, std::vector<json::object> messages);
+    static CallPtr own_call(const StatePtr& state, const json::object& message);
     static awaitable<void> listen(StatePtr state, std::uint64_t generation);
     static awaitable<void> find_endpoint(StatePtr state, Clock::time_point deadline);
     static awaitable<void> pump(StatePtr state, ResponsePtr response, StreamPtr stream);
@@ -209,7 +194,6 @@ private:
     static awaitable<void> refuse_discovery(StatePtr state, CallPtr call, std::string why);
     static void learn(const StatePtr& state, const Call& call, const json::object& message);
     static void finish(Call& call);
-    static Duration delay(const Stream& stream, int attempts);
     static std::string_view content_type(const HttpResponse& response);
     static bool is_type(const HttpResponse& response, std::string_view type) {
         return same_header(content_type(response), type);

@@ -1,12 +1,10 @@
 #pragma once
 #include <ipybox/mcp/http_transport.hpp>
 
-#include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/json/parse.hpp>
-#include <charconv>
 #include <exception>
 #include <ipybox/compilation.hpp>
 #include <iterator>
@@ -39,14 +37,9 @@ IPYBOX_DECL HttpTransport::Unblock::~Unblock() {
     state.unblocked.notify();
 }
 
-IPYBOX_DECL HttpTransport::Reopening::~Reopening() {
-    if (state.generation == generation) {
-        state.session = session;
-        state.protocol_version = version;
-    }
-    state.reopening = false;
-    ++state.reopenings;
-    state.reopened.notify();
+IPYBOX_DECL HttpTransport::Renewing::~Renewing() {
+    state.session.end_renewal();
+    state.renewed.notify();
 }
 
 IPYBOX_DECL std::string HttpTransport::wants_credentials(const State& state) {
@@ -57,11 +50,6 @@ IPYBOX_DECL std::string HttpTransport::wants_credentials(const State& state) {
 IPYBOX_DECL void HttpTransport::finish(Call& call) {
     call.finished = true;
     call.done.notify();
-}
-
-IPYBOX_DECL Duration HttpTransport::delay(const Stream& stream, int attempts) {
-    const auto asked = std::clamp(stream.retry.value_or(first_delay), min_delay, max_delay);
-    return std::min<Duration>(asked * (1 << std::min(attempts, 6)), max_delay);
 }
 
 IPYBOX_DECL std::string_view HttpTransport::content_type(const HttpResponse& response) {
@@ -130,11 +118,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::open(StatePtr state) {
     state->end.reset();
     state->incoming.clear();
     state->incoming_size = 0;
-    state->session.clear();
-    state->protocol_version.clear();
-    state->modern_version.clear();
-    state->lasting.clear();
-    ++state->generation;
+    state->session.reset();
     if (state->wire == Wire::sse) co_await find_endpoint(state, Clock::now() + patience);
 }
 
@@ -159,7 +143,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::close(StatePtr state) {
     state->arrived.notify();
     state->stop_all();
     const auto http = state->http;
-    if (http && state->wire == Wire::streamable && !state->session.empty()) {
+    if (http && state->wire == Wire::streamable && !state->session.id().empty()) {
         auto farewell = std::make_shared<HttpRequest>();
         farewell->method = "DELETE";
         farewell->deadline = Clock::now() + short_patience;
@@ -187,10 +171,7 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
     call->first_page = !params.contains("cursor");
     if (const json::value* meta = params.if_contains("_meta"); meta != nullptr && meta->is_object())
         call->version = detail::string_of(meta->get_object(), detail::meta_version);
-    // Notifications do not say it themselves.
-    if (call->method == "initialize") state->modern_version.clear();
-    if (!call->version.empty()) state->modern_version = call->version;
-    call->version = state->modern_version;
+    call->version = state->session.modern_version_of(call->method, call->version);
     if (call->version.empty() || call->method.empty()) return call;
     call->headers.emplace_back("Mcp-Method", mcp_header_value(call->method));
     if (call->method == "tools/call" || call->method == "prompts/get")
@@ -199,18 +180,6 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
         call->headers.emplace_back("Mcp-Name", mcp_header_value(detail::string_of(params, "uri")));
     if (call->method == "tools/call") mirror(state, *call, params);
     return call;
-}
-
-// Log level and subscriptions of a legacy session.
-IPYBOX_DECL void HttpTransport::keep_lasting(const StatePtr& state, const Call& call,
-                                        const json::object& message) {
-    const json::value* params = message.if_contains("params");
-    if (!call.version.empty() || params == nullptr || !params->is_object()) return;
-    const std::string uri(detail::string_of(params->get_object(), "uri"));
-    if (call.method == "resources/unsubscribe") state->lasting.erase(uri);
-    const bool level = call.method == "logging/setLevel";
-    if ((level || call.method == "resources/subscribe") && state->lasting.size() < max_lasting)
-        state->lasting[level ? std::string() : uri] = message;
 }
 
 // Arguments that the tool's schema wants to see in headers.
@@ -284,21 +253,18 @@ IPYBOX_DECL awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call,
         co_return;
     }
     std::optional<Unblock> unblock;
-    if (call->method == "initialize") {
-        state->initialize = message;
-        state->session.clear();
-        state->protocol_version.clear();
-    } else if (call->method == "notifications/initialized") {
+    if (call->method == "notifications/initialized") {
         // Servers refuse what overtakes it.
         ++state->blockers;
         unblock.emplace(*state);
     }
-    keep_lasting(state, *call, message);
+    state->session.sending(call->method, !call->version.empty(), message);
     std::string body = detail::write_json(message);
-    const auto generation = state->generation;
+    const auto generation = state->session.generation();
     auto outcome = co_await exchange(state, call, std::move(body));
     if (outcome == Outcome::session_lost) {
-        co_await reopen(state, generation);
+        const auto loss = state->session.lost(generation);
+        co_await renew(state, loss);
         body = detail::write_json(message);
         outcome = co_await exchange(state, call, std::move(body));
         if (outcome == Outcome::session_lost)
@@ -306,7 +272,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call,
                         state->url.printable() + " forgets its sessions as soon as they are open");
     }
     if (call->method == "notifications/initialized" && state->wire == Wire::streamable)
-        spawn(state, listen(state, state->generation));
+        spawn(state, listen(state, state->session.generation()));
     finish(*call);
 }
 
@@ -321,11 +287,11 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr s
     post->headers.emplace_back("Content-Type", "application/json");
     post->headers.emplace_back("Accept", "application/json, text/event-stream");
     if (!call->version.empty()) post->headers.emplace_back("MCP-Protocol-Version", call->version);
-    post->repeatable = !method.empty() && method != "tools/call";
+    post->repeatable = detail::HttpClientSession::repeatable(method);
     // How long an answer may take is the client's decision: it calls cancel().
     if (call->id.is_null() || call->own) post->deadline = Clock::now() + patience;
     post->body = std::move(body);
-    const std::string used = state->session;
+    const std::string used = state->session.id();
     const bool probe = method == "server/discover";
     ResponsePtr response = co_await request(state, post, probe);
     const unsigned status = response->status();
@@ -333,16 +299,9 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr s
         const auto outcome = co_await refused(state, call, response, used, std::move(post->body));
         co_return outcome;
     }
-    if (method == "initialize" && state->wire == Wire::streamable) {
-        const auto session = find_header(response->headers(), "Mcp-Session-Id");
-        bool proper = session.size() <= max_session_id;
-        for (const char c : session) proper = proper && c > 0x20 && c < 0x7F;
-        if (!proper)
-            throw Error(errc::mcp_protocol,
-                        state->url.printable() + " gave a session id that is none");
-        state->session = session;
-        ++state->generation;
-    }
+    if (method == "initialize" && state->wire == Wire::streamable &&
+        !state->session.opened(find_header(response->headers(), "Mcp-Session-Id")))
+        throw Error(errc::mcp_protocol, state->url.printable() + " gave a session id that is none");
     co_await accept(state, call, std::move(response));
     co_return Outcome::done;
 }
@@ -405,13 +364,9 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr st
         // The status says enough.
     }
     const bool is_request = !call->id.is_null();
-    if (!used.empty() && call->version.empty() && call->method != "initialize") {
-        // Some answer 400 where the protocol says 404.
-        const std::string words = status == 400 ? detail::lower_case(text) : std::string();
-        const bool lost = status == 404 || words.find("session") != words.npos ||
-                          words.find("not initialized") != words.npos;
-        if (lost) co_return Outcome::session_lost;
-    }
+    if (detail::HttpClientSession::is_forgotten(used, call->method, !call->version.empty(), status,
+                                                text))
+        co_return Outcome::session_lost;
     boost::system::error_code not_json;
     json::value parsed = detail::parse_within(text, detail::max_message_depth, detail::default_max_decoded, not_json);
     const json::value* error =
@@ -474,9 +429,10 @@ IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::request(
     HttpHeaders headers;
     headers.reserve(state->headers.size() + request->headers.size() + 2);
     headers.assign(state->headers.begin(), state->headers.end());
-    if (!state->protocol_version.empty())
-        headers.emplace_back("MCP-Protocol-Version", state->protocol_version);
-    if (!state->session.empty()) headers.emplace_back("Mcp-Session-Id", state->session);
+    const auto& session = state->session;
+    if (!session.protocol_version().empty())
+        headers.emplace_back("MCP-Protocol-Version", session.protocol_version());
+    if (!session.id().empty()) headers.emplace_back("Mcp-Session-Id", session.id());
     std::move(request->headers.begin(), request->headers.end(), std::back_inserter(headers));
     request->headers = std::move(headers);
     for (int challenges = 0;; ++challenges) {

@@ -1,7 +1,6 @@
 #pragma once
 #include <ipybox/mcp/http_transport.hpp>
 
-#include <algorithm>
 #include <ipybox/compilation.hpp>
 
 namespace ipybox {
@@ -13,26 +12,25 @@ IPYBOX_DECL awaitable<void> HttpTransport::follow(StatePtr state, CallPtr call, 
     const auto stream = std::make_shared<Stream>();
     co_await read_stream(state, call, response, stream);
     response.reset();
-    for (int attempts = 0; !call->answered; ++attempts) {
+    using Resumption = detail::StreamResumption;
+    while (!call->answered) {
         std::string why =
             state->url.printable() + " ended the stream of " + call->method + " before the answer";
         if (stream->broken) why += ": " + stream->broken->detail();
-        // The modern protocol has no way back: only the client knows whether to ask again.
-        if (!call->version.empty() || stream->last_id.empty())
-            throw Error(errc::mcp_connection, why);
-        if (stream->progressed) attempts = 0;
-        if (attempts == max_attempts)
+        const auto decision = stream->resumption.interrupted(!call->version.empty());
+        if (decision.next == Resumption::Next::lost) throw Error(errc::mcp_connection, why);
+        if (decision.next == Resumption::Next::given_up)
             throw Error(errc::mcp_connection, why + ", and could not be taken up again");
-        stream->progressed = false;
-        co_await sleep_until(Clock::now() + delay(*stream, attempts));
+        co_await sleep_until(Clock::now() + decision.delay);
         try {
-            response = co_await get(state, stream->last_id, Clock::now() + patience);
+            response = co_await get(state, stream->resumption.last_id(), Clock::now() + patience);
         } catch (const Error& error) {
             stream->broken = error;
             continue;
         }
-        if (response->status() >= 500) continue;
-        if (!is_stream(*response))
+        const auto answer = Resumption::answer(response->status(), is_stream(*response));
+        if (answer == Resumption::Answer::later) continue;
+        if (answer == Resumption::Answer::refused)
             throw Error(errc::mcp_connection, why +
                                                   ", and does not take it up again (HTTP status " +
                                                   std::to_string(response->status()) + ")");
@@ -45,31 +43,30 @@ IPYBOX_DECL awaitable<void> HttpTransport::follow(StatePtr state, CallPtr call, 
 // Messages that belong to no request (legacy).
 IPYBOX_DECL awaitable<void> HttpTransport::listen(StatePtr state, std::uint64_t generation) {
     const auto stream = std::make_shared<Stream>();
-    for (int failures = 0; failures <= max_attempts;) {
+    using Resumption = detail::StreamResumption;
+    for (auto next = Resumption::Next::connect; next == Resumption::Next::connect;) {
         const auto started = Clock::now();
-        stream->progressed = false;
         try {
-            const auto response = co_await get(state, stream->last_id, never);
-            const bool fine = is_stream(*response);
-            if (!fine && response->status() < 500) {
+            const auto response = co_await get(state, stream->resumption.last_id(), never);
+            const auto answer = Resumption::answer(response->status(), is_stream(*response));
+            if (answer == Resumption::Answer::refused) {
                 state->logger(LogLevel::debug,
                               state->url.printable() +
                                   " offers no stream of its own messages (HTTP status " +
                                   std::to_string(response->status()) + ")");
                 co_return;
             }
-            if (fine) {
+            if (answer == Resumption::Answer::stream) {
                 stream->parser = detail::SseParser(detail::default_max_message);
                 co_await read_stream(state, nullptr, response, stream);
             }
         } catch (const Error& error) {
             state->logger(LogLevel::debug, error.detail());
         }
-        // A connection that idled for a while was no failure.
-        const bool good = stream->progressed || Clock::now() - started > std::chrono::seconds(5);
-        failures = good ? 0 : failures + 1;
-        co_await sleep_until(Clock::now() + delay(*stream, failures));
-        if (state->closed || state->generation != generation) co_return;
+        const auto decision = stream->resumption.ended(Clock::now() - started);
+        co_await sleep_until(Clock::now() + decision.delay);
+        if (state->closed || state->session.generation() != generation) co_return;
+        next = decision.next;
     }
     state->logger(LogLevel::warning, state->url.printable() +
                                          " keeps closing the stream of its own messages: given up");
@@ -127,7 +124,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::find_endpoint(StatePtr state, Clock::
 
 // All messages of a server of HTTP+SSE; when they end, it is gone.
 IPYBOX_DECL awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr response, StreamPtr stream) {
-    const auto generation = state->generation;
+    const auto generation = state->session.generation();
     std::optional<Error> failure;
     try {
         co_await read_stream(state, nullptr, response, stream);
@@ -135,7 +132,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr resp
     } catch (const Error& error) {
         failure = error;
     }
-    if (state->closed || state->generation != generation) co_return;
+    if (state->closed || state->session.generation() != generation) co_return;
     if (failure && failure->code() == errc::mcp_protocol) {
         state->end = failure;
     } else {
@@ -160,11 +157,10 @@ IPYBOX_DECL awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr c
                 throw Error(errc::mcp_protocol,
                             state->url.printable() + " sent a message of more than " +
                                 std::to_string(detail::default_max_message >> 20) + " MiB");
-            if (!stream->parser.last_id().empty()) stream->last_id = stream->parser.last_id();
-            if (stream->parser.retry()) stream->retry = stream->parser.retry();
+            stream->resumption.named(stream->parser.last_id(), stream->parser.retry());
             more = event->has_value();
             if (!more) break;
-            stream->progressed = true;
+            stream->resumption.progressed();
             const auto& type = (*event)->type;
             // Without data it only brings an id (2025-11-25, "Sending Messages to the Server").
             if ((*event)->data.empty() || (!type.empty() && type != "message")) continue;
@@ -265,10 +261,7 @@ IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
     const json::value* result = message.if_contains("result");
     if (result == nullptr || !result->is_object()) return;
     if (call.method == "initialize") {
-        const auto version = detail::string_of(result->get_object(), "protocolVersion");
-        bool proper = version.size() <= 64;
-        for (const char c : version) proper = proper && c > 0x20 && c < 0x7F;
-        state->protocol_version = proper ? std::string(version) : std::string();
+        state->session.agreed(detail::string_of(result->get_object(), "protocolVersion"));
     } else if (call.method == "tools/list" && !call.version.empty()) {
         if (call.first_page) state->header_parameters.clear();
         const json::value* tools = result->get_object().if_contains("tools");
@@ -288,50 +281,64 @@ IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
 
 // ---- sessions ----
 
-// Opens the session again that the server has forgotten; one coroutine does it for all.
-IPYBOX_DECL awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t generation) {
-    const auto before = state->reopenings;
-    while (state->reopening) co_await state->reopened.wait();
-    if (state->generation != generation) co_return;
-    if (state->reopenings != before && state->not_reopened) throw *state->not_reopened;
-    state->reopening = true;
-    state->not_reopened.reset();
-    const Reopening reopening{*state, state->session, state->protocol_version, generation};
+// Returns when a call may be sent again whose session the server has forgotten; one coroutine
+// opens the next session for all.
+IPYBOX_DECL awaitable<void> HttpTransport::renew(StatePtr state,
+                                            detail::HttpClientSession::Loss loss) {
+    using Renewal = detail::HttpClientSession::Renewal;
+    auto& session = state->session;
+    for (auto renewal = session.renewal(loss); renewal != Renewal::renew;
+         renewal = session.renewal(loss)) {
+        if (renewal == Renewal::send_again) co_return;
+        if (renewal == Renewal::failed) throw *session.failure();
+        co_await state->renewed.wait();
+    }
+    const Renewing renewing{*state};
     ++state->blockers;
     const Unblock unblock{*state};
     try {
-        auto call = std::make_shared<Call>(state->executor);
-        call->own = true;
-        call->method = "initialize";
-        call->id = json::string("ipybox-session-" + std::to_string(generation));
-        json::object message = state->initialize;
-        message["id"] = call->id;
-        std::string body = detail::write_json(message);
-        state->session.clear();
-        state->protocol_version.clear();
-        co_await exchange(state, call, std::move(body));
-        if (!call->reply || !call->reply->contains("result"))
-            throw Error(errc::mcp_connection, "it refuses to begin another");
-        auto confirm = std::make_shared<Call>(state->executor);
-        confirm->own = true;
-        confirm->method = "notifications/initialized";
-        body = detail::write_json(detail::rpc_notification(confirm->method, json::object()));
-        co_await exchange(state, confirm, std::move(body));
+        co_await begin_session(state);
     } catch (const Error& error) {
-        state->not_reopened = Error(
-            errc::mcp_connection,
-            state->url.printable() +
-                " has ended the session, and it could not be opened again: " + error.detail());
+        session.fail({errc::mcp_connection,
+                      state->url.printable() +
+                          " has ended the session, and it could not be opened again: " +
+                          error.detail()});
     }
-    if (state->not_reopened) throw *state->not_reopened;
-    const auto lasting = state->lasting;
-    for (const auto& [about, request] : lasting) {
-        auto call = std::make_shared<Call>(state->executor);
-        call->own = true;
-        call->method = detail::string_of(request, "method");
-        call->id = json::string("ipybox-again-" + about);
-        json::object message = request;
-        message["id"] = call->id;
+    if (session.failure()) throw *session.failure();
+    co_await say_again(state, session.lasting());
+    spawn(state, listen(state, session.generation()));
+    // It may be another version of the server.
+    auto changed = detail::rpc_notification("notifications/tools/list_changed", json::object());
+    co_await pass(state, nullptr, std::move(changed), 64);
+}
+
+// A message of our own making.
+IPYBOX_DECL HttpTransport::CallPtr HttpTransport::own_call(const StatePtr& state,
+                                                      const json::object& message) {
+    auto call = std::make_shared<Call>(state->executor);
+    call->own = true;
+    call->method = detail::string_of(message, "method");
+    if (const json::value* id = message.if_contains("id")) call->id = *id;
+    return call;
+}
+
+IPYBOX_DECL awaitable<void> HttpTransport::begin_session(StatePtr state) {
+    json::object message = state->session.initialize();
+    CallPtr call = own_call(state, message);
+    std::string body = detail::write_json(message);
+    co_await exchange(state, call, std::move(body));
+    if (!call->reply || !call->reply->contains("result"))
+        throw Error(errc::mcp_connection, "it refuses to begin another");
+    message = detail::rpc_notification("notifications/initialized", json::object());
+    call = own_call(state, message);
+    body = detail::write_json(message);
+    co_await exchange(state, call, std::move(body));
+}
+
+IPYBOX_DECL awaitable<void> HttpTransport::say_again(StatePtr state,
+                                                std::vector<json::object> messages) {
+    for (const auto& message : messages) {
+        const CallPtr call = own_call(state, message);
         std::string body = detail::write_json(message);
         try {
             co_await exchange(state, call, std::move(body));
@@ -339,10 +346,6 @@ IPYBOX_DECL awaitable<void> HttpTransport::reopen(StatePtr state, std::uint64_t 
             state->logger(LogLevel::warning, "in a new session: " + error.detail());
         }
     }
-    spawn(state, listen(state, state->generation));
-    // It may be another version of the server.
-    auto changed = detail::rpc_notification("notifications/tools/list_changed", json::object());
-    co_await pass(state, nullptr, std::move(changed), 64);
 }
 
 }  // namespace ipybox
