@@ -43,7 +43,7 @@ public:
     // Bytes of an answer that its reader takes, as things stand.
     virtual std::size_t max_answer() const noexcept { return SIZE_MAX; }
 };
-using OutletPtr = std::shared_ptr<McpOutlet>;
+using McpOutletPtr = std::shared_ptr<McpOutlet>;
 using McpCallPtr = std::shared_ptr<McpCall>;
 
 struct McpSessionState final : McpSession {
@@ -59,19 +59,19 @@ struct McpSessionState final : McpSession {
     std::map<std::string, std::weak_ptr<McpCall>, std::less<>> calls;  // by id, as JSON
     std::size_t busy = 0;                                              // calls and streams
     Clock::time_point last_used = Clock::now();
-    OutletPtr outlet;                 // for messages that belong to no request
+    McpOutletPtr outlet;                 // for messages that belong to no request
     std::shared_ptr<void> transport;  // HTTP's own
 };
-using SessionPtr = std::shared_ptr<McpSessionState>;
+using McpSessionPtr = std::shared_ptr<McpSessionState>;
 
 // A request that a handler answers. In the modern era it may come to an end and go on under
 // another id, when the client returns with what was asked for.
 struct McpCall {
-    McpCall(std::shared_ptr<McpEngine> e, SessionPtr s, const asio::any_io_executor& executor)
+    McpCall(std::shared_ptr<McpEngine> e, McpSessionPtr s, const asio::any_io_executor& executor)
         : engine(std::move(e)), session(std::move(s)), answered(executor) {}
 
     std::shared_ptr<McpEngine> engine;
-    SessionPtr session;
+    McpSessionPtr session;
     bool modern = false, cancelled = false, finished = false;
     std::string method, fingerprint;  // what it asks for: a retry must ask for the same
     asio::cancellation_signal signal;
@@ -79,7 +79,7 @@ struct McpCall {
     json::value id;
     json::object meta, client_info, client_capabilities;
     std::optional<int> log_severity;
-    OutletPtr outlet;  // null while the client is gone for an answer
+    McpOutletPtr outlet;  // null while the client is gone for an answer
     // Questions to the client, by key: those of every ask() that waits, and the answers.
     json::object asked, given;
     Event answered;
@@ -129,7 +129,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     Entries<Prompt> prompts;
     bool has_tools = false, has_resources = false, has_prompts = false, has_completions = false;
     std::uint64_t last_serial = 0;
-    std::map<std::string, SessionPtr, std::less<>> sessions;
+    std::map<std::string, McpSessionPtr, std::less<>> sessions;
     std::unordered_map<std::string, McpCallPtr> parked;  // by requestState
     std::list<McpSubscription> subscriptions;
     std::size_t calls = 0;
@@ -141,49 +141,51 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     static constexpr std::size_t max_repeated = 5;
 
     // ---- sessions ----
-    SessionPtr open_session(std::string id, std::string principal, bool modern);
-    void begin(const SessionPtr& session);
-    void end(SessionPtr session);
+    McpSessionPtr open_session(std::string id, std::string principal, bool modern);
+    void begin(const McpSessionPtr& session);
+    void end(McpSessionPtr session);
     void stop();
 
     // ---- messages ----
     // Takes what a client sent; `outlet` gets everything that it leads to. Returns the call that
     // a handler answers, if it is one.
-    McpCallPtr accept(const SessionPtr& session, const OutletPtr& outlet, json::object message);
+    McpCallPtr accept(const McpSessionPtr& session, const McpOutletPtr& outlet,
+                      json::object message);
     // Why a batch is refused; empty if it is not (2025-03-26).
     std::string batch_problem(const McpSessionState& session, const json::array& batch) const;
     // How many answers a batch has.
     static std::size_t answers_to(json::array& batch);
     // Takes one that is not refused; `outlet` waits for all its answers.
-    void accept_batch(const SessionPtr& session, const OutletPtr& outlet, json::array batch);
-    McpCallPtr request(const SessionPtr& session, const OutletPtr& outlet, json::value id,
+    void accept_batch(const McpSessionPtr& session, const McpOutletPtr& outlet, json::array batch);
+    McpCallPtr request(const McpSessionPtr& session, const McpOutletPtr& outlet, json::value id,
                        std::string_view method, json::object params);
-    void notified(const SessionPtr& session, std::string_view method, const json::object& params);
-    void replied(const SessionPtr& session, const RpcMessage& rpc);
+    void notified(const McpSessionPtr& session, std::string_view method,
+                  const json::object& params);
+    void replied(const McpSessionPtr& session, const RpcMessage& rpc);
     static bool is_modern(const json::object& params);
     static void check_modern(const json::object& meta);
-    static void respond_error(const OutletPtr& outlet, json::value id, const McpError& error,
+    static void respond_error(const McpOutletPtr& outlet, json::value id, const McpError& error,
                               bool modern);
 
     // ---- what is answered at once ----
     json::object server_info() const;
     json::object capabilities() const;
-    json::object initialize(const SessionPtr& session, const json::object& params);
+    json::object initialize(const McpSessionPtr& session, const json::object& params);
     json::object discover() const;
     template <class E>
     json::object list(const Entries<E>& entries, std::string_view member,
                       const json::object& params, bool modern) const;
-    void listen(const SessionPtr& session, const OutletPtr& outlet, json::value id,
+    void listen(const McpSessionPtr& session, const McpOutletPtr& outlet, json::value id,
                 const json::object& params);
     void cacheable(json::object& result) const;
 
     // ---- what handlers answer ----
-    McpCallPtr start(const SessionPtr& session, const OutletPtr& outlet, json::value id,
+    McpCallPtr start(const McpSessionPtr& session, const McpOutletPtr& outlet, json::value id,
                      std::string_view method, json::object params, bool modern);
     awaitable<json::object> work_for(McpCallPtr call, std::string method, json::object params);
-    McpCallPtr resume(const SessionPtr& session, const OutletPtr& outlet, json::value id,
+    McpCallPtr resume(const McpSessionPtr& session, const McpOutletPtr& outlet, json::value id,
                       const json::object& params, const std::string& fingerprint);
-    void adopt(const McpCallPtr& call, const OutletPtr& outlet, json::value id,
+    void adopt(const McpCallPtr& call, const McpOutletPtr& outlet, json::value id,
                const json::object& params);
     static awaitable<void> run(McpCallPtr call, awaitable<json::object> work);
     void finish(const McpCallPtr& call, json::object result, const McpError* error);

@@ -89,7 +89,7 @@ namespace detail {
 class HttpServerStream;
 
 // What HTTP keeps for a legacy session.
-struct HttpSession {
+struct HttpServerSession {
     std::map<std::uint64_t, std::shared_ptr<HttpServerStream>> streams;  // that can be resumed
     std::uint64_t last_stream = 0;
     std::size_t max_replay = 0;
@@ -108,7 +108,7 @@ public:
         std::size_t max_event = SIZE_MAX;
     };
     HttpServerStream(const asio::any_io_executor& executor, std::size_t limit, Style style,
-               const std::shared_ptr<HttpSession>& home)
+               const std::shared_ptr<HttpServerSession>& home)
         : changed(executor), backlog_(limit, style.resumable), style_(style), home_(home) {}
 
     bool notify(json::object message) override;
@@ -152,7 +152,7 @@ private:
 
     EventBacklog backlog_;
     Style style_;
-    std::weak_ptr<HttpSession> home_;
+    std::weak_ptr<HttpServerSession> home_;
     std::uint64_t number_ = 0;
 };
 
@@ -214,6 +214,24 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
     static awaitable<bool> serve_sse(std::shared_ptr<McpHttpService> self,
                                      HttpPeerPtr connection, std::string principal);
     Reply take_sse(Request& request, const std::string& principal);
+
+    // What a request leads to: a stream that brings what `session` answers, or else a reply.
+    struct Outcome {
+        Reply reply = {};
+        std::shared_ptr<HttpServerStream> stream = nullptr;
+        McpSessionPtr session = nullptr;
+        McpCallPtr call = nullptr;
+    };
+    Outcome take_get_or_delete(const Request& request, const std::string& principal);
+    Outcome open_stream(const McpSessionPtr& session);
+    Outcome resume_stream(const McpSessionPtr& session, std::string_view last_event);
+    Outcome take_post(Request& request, const std::string& principal);
+    Outcome ask(const McpSessionPtr& session, json::object message);
+    Outcome take_modern(const Request& request, const std::string& principal,
+                        json::object& message, const RpcMessage& rpc);
+    Outcome initialize(const std::string& principal, json::object message);
+    Outcome take_batch(const Request& request, const std::string& principal, json::array batch);
+
     static awaitable<void> hang_up(HttpPeerPtr connection);
     static Reply answer_of(HttpServerStream& stream);
 
@@ -224,11 +242,11 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
     bool host_allowed(std::string_view host) const;
     bool origin_allowed(std::string_view origin, unsigned short port) const;
     std::optional<std::string> principal_of(std::string_view authorization) const;
-    SessionPtr find_session(const Request& request, const std::string& principal, Reply& reply);
-    SessionPtr shared_session(const std::string& principal);
+    McpSessionPtr find_session(const Request& request, const std::string& principal, Reply& reply);
+    McpSessionPtr shared_session(const std::string& principal);
     bool room_for_session();
     void check_headers(const Request& request, std::string_view method, const json::object& params);
-    std::shared_ptr<HttpServerStream> make_stream(const SessionPtr& session);
+    std::shared_ptr<HttpServerStream> make_stream(const McpSessionPtr& session);
 };
 
 // ---- what may come in ----

@@ -138,7 +138,7 @@ private:
 awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
                                    std::shared_ptr<asio::posix::stream_descriptor> output);
 
-awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr session,
+awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, McpSessionPtr session,
                                   std::shared_ptr<StdioOutlet> outlet,
                                   std::shared_ptr<asio::posix::stream_descriptor> input);
 

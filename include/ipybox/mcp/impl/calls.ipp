@@ -39,7 +39,7 @@ IPYBOX_DECL std::shared_ptr<McpEngine::Tool> McpEngine::find_tool(std::string_vi
     return found == tools.end() ? nullptr : *found;
 }
 
-IPYBOX_DECL McpCallPtr McpEngine::start(const SessionPtr& session, const OutletPtr& outlet,
+IPYBOX_DECL McpCallPtr McpEngine::start(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                    json::value id, std::string_view method, json::object params,
                                    bool modern) {
     if (calls >= options.max_calls)
@@ -75,7 +75,8 @@ IPYBOX_DECL McpCallPtr McpEngine::start(const SessionPtr& session, const OutletP
 }
 
 // From now on the call answers this request.
-IPYBOX_DECL void McpEngine::adopt(const McpCallPtr& call, const OutletPtr& outlet, json::value id,
+IPYBOX_DECL void McpEngine::adopt(const McpCallPtr& call, const McpOutletPtr& outlet,
+                             json::value id,
                              const json::object& params) {
     // Modern requests over HTTP share a session: there ids are the connection's own affair.
     call->key = call->session->modern ? std::to_string(++last_serial) : detail::write_json(id);
@@ -556,7 +557,7 @@ IPYBOX_DECL void McpEngine::unpark(const McpCallPtr& call) {
     held->expiry.reset();
 }
 
-IPYBOX_DECL McpCallPtr McpEngine::resume(const SessionPtr& session, const OutletPtr& outlet,
+IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                     json::value id, const json::object& params,
                                     const std::string& fingerprint) {
     const auto found = parked.find(std::string(string_of(params, "requestState")));

@@ -59,7 +59,8 @@ IPYBOX_DECL void McpEngine::updated(std::string_view uri) {
 }
 
 // ---- sessions ----
-IPYBOX_DECL SessionPtr McpEngine::open_session(std::string id, std::string principal, bool modern) {
+IPYBOX_DECL McpSessionPtr McpEngine::open_session(std::string id, std::string principal,
+                                             bool modern) {
     auto session = std::make_shared<McpSessionState>();
     session->id = std::move(id);
     session->principal = std::move(principal);
@@ -69,13 +70,13 @@ IPYBOX_DECL SessionPtr McpEngine::open_session(std::string id, std::string princ
     return session;
 }
 
-IPYBOX_DECL void McpEngine::begin(const SessionPtr& session) {
+IPYBOX_DECL void McpEngine::begin(const McpSessionPtr& session) {
     if (session->begun) return;
     if (options.on_session_begin) options.on_session_begin(*session);
     session->begun = true;
 }
 
-IPYBOX_DECL void McpEngine::end(SessionPtr session) {
+IPYBOX_DECL void McpEngine::end(McpSessionPtr session) {
     if (std::exchange(session->ended, true)) return;
     sessions.erase(session->id);
     auto running = std::move(session->calls);
@@ -134,7 +135,8 @@ IPYBOX_DECL void McpEngine::check_modern(const json::object& meta) {
                        "the request's _meta lacks " + std::string(meta_capabilities));
 }
 
-IPYBOX_DECL void McpEngine::respond_error(const OutletPtr& outlet, json::value id, const McpError& error,
+IPYBOX_DECL void McpEngine::respond_error(const McpOutletPtr& outlet, json::value id,
+                                     const McpError& error,
                                      bool modern) {
     unsigned status = 200;
     if (modern) {
@@ -148,7 +150,7 @@ IPYBOX_DECL void McpEngine::respond_error(const OutletPtr& outlet, json::value i
     outlet->respond(std::move(message), status);
 }
 
-IPYBOX_DECL McpCallPtr McpEngine::accept(const SessionPtr& session, const OutletPtr& outlet,
+IPYBOX_DECL McpCallPtr McpEngine::accept(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                     json::object message) {
     using Kind = RpcMessage::Kind;
     const auto rpc = classify(message);
@@ -212,7 +214,7 @@ IPYBOX_DECL std::size_t McpEngine::answers_to(json::array& batch) {
     return answers;
 }
 
-IPYBOX_DECL void McpEngine::accept_batch(const SessionPtr& session, const OutletPtr& outlet,
+IPYBOX_DECL void McpEngine::accept_batch(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                     json::array batch) {
     for (auto& one : batch) {
         auto* object = one.if_object();
@@ -235,7 +237,7 @@ IPYBOX_DECL void McpEngine::accept_batch(const SessionPtr& session, const Outlet
     }
 }
 
-IPYBOX_DECL McpCallPtr McpEngine::request(const SessionPtr& session, const OutletPtr& outlet,
+IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                      json::value id, std::string_view method, json::object params) {
     if (stopping || session->ended) throw McpError(rpc_internal_error, "the server is stopping");
     const bool modern = session->modern || is_modern(params) || method == "server/discover";
@@ -307,7 +309,7 @@ IPYBOX_DECL McpCallPtr McpEngine::request(const SessionPtr& session, const Outle
                    "this server has no method \"" + excerpt(method, 200) + "\"");
 }
 
-IPYBOX_DECL void McpEngine::notified(const SessionPtr& session, std::string_view method,
+IPYBOX_DECL void McpEngine::notified(const McpSessionPtr& session, std::string_view method,
                                 const json::object& params) {
     if (method == "notifications/initialized") {
         session->initialized = true;
@@ -331,7 +333,7 @@ IPYBOX_DECL void McpEngine::notified(const SessionPtr& session, std::string_view
 }
 
 // An answer of a legacy client to what a handler asked it.
-IPYBOX_DECL void McpEngine::replied(const SessionPtr& session, const RpcMessage& rpc) {
+IPYBOX_DECL void McpEngine::replied(const McpSessionPtr& session, const RpcMessage& rpc) {
     const auto id = integer_of(rpc.id);
     const auto found = id ? session->questions.find(*id) : session->questions.end();
     if (found == session->questions.end()) return;
@@ -368,7 +370,8 @@ IPYBOX_DECL json::object McpEngine::capabilities() const {
     return found;
 }
 
-IPYBOX_DECL json::object McpEngine::initialize(const SessionPtr& session, const json::object& params) {
+IPYBOX_DECL json::object McpEngine::initialize(const McpSessionPtr& session,
+                                          const json::object& params) {
     const auto asked = string_of(params, "protocolVersion");
     if (asked.empty()) throw McpError(rpc_invalid_params, "initialize needs a protocolVersion");
     session->protocol_version = is_legacy_version(asked) ? asked : mcp_legacy_versions.front();
@@ -403,7 +406,8 @@ IPYBOX_DECL json::object McpEngine::discover() const {
     return result;
 }
 
-IPYBOX_DECL void McpEngine::listen(const SessionPtr& session, const OutletPtr& outlet, json::value id,
+IPYBOX_DECL void McpEngine::listen(const McpSessionPtr& session, const McpOutletPtr& outlet,
+                              json::value id,
                               const json::object& params) {
     const auto* filter = object_of(params, "notifications");
     if (filter == nullptr)

@@ -59,7 +59,7 @@ IPYBOX_DECL awaitable<bool> McpHttpService::send(HttpPeerPtr peer, Reply reply) 
 // ---- sessions ----
 IPYBOX_DECL bool McpHttpService::room_for_session() {
     if (engine->sessions.size() < options.max_sessions) return true;
-    SessionPtr oldest;
+    McpSessionPtr oldest;
     for (const auto& [id, session] : engine->sessions)
         if (session->busy == 0 && session->transport &&
             (!oldest || session->last_used < oldest->last_used))
@@ -70,7 +70,8 @@ IPYBOX_DECL bool McpHttpService::room_for_session() {
 }
 
 // The session a legacy request names; else sets `reply`.
-IPYBOX_DECL SessionPtr McpHttpService::find_session(const Request& request, const std::string& principal,
+IPYBOX_DECL McpSessionPtr McpHttpService::find_session(const Request& request,
+                                                  const std::string& principal,
                                              Reply& reply) {
     const std::string_view spoken = request["MCP-Protocol-Version"], id = request["Mcp-Session-Id"];
     if (!spoken.empty() && !is_legacy_version(spoken)) {
@@ -85,7 +86,7 @@ IPYBOX_DECL SessionPtr McpHttpService::find_session(const Request& request, cons
     const auto found = engine->sessions.find(id);
     const auto home = found == engine->sessions.end()
                           ? nullptr
-                          : std::static_pointer_cast<HttpSession>(found->second->transport);
+                          : std::static_pointer_cast<HttpServerSession>(found->second->transport);
     if (!home || home->sse || found->second->principal != principal) {
         reply = http_error(404, "session not found; begin with initialize");
         return nullptr;
@@ -94,21 +95,23 @@ IPYBOX_DECL SessionPtr McpHttpService::find_session(const Request& request, cons
 }
 
 // That of all modern requests of one principal.
-IPYBOX_DECL SessionPtr McpHttpService::shared_session(const std::string& principal) {
+IPYBOX_DECL McpSessionPtr McpHttpService::shared_session(const std::string& principal) {
     const std::string id = "modern " + principal;
     if (const auto found = engine->sessions.find(id); found != engine->sessions.end())
         return found->second;
     return engine->open_session(id, principal, true);
 }
 
-IPYBOX_DECL std::shared_ptr<HttpServerStream> McpHttpService::make_stream(const SessionPtr& session) {
+IPYBOX_DECL std::shared_ptr<HttpServerStream> McpHttpService::make_stream(
+    const McpSessionPtr& session) {
     HttpServerStream::Style style;
     style.resumable = !session->modern;
     style.primed = !session->modern && session->protocol_version >= mcp_2025_11_25;
     style.retry = options.retry;
     style.max_event = options.max_event;
-    return std::make_shared<HttpServerStream>(engine->executor, options.max_stream, style,
-                                        std::static_pointer_cast<HttpSession>(session->transport));
+    return std::make_shared<HttpServerStream>(
+        engine->executor, options.max_stream, style,
+        std::static_pointer_cast<HttpServerSession>(session->transport));
 }
 
 // Throws what a modern request is answered whose headers and body do not say the same.
@@ -167,14 +170,14 @@ IPYBOX_DECL awaitable<bool> McpHttpService::serve_sse(std::shared_ptr<McpHttpSer
     const auto session = engine->open_session(random_hex(32), std::move(principal), false);
     struct End {
         std::shared_ptr<McpEngine> engine;
-        SessionPtr session;
+        McpSessionPtr session;
         ~End() {
             --session->busy;
             engine->end(session);
         }
     } const end{engine, session};
     ++session->busy;
-    const auto home = std::make_shared<HttpSession>();
+    const auto home = std::make_shared<HttpServerSession>();
     home->sse = true;
     session->transport = home;
     auto stream = std::make_shared<HttpServerStream>(
@@ -195,7 +198,7 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::take_sse(Request& request, con
     const auto found = engine->sessions.find(id);
     const auto home = found == engine->sessions.end()
                           ? nullptr
-                          : std::static_pointer_cast<HttpSession>(found->second->transport);
+                          : std::static_pointer_cast<HttpServerSession>(found->second->transport);
     if (!home || !home->sse || found->second->principal != principal)
         return http_error(404, "session not found; begin with GET " + options.sse_path);
     const auto session = found->second;
@@ -228,164 +231,195 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::take_sse(Request& request, con
     return reply;
 }
 
+// ---- GET and DELETE: streams and ends of sessions ----
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_get_or_delete(const Request& request,
+                                                                  const std::string& principal) {
+    Outcome outcome;
+    const auto session = find_session(request, principal, outcome.reply);
+    if (!session) return outcome;
+    if (request.method() == boost::beast::http::verb::delete_) {
+        engine->end(session);
+        outcome.reply.status = 204;
+        return outcome;
+    }
+    session->last_used = Clock::now();
+    const std::string_view last_event = request["Last-Event-ID"];
+    outcome = last_event.empty() ? open_stream(session) : resume_stream(session, last_event);
+    if (outcome.stream) outcome.stream->listened = true;
+    outcome.session = session;
+    return outcome;
+}
+
+// The session's stream for what belongs to no request.
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::open_stream(const McpSessionPtr& session) {
+    const auto stream = std::static_pointer_cast<HttpServerStream>(session->outlet);
+    if (stream->attached)
+        return {http_error(409, "this session's stream is open on another connection")};
+    stream->begin();
+    return {{}, stream};
+}
+
+// The stream that an event belongs to, from the one after it on.
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::resume_stream(const McpSessionPtr& session,
+                                                             std::string_view last_event) {
+    const auto home = std::static_pointer_cast<HttpServerSession>(session->transport);
+    std::uint64_t number = 0, event = 0;
+    const char* const end = last_event.data() + last_event.size();
+    const auto first = std::from_chars(last_event.data(), end, number);
+    const bool dashed = first.ec == std::errc() && first.ptr != end && *first.ptr == '-';
+    const auto second = dashed ? std::from_chars(first.ptr + 1, end, event) : first;
+    const auto found = home->streams.find(number);
+    if (!dashed || second.ec != std::errc() || second.ptr != end || found == home->streams.end())
+        return {http_error(400, "there is no stream to resume by that Last-Event-ID")};
+    const auto stream = found->second;
+    stream->rewind(event);
+    // Clients take this for "no more streams" and do not try again.
+    if (stream->ended && !stream->pending())
+        return {http_error(405, "the stream has ended, and all of it was read", rpc_invalid_request,
+                           "Allow: POST\r\n")};
+    return {{}, stream};
+}
+
+// ---- POST: messages ----
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_post(Request& request,
+                                                         const std::string& principal) {
+    auto read = read_message(request.body());
+    request.body().clear();
+    request.body().shrink_to_fit();
+    if (!read.problem.empty()) return {unreadable(std::move(read))};
+    if (auto* batch = read.value.if_array())
+        return take_batch(request, principal, std::move(*batch));
+    auto* message = read.value.if_object();
+    if (message == nullptr) return {http_error(400, "the body is no JSON-RPC message")};
+    const auto rpc = classify(*message);
+    if (rpc.kind == RpcMessage::Kind::malformed)
+        return {http_error(400, std::string("not a JSON-RPC message: ") + rpc.problem)};
+    const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
+    const bool is_request = rpc.kind == RpcMessage::Kind::request;
+    const bool modern = names_modern_version(request["MCP-Protocol-Version"]) ||
+                        (is_request && params != nullptr && McpEngine::is_modern(*params)) ||
+                        (is_request && rpc.method == "server/discover");
+    if (modern) return take_modern(request, principal, *message, rpc);
+    if (is_request && rpc.method == "initialize") return initialize(principal, std::move(*message));
+    Outcome outcome;
+    const auto session = find_session(request, principal, outcome.reply);
+    if (session && is_request) return ask(session, std::move(*message));
+    if (session) {
+        engine->accept(session, session->outlet, std::move(*message));
+        outcome.reply.status = 202;
+    }
+    return outcome;
+}
+
+// A request of a session, whose answer comes by a stream of its own.
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::ask(const McpSessionPtr& session,
+                                                   json::object message) {
+    Outcome outcome;
+    outcome.session = session;
+    outcome.stream = make_stream(session);
+    outcome.call = engine->accept(session, outcome.stream, std::move(message));
+    return outcome;
+}
+
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_modern(const Request& request,
+                                                           const std::string& principal,
+                                                           json::object& message,
+                                                           const RpcMessage& rpc) {
+    Outcome outcome;
+    // No notification is defined for modern clients over HTTP, and no response.
+    if (rpc.kind == RpcMessage::Kind::notification) {
+        outcome.reply.status = 202;
+        return outcome;
+    }
+    if (rpc.kind != RpcMessage::Kind::request)
+        return {http_error(400, "only requests are sent to this server")};
+    const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
+    try {
+        check_headers(request, rpc.method, params != nullptr ? *params : json::object());
+    } catch (const McpError& wrong) {
+        auto refusal = rpc_error(*rpc.id, wrong.rpc_code(), wrong.detail());
+        if (!wrong.data().empty()) refusal["error"].get_object()["data"] = wrong.data();
+        outcome.reply.status = 400;
+        outcome.reply.body = detail::write_json(refusal);
+        return outcome;
+    }
+    return ask(shared_session(principal), std::move(message));
+}
+
+// Opens a legacy session, unless the engine refuses to.
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::initialize(const std::string& principal,
+                                                          json::object message) {
+    if (!room_for_session())
+        return {http_error(503, "too many sessions; try again later", rpc_internal_error,
+                           "Retry-After: 30\r\n")};
+    const auto session = engine->open_session(random_hex(32), principal, false);
+    const auto home = std::make_shared<HttpServerSession>();
+    home->max_replay = options.max_replay;
+    session->transport = home;
+    const auto stream = make_stream(session);
+    engine->accept(session, stream, std::move(message));
+    Outcome outcome;
+    outcome.reply = answer_of(*stream);
+    if (session->begun) {
+        auto standalone = make_stream(session);
+        standalone->standalone = true;
+        session->outlet = std::move(standalone);
+        outcome.reply.headers = "Mcp-Session-Id: " + session->id + "\r\n";
+    } else {
+        engine->end(session);
+    }
+    return outcome;
+}
+
+// Several messages of a legacy session at once (2025-03-26).
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_batch(const Request& request,
+                                                          const std::string& principal,
+                                                          json::array batch) {
+    Outcome outcome;
+    const auto session = find_session(request, principal, outcome.reply);
+    if (!session) return outcome;
+    if (const auto why = engine->batch_problem(*session, batch); !why.empty())
+        return {http_error(400, why)};
+    const auto answers = McpEngine::answers_to(batch);
+    const auto stream = make_stream(session);
+    stream->expected = answers;
+    stream->batch = true;
+    engine->accept_batch(session, stream, std::move(batch));
+    if (answers == 0) {
+        outcome.reply.status = 202;
+        return outcome;
+    }
+    outcome.session = session;
+    outcome.stream = stream;
+    return outcome;
+}
+
 // ---- answering ----
 IPYBOX_DECL awaitable<bool> McpHttpService::respond(std::shared_ptr<McpHttpService> self,
                                             HttpPeerPtr connection, Request request) {
     namespace http = boost::beast::http;
-    auto& engine = *self->engine;
     const auto principal = self->principal_of(request[http::field::authorization]).value_or("");
-    Reply reply;
-    std::shared_ptr<HttpServerStream> stream;
-    McpCallPtr call;
-    SessionPtr session;
     const std::string_view target = request.target();
     if (!self->options.sse_path.empty() &&
         target.substr(0, target.find('?')) == self->options.sse_path) {
         if (request.method() == http::verb::get)
             co_return co_await serve_sse(self, connection, principal);
-        reply = self->take_sse(request, principal);
+        auto reply = self->take_sse(request, principal);
         co_return co_await send(connection, std::move(reply));
     }
-    if (request.method() != http::verb::post) {
-        session = self->find_session(request, principal, reply);
-        if (session && request.method() == http::verb::delete_) {
-            engine.end(session);
-            reply.status = 204;
-        } else if (session) {
-            session->last_used = Clock::now();
-            const auto home = std::static_pointer_cast<HttpSession>(session->transport);
-            const std::string_view last = request["Last-Event-ID"];
-            if (last.empty()) {
-                stream = std::static_pointer_cast<HttpServerStream>(session->outlet);
-                if (stream->attached) {
-                    stream.reset();
-                    reply = http_error(409, "this session's stream is open on another connection");
-                } else {
-                    stream->begin();
-                }
-            } else {
-                std::uint64_t number = 0, event = 0;
-                const char* const end = last.data() + last.size();
-                const auto first = std::from_chars(last.data(), end, number);
-                const bool dashed =
-                    first.ec == std::errc() && first.ptr != end && *first.ptr == '-';
-                const auto second = dashed ? std::from_chars(first.ptr + 1, end, event) : first;
-                const auto found = home->streams.find(number);
-                if (!dashed || second.ec != std::errc() || second.ptr != end ||
-                    found == home->streams.end()) {
-                    reply = http_error(400, "there is no stream to resume by that Last-Event-ID");
-                } else {
-                    stream = found->second;
-                    stream->rewind(event);
-                    if (stream->ended && !stream->pending()) {
-                        // Clients take this for "no more streams" and do not try again.
-                        stream.reset();
-                        reply = http_error(405, "the stream has ended, and all of it was read",
-                                           rpc_invalid_request, "Allow: POST\r\n");
-                    }
-                }
-            }
-            if (stream) stream->listened = true;
-        }
-    } else {
-        auto read = read_message(request.body());
-        request.body().clear();
-        request.body().shrink_to_fit();
-        std::string_view spoken = request["MCP-Protocol-Version"];
-        if (!read.problem.empty()) {
-            reply = unreadable(std::move(read));
-        } else if (auto* message = read.value.if_object()) {
-            auto rpc = classify(*message);
-            const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
-            const bool is_request = rpc.kind == RpcMessage::Kind::request;
-            const bool modern =
-                names_modern_version(spoken) ||
-                (is_request && params != nullptr && McpEngine::is_modern(*params)) ||
-                (is_request && rpc.method == "server/discover");
-            if (rpc.kind == RpcMessage::Kind::malformed) {
-                reply = http_error(400, std::string("not a JSON-RPC message: ") + rpc.problem);
-            } else if (modern && is_request) {
-                try {
-                    self->check_headers(request, rpc.method,
-                                        params != nullptr ? *params : json::object());
-                    session = self->shared_session(principal);
-                } catch (const McpError& wrong) {
-                    auto refusal = rpc_error(*rpc.id, wrong.rpc_code(), wrong.detail());
-                    if (!wrong.data().empty()) refusal["error"].get_object()["data"] = wrong.data();
-                    reply.status = 400;
-                    reply.body = detail::write_json(refusal);
-                }
-            } else if (modern) {
-                // No notification is defined for modern clients over HTTP, and no response.
-                if (rpc.kind == RpcMessage::Kind::notification) {
-                    reply.status = 202;
-                } else {
-                    reply = http_error(400, "only requests are sent to this server");
-                }
-            } else if (is_request && rpc.method == "initialize") {
-                if (self->room_for_session()) {
-                    session = engine.open_session(random_hex(32), principal, false);
-                    const auto home = std::make_shared<HttpSession>();
-                    home->max_replay = self->options.max_replay;
-                    session->transport = home;
-                    stream = self->make_stream(session);
-                    engine.accept(session, stream, std::move(*message));
-                    reply = answer_of(*stream);
-                    stream.reset();
-                    if (session->begun) {
-                        auto standalone = self->make_stream(session);
-                        standalone->standalone = true;
-                        session->outlet = std::move(standalone);
-                        reply.headers = "Mcp-Session-Id: " + session->id + "\r\n";
-                    } else {
-                        engine.end(session);
-                    }
-                    session.reset();
-                } else {
-                    reply = http_error(503, "too many sessions; try again later",
-                                       rpc_internal_error, "Retry-After: 30\r\n");
-                }
-            } else {
-                session = self->find_session(request, principal, reply);
-                if (session && !is_request) {
-                    engine.accept(session, session->outlet, std::move(*message));
-                    reply.status = 202;
-                }
-            }
-            if (reply.status == 0 && session) {
-                stream = self->make_stream(session);
-                call = engine.accept(session, stream, std::move(*message));
-            }
-        } else if (auto* batch = read.value.if_array()) {
-            session = self->find_session(request, principal, reply);
-            std::string why;
-            if (session) why = engine.batch_problem(*session, *batch);
-            if (!why.empty()) reply = http_error(400, why);
-            if (session && reply.status == 0) {
-                const auto requests = McpEngine::answers_to(*batch);
-                stream = self->make_stream(session);
-                stream->expected = requests;
-                stream->batch = true;
-                engine.accept_batch(session, stream, std::move(*batch));
-                if (requests == 0) {
-                    stream.reset();
-                    reply.status = 202;
-                }
-            }
-        } else {
-            reply = http_error(400, "the body is no JSON-RPC message");
-        }
-    }
-    if (!stream) co_return co_await send(connection, std::move(reply));
+    auto outcome = request.method() == http::verb::post
+                       ? self->take_post(request, principal)
+                       : self->take_get_or_delete(request, principal);
+    if (!outcome.stream) co_return co_await send(connection, std::move(outcome.reply));
     struct Busy {
-        SessionPtr session;
-        explicit Busy(SessionPtr s) : session(std::move(s)) { ++session->busy; }
+        McpSessionPtr session;
+        explicit Busy(McpSessionPtr s) : session(std::move(s)) { ++session->busy; }
         ~Busy() {
             --session->busy;
             session->last_used = Clock::now();
         }
-    } const busy(session);
-    co_return co_await pump(self, connection, std::move(stream), std::move(call));
+    } const busy(outcome.session);
+    co_return co_await pump(self, connection, std::move(outcome.stream), std::move(outcome.call));
 }
 
 IPYBOX_DECL McpHttpService::Reply McpHttpService::answer_of(HttpServerStream& stream) {
@@ -516,10 +550,10 @@ IPYBOX_DECL awaitable<void> McpHttpService::watch_time(std::shared_ptr<McpHttpSe
 
 IPYBOX_DECL void McpHttpService::sweep() {
     const auto now = Clock::now();
-    std::vector<SessionPtr> idle;
+    std::vector<McpSessionPtr> idle;
     for (const auto& [id, session] : engine->sessions) {
         if (!session->transport && !session->modern) continue;  // standard input
-        if (const auto home = std::static_pointer_cast<HttpSession>(session->transport))
+        if (const auto home = std::static_pointer_cast<HttpServerSession>(session->transport))
             std::erase_if(home->streams, [&](const auto& one) {
                 return one.second->ended && !one.second->attached &&
                        one.second->ended_at + options.replay_time <= now;

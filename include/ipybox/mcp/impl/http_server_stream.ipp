@@ -102,7 +102,7 @@ IPYBOX_DECL void HttpServerStream::add_answer(const json::object& message) {
     add(data);
 }
 
-IPYBOX_DECL void HttpSession::trim() {
+IPYBOX_DECL void HttpServerSession::trim() {
     constexpr std::size_t max_streams = 1000;
     std::size_t total = 0;
     for (const auto& [number, stream] : streams) total += stream->size();

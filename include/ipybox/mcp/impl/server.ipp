@@ -173,7 +173,7 @@ IPYBOX_DECL awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
     }
 }
 
-IPYBOX_DECL awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, SessionPtr session,
+IPYBOX_DECL awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, McpSessionPtr session,
                                   std::shared_ptr<StdioOutlet> outlet,
                                   std::shared_ptr<asio::posix::stream_descriptor> input) {
     const auto refuse = [outlet](const BadLine& line) {
