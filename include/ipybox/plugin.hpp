@@ -17,7 +17,7 @@
 
 // Grows by one whenever a door, Host or Plugin changes.
 #ifndef IPYBOX_API_VERSION
-#define IPYBOX_API_VERSION 6
+#define IPYBOX_API_VERSION 7
 #endif
 
 #define IPYBOX_STRING_(x) #x

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct NetworkPolicy {
     Mode mode = Mode::none;
     std::vector<std::string> allow;  // host, *.host or either with :port; used by allow_list
     std::vector<std::string> deny;   // wins over allow
+    // Private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; without,
+    // such an address is refused whatever the host's name.
+    std::vector<std::string> private_networks;
 };
 
 // Absent means not limited by ipybox. Sizes in bytes.
@@ -71,6 +75,10 @@ struct SandboxPolicy {
     // Filled by a sandbox that hides files, when it starts the process; null: nobody wants to know.
     std::shared_ptr<HiddenBehindLinks> behind_links;
 };
+
+// The name of the channel to the network proxy: a socket, there when the mode is allow_list. A
+// sandbox leads the guest's connections to it, or leaves it out and filters them itself.
+inline constexpr std::string_view network_channel = "network";
 
 // A way between host and guest that the host made for this one process.
 struct Channel {
@@ -190,9 +198,6 @@ public:
     // How names that this policy protects are held while they are absent, for people: a clause; empty when
     // there is nothing to say.
     virtual awaitable<std::string> absent_names(SandboxPolicy) { co_return std::string(); }
-    // Private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; a host's
-    // proxy asks for them (see NetworkProxyOptions).
-    virtual std::vector<std::string> private_networks() const { return {}; }
     // Starts argv. Throws Error: sandbox_refused (the policy needs what cannot be enforced),
     // missing_dependency, io_error. The calling thread must outlive the process.
     virtual awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,

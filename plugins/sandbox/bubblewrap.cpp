@@ -214,9 +214,6 @@ public:
         if (found) bwrap_ = *found;
         const auto* user = config.if_contains("user");
         if (user != nullptr) user_ = user->to_number<uid_t>();
-        if (const auto* networks = config.if_contains("private_networks"))
-            for (const auto& network : networks->get_array())
-                private_networks_.emplace_back(network.get_string());
         if (const auto* calls = config.if_contains("allow_calls"))
             for (const auto& call : calls->get_array()) {
                 allow_calls_.emplace_back(call.get_string());
@@ -258,8 +255,6 @@ public:
         const auto identity = detail::guest_identity(policy, user_);
         return identity ? identity->user : ::geteuid();
     }
-
-    std::vector<std::string> private_networks() const override { return private_networks_; }
 
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
@@ -501,7 +496,7 @@ private:
         return channel.access == Channel::Access::read;
     }
     static bool is_proxy(const Channel& channel) {
-        return channel.name == "network" && channel.kind == Channel::Kind::socket;
+        return channel.name == network_channel && channel.kind == Channel::Kind::socket;
     }
 
     // What runs first inside and takes more rights away; see launcher/main.cpp.
@@ -776,7 +771,6 @@ private:
     fs::path bwrap_;       // empty: not found
     std::string missing_;  // what was looked for
     std::optional<uid_t> user_;
-    std::vector<std::string> private_networks_;
     bool kernel_log_ = false;
     bool overlay_ = true;  // absent names are held by overlays where that can be
     std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string> layerable_;  // what try_layer() found

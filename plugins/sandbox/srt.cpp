@@ -200,9 +200,6 @@ public:
         path_ = host_search_path(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
         if (const auto* user = config.if_contains("user")) user_ = user->to_number<uid_t>();
         if (const auto* open = config.if_contains("unix_sockets")) unix_sockets_ = open->get_bool();
-        if (const auto* networks = config.if_contains("private_networks"))
-            for (const auto& network : networks->get_array())
-                private_networks_.emplace_back(network.get_string());
         if (const auto* calls = config.if_contains("allow_calls"))
             for (const auto& call : calls->get_array()) {
                 allow_calls_.emplace_back(call.get_string());
@@ -231,8 +228,6 @@ public:
         const auto identity = detail::guest_identity(policy, user_);
         return identity ? identity->user : ::geteuid();
     }
-
-    std::vector<std::string> private_networks() const override { return private_networks_; }
 
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
@@ -405,7 +400,7 @@ private:
                 channel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
                 throw Error(errc::bad_argument, "\"" + channel.name + "\" cannot name a channel");
             // Our proxy: srt has its own.
-            if (channel.name == "network") continue;
+            if (channel.name == network_channel) continue;
             if (channel.kind != Channel::Kind::directory && !unix_sockets_) {
                 relayed.push_back(ports_.carry(channel));
                 continue;
@@ -520,7 +515,7 @@ private:
         if (unix_sockets_) network["allowAllUnixSockets"] = true;
         if (carves()) {
             network["strictAllowlist"] = true;
-            network["deniedResolvedAddresses"] = closed_networks();
+            network["deniedResolvedAddresses"] = closed_networks(policy.network);
         }
 
         json::array deny_read, allow_read, allow_write, deny_write;
@@ -594,7 +589,7 @@ private:
 
     // What is left of the private networks without those that were opened. srt itself refuses the
     // addresses of this machine and of metadata services.
-    json::array closed_networks() const {
+    static json::array closed_networks(const NetworkPolicy& policy) {
         using V4 = asio::ip::network_v4;
         using V6 = asio::ip::network_v6;
         std::vector<V4> closed4;
@@ -603,7 +598,7 @@ private:
             closed4.push_back(asio::ip::make_network_v4(text));
         for (const char* text : {"fc00::/7", "fec0::/10"})
             closed6.push_back(asio::ip::make_network_v6(text));
-        for (const auto& text : private_networks_) {
+        for (const auto& text : policy.private_networks) {
             boost::system::error_code error4, error6;
             const auto open4 = asio::ip::make_network_v4(text, error4);
             const auto open6 = asio::ip::make_network_v6(text, error6);
@@ -714,7 +709,6 @@ private:
     std::string problem_;  // what is missing; empty when nothing is
     bool missing_ = false;
     bool unix_sockets_ = false;
-    std::vector<std::string> private_networks_;
     std::optional<uid_t> user_;
     std::optional<Capabilities> probed_;
     static constexpr const char* filter_names[] = {"allowed-calls", "denied-calls"};

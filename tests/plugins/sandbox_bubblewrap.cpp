@@ -921,7 +921,7 @@ BOOST_AUTO_TEST_CASE(allowed_hosts_are_reached_through_the_channel_only) {
     policy.network.mode = NetworkPolicy::Mode::allow_list;
     policy.network.allow = {"example.com"};
     Channel network;
-    network.name = "network";
+    network.name = network_channel;
     network.host_path = directory.path() / "proxy";
     network.kind = Channel::Kind::socket;
     channels = {network};

@@ -298,9 +298,7 @@ BOOST_AUTO_TEST_CASE(srt_lets_through_allowed_hosts_only) {
         "text)\n";
     const auto port = std::to_string(ntohs(address.sin_port));
     {
-        json::object config;
-        config["private_networks"] = {"10.1.0.0/16", "192.168.0.0/16", "10.1.2.0/24"};
-        use(package(), config);
+        policy.network.private_networks = {"10.1.0.0/16", "192.168.0.0/16", "10.1.2.0/24"};
         const auto process = launch("sleep 1000");
         const auto directories = run_directories();
         BOOST_TEST_REQUIRE(directories.size() == 1u);
@@ -312,7 +310,7 @@ BOOST_AUTO_TEST_CASE(srt_lets_through_allowed_hosts_only) {
                 "10.4.0.0/14", "10.2.0.0/15", "10.0.0.0/16", "100.64.0.0/10", "172.16.0.0/12",
                 "fc00::/7", "fec0::/10"])");
         BOOST_TEST(json::serialize(closed) == json::serialize(wanted));
-        use(package());
+        policy.network.private_networks.clear();
     }
     BOOST_TEST(python(ask + "ask(\"http://localhost:" + port + "/\")") == "200 True\n");
     BOOST_TEST(python(ask + "ask(\"http://elsewhere.org:" + port + "/\")") == "403 False\n");

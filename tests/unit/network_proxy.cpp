@@ -398,8 +398,8 @@ BOOST_AUTO_TEST_CASE(a_name_is_resolved_once) {
 }
 
 BOOST_AUTO_TEST_CASE(private_networks_open_themselves_and_nothing_else) {
-    options.private_networks = {"10.1.0.0/16", "127.0.0.0/8", "0.0.0.0/0", "fd00:1::/32",
-                                "fd00:ec2::/32"};
+    options.policy.private_networks = {"10.1.0.0/16", "127.0.0.0/8", "0.0.0.0/0", "fd00:1::/32",
+                                       "fd00:ec2::/32"};
     names["example.com"] = {address("10.1.2.3")};
     names["a.example.com"] = {address("fd00:1::5")};
     start();
@@ -409,7 +409,7 @@ BOOST_AUTO_TEST_CASE(private_networks_open_themselves_and_nothing_else) {
         names["example.com"] = {address(where)};
         BOOST_TEST(exchange(connect_head("example.com:443")).starts_with("HTTP/1.1 403 "), where);
     }
-    options.private_networks = {"10.1.0.0/16", "169.254.169.254/32"};
+    options.policy.private_networks = {"10.1.0.0/16", "169.254.169.254/32"};
     restart();
     names["example.com"] = {address("10.2.0.1")};
     const auto refused = exchange(connect_head("example.com:443"));
@@ -450,7 +450,7 @@ BOOST_AUTO_TEST_CASE(this_machine_is_out_of_reach) {
     }
     Fixture other;
     other.names["example.com"] = {address(own.c_str())};
-    other.options.private_networks = {"0.0.0.0/0"};
+    other.options.policy.private_networks = {"0.0.0.0/0"};
     other.start();
     const auto refused = other.exchange(connect_head("example.com:443"));
     BOOST_TEST(refused.starts_with("HTTP/1.1 403 example.com leads to " + own), refused);
@@ -1108,7 +1108,7 @@ BOOST_AUTO_TEST_CASE(wrong_rules_are_refused) {
     bad.policy.deny = {"*", "a b"};
     BOOST_CHECK_EXCEPTION(NetworkProxy(context.get_executor(), bad), Error, fails);
     bad = options;
-    bad.private_networks = {"10.0.0.0/33"};
+    bad.policy.private_networks = {"10.0.0.0/33"};
     BOOST_CHECK_EXCEPTION(NetworkProxy(context.get_executor(), bad), Error, fails);
 }
 

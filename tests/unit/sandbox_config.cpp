@@ -50,6 +50,22 @@ struct Fixture {
 
 BOOST_FIXTURE_TEST_SUITE(sandbox_config, Fixture)
 
+BOOST_AUTO_TEST_CASE(private_networks_are_an_option_of_every_sandbox) {
+    const auto read = [](std::string_view text) {
+        return private_networks_of(json::parse(text).as_object());
+    };
+    BOOST_TEST(read(R"({"bwrap": "/usr/bin/bwrap"})").empty());
+    BOOST_TEST((read(R"({"private_networks": ["10.1.0.0/16", "fd00:1::/32"]})") ==
+                std::vector<std::string>{"10.1.0.0/16", "fd00:1::/32"}));
+    for (const char* wrong : {R"("10.1.0.0/16")", "[10]", "null"})
+        BOOST_CHECK_EXCEPTION(read(R"({"private_networks": )" + std::string(wrong) + "}"), Error,
+                              [](const Error& error) {
+                                  return error.code() == errc::bad_config &&
+                                         error.detail().find("private_networks") !=
+                                             std::string::npos;
+                              });
+}
+
 BOOST_AUTO_TEST_CASE(empty_settings_read_everything_and_write_nothing) {
     const auto policy = apply("{}");
     BOOST_TEST((policy.network.mode == NetworkPolicy::Mode::none));

@@ -62,7 +62,6 @@ public:
     }
     uid_t guest_user(const SandboxPolicy& policy) const override { return inner_->guest_user(policy); }
     awaitable<std::string> absent_names(SandboxPolicy policy) override { return inner_->absent_names(std::move(policy)); }
-    std::vector<std::string> private_networks() const override { return inner_->private_networks(); }
 
     // Throws also errc::io_error when the record cannot be kept.
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy, std::vector<std::string> argv,

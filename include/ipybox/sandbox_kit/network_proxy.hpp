@@ -33,7 +33,8 @@ struct NetworkDecision {
 // What a proxy lets through, and its limits.
 struct NetworkProxyOptions {
     // Rules are HOST or *.HOST, either with :PORT, else for every port. The deny list wins. Any
-    // mode but allow_list allows nothing, and so does an empty list.
+    // mode but allow_list allows nothing, and so does an empty list. A cloud's metadata address
+    // stays refused unless it is a private network itself, as 169.254.169.254/32.
     NetworkPolicy policy;
     // Called once a request, before connecting; must not throw. Empty: nobody wants to know.
     std::function<void(const NetworkDecision&)> on_decision;
@@ -41,9 +42,6 @@ struct NetworkProxyOptions {
     // flight when the proxy stops is cancelled (dial) or forgotten (resolve).
     std::function<awaitable<std::vector<asio::ip::address>>(std::string host)> resolve;
     std::function<awaitable<asio::ip::tcp::socket>(asio::ip::tcp::endpoint)> dial;
-    // Private networks that allowed names may lead to, as 10.1.0.0/16 or fd00:1::/32. A cloud's
-    // metadata address stays refused unless it is one of them itself, as 169.254.169.254/32.
-    std::vector<std::string> private_networks;
     Duration head_timeout = std::chrono::seconds(30);     // to say what is wanted
     Duration connect_timeout = std::chrono::seconds(30);  // to resolve and connect
     Duration idle_timeout = std::chrono::minutes(10);     // without a byte in either direction
@@ -214,8 +212,8 @@ private:
 };
 
 // Starts a proxy that carries out policy.network at `path`, in the place of an older one, logs
-// what it decides, tells on_refusal of what it refuses, and returns the channel "network" that
-// leads to it. The sandbox says which private networks are open. Throws like NetworkProxy.
+// what it decides, tells on_refusal of what it refuses, and returns network_channel, which
+// leads to it. Throws like NetworkProxy.
 Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_io_executor executor,
                           Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
                           const std::filesystem::path& path,

@@ -139,6 +139,25 @@ inline void set_limit(Limits& limits, std::string_view name, std::string_view va
                 "there is no limit \"" + std::string(name) + "\"; accepted are " + names);
 }
 
+// The private networks that a sandbox's configuration opens, for NetworkPolicy: its option
+// "private_networks", which the host reads for every sandbox that has it. Throws errc::bad_config
+// when that is no list of strings; what they say is for NetworkProxy to check.
+inline std::vector<std::string> private_networks_of(const json::object& config) {
+    const auto* given = config.if_contains("private_networks");
+    if (given == nullptr) return {};
+    const auto refuse = [] {
+        throw Error(errc::bad_config,
+                    "sandbox option private_networks: must be a list of networks, as 10.1.0.0/16");
+    };
+    if (!given->is_array()) refuse();
+    std::vector<std::string> networks;
+    for (const auto& network : given->get_array()) {
+        if (!network.is_string()) refuse();
+        networks.emplace_back(network.get_string());
+    }
+    return networks;
+}
+
 // Applies srt's settings to `base` (env, cwd, limits, what it hides and protects stay): everything is
 // readable but filesystem.denyRead (allowRead wins inside it, and shows what base hides when it names
 // that very path), nothing writable but allowWrite without denyWrite and what `protection` covers in `workspace`, as deep as mandatoryDenySearchDepth says and

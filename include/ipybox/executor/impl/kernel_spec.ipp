@@ -121,6 +121,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
         network.mode = NetworkPolicy::Mode::allow_list;
         network.allow.insert(network.allow.end(), options.allowed_hosts.begin(), options.allowed_hosts.end());
     }
+    network.private_networks = private_networks_of(options.sandbox_options);
     if (network.mode == NetworkPolicy::Mode::allow_list)
         spec.channels.push_back(open_proxy(proxy, host.executor, host.logger, spec.policy,
                                            *doors->sandbox, run_place().path() / "network",

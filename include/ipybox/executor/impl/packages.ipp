@@ -45,6 +45,7 @@ IPYBOX_DECL awaitable<std::string> CodeExecutor::Session::install_package(std::s
         hint = unreached_host(package);
         policy.network.mode = NetworkPolicy::Mode::allow_list;
         policy.network.allow = options.package_hosts;
+        policy.network.private_networks = private_networks_of(options.sandbox_options);
         channels.push_back(open_proxy(own_proxy, host.executor, host.logger, policy, *doors->sandbox,
                                       run_place().path() / "packages"));
     } else if (able.network_none) {

@@ -51,6 +51,8 @@ IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> ServerSandbox::launch(S
                                                     Stdio stdio) {
     const Capabilities able = co_await sandbox_->probe();
     confine(policy);
+    if (const auto* options = settings_.if_contains("options"))
+        policy.network.private_networks = private_networks_of(options->get_object());
     set_default_limits(policy.limits, able);
     // The kernel can put links into the workspace.
     for (const auto* list : {&policy.readable, &policy.writable})

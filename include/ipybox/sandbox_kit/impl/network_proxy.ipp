@@ -64,7 +64,7 @@ IPYBOX_DECL NetworkProxy::State::State(asio::any_io_executor e, NetworkProxyOpti
     allow = parse_rules(options.policy.allow, detail::RuleList::allow);
     deny = parse_rules(options.policy.deny, detail::RuleList::deny);
     if (options.policy.mode != NetworkPolicy::Mode::allow_list) allow.clear();
-    for (const auto& text : options.private_networks)
+    for (const auto& text : options.policy.private_networks)
         networks.push_back(parse_network(text));
     if (!options.resolve) options.resolve = system_resolve;
     if (!options.dial) options.dial = system_dial;
@@ -612,7 +612,6 @@ IPYBOX_DECL Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_i
                           std::function<void(const Violation&)> on_refusal) {
     NetworkProxyOptions options;
     options.policy = policy.network;
-    options.private_networks = sandbox.private_networks();
     options.on_decision = [logger = std::move(logger),
                            on_refusal = std::move(on_refusal)](const NetworkDecision& decision) {
         logger(decision.allowed ? LogLevel::info : LogLevel::warning,
@@ -626,7 +625,7 @@ IPYBOX_DECL Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_i
     proxy = std::make_unique<NetworkProxy>(std::move(executor), std::move(options));
     proxy->listen(path, sandbox.guest_user(policy));
     Channel channel;
-    channel.name = "network";
+    channel.name = network_channel;
     channel.host_path = path;
     channel.kind = Channel::Kind::socket;
     return channel;
