@@ -27,12 +27,16 @@ public:
     class Sender {
     public:
         virtual ~Sender() = default;
-        // The request will have no answer, and this is why. Called on the transport's executor.
+        // The request will have no answer, and this is why. Called on the transport's executor,
+        // at most once; it may be before send_now() has returned.
         virtual void failed(const Error& error) = 0;
     };
-    // Sends a request as send() does, without a coroutine of the caller's: it may empty `params`,
-    // and tells `sender` what it learns afterwards. False: nothing was sent, `params` are whole,
-    // and send() is the way. A transport need not have it.
+    // A shortcut for requests, which saves the caller a coroutine for each; a transport need not
+    // have it. True: the request {id, method, params} is on its way as if send() had been called
+    // now, in order with every other; `params` may have been emptied; that it fails is told to
+    // `sender`, which is held until then, or by receive() if the server is gone. False: nothing was
+    // sent, nobody will be told, `params` are whole, and send() is the way; so says a transport
+    // that would have to wait. Throws what send() throws, and then nothing was sent.
     virtual bool send_now(std::int64_t /*id*/, std::string_view /*method*/,
                           json::object& /*params*/, const std::shared_ptr<Sender>& /*sender*/) {
         return false;
@@ -45,11 +49,19 @@ public:
     virtual void cancel(const json::value& request_id) = 0;
     // Ends in order (close, ask, kill); receive() fails from then on.
     virtual awaitable<void> close() = 0;
-    // How long, in all and until now, open() and send() waited for a person who consents to a
-    // login: the limits on the server do not count it.
-    virtual Duration people_took() const { return Duration::zero(); }
     // What the server wrote for people lately, without secrets: a part of the error when it does not answer.
     virtual std::string last_words() const { return {}; }
+};
+
+// What a transport is besides if open() and send() may wait for a person, for one who consents to
+// a login, say: the client's limits on the server then leave out what people take.
+class WaitsForPeople {
+public:
+    // How long people were waited for, in all and until now; never less than at an earlier call.
+    virtual Duration people_took() const = 0;
+
+protected:
+    ~WaitsForPeople() = default;
 };
 
 }  // namespace ipybox

@@ -63,7 +63,7 @@ struct Wire {
     Event arrived;
 };
 
-class MemoryTransport final : public McpTransport {
+class MemoryTransport final : public McpTransport, public WaitsForPeople {
 public:
     explicit MemoryTransport(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {
         ++wire_->transports;

@@ -242,6 +242,7 @@ private:
         asio::any_io_executor executor;
         McpClientOptions options;
         std::unique_ptr<McpTransport> transport;
+        const WaitsForPeople* people = nullptr;  // the transport, if it waits for any
         std::unordered_map<std::int64_t, PendingPtr> pending;
         std::list<asio::cancellation_signal> tasks;  // one for each coroutine of spawn()
         std::optional<Error> failure;                // why nothing will be answered any more
@@ -272,6 +273,8 @@ private:
             return "MCP server \"" + options.name + "\": " + std::string(text);
         }
         Error error(errc code, std::string_view text) const { return {code, named(text)}; }
+        // How long the transport waited for people, in all and until now.
+        Duration people_took() const { return people ? people->people_took() : Duration::zero(); }
         // What is logged is up to the server: only so much of it.
         void log(LogLevel level, std::string_view text);
         void fail(const Error& reason);

@@ -36,7 +36,7 @@ std::string mcp_header_value(std::string_view value);
 // none will come; it says so for that request alone, because the next may find the server again.
 // What a session needs is done here: its id, its renewal when the server has forgotten it (followed
 // by a notifications/tools/list_changed of our own making), streams that are taken up again.
-class HttpTransport final : public McpTransport {
+class HttpTransport final : public McpTransport, public WaitsForPeople {
 public:
     enum class Wire { streamable, sse };
 

@@ -50,6 +50,7 @@ IPYBOX_DECL McpClient::McpClient(asio::any_io_executor executor, std::unique_ptr
     : state_(std::make_shared<State>(std::move(executor))) {
     state_->options = std::move(options);
     state_->transport = std::move(transport);
+    state_->people = dynamic_cast<const WaitsForPeople*>(state_->transport.get());
 }
 
 IPYBOX_DECL McpClient::~McpClient() {

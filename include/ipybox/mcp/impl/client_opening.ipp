@@ -18,12 +18,12 @@ IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox)
         !level.empty() && !detail::log_severity(level))
         throw state->error(errc::bad_argument, "there is no log level \"" + level + "\"");
     const auto deadline = deadline_after(state->options.connect_timeout);
-    const auto people = state->transport->people_took();
+    const auto people = state->people_took();
     co_await open(state, sandbox, deadline);
     using Action = detail::Handshake::Action;
     detail::Handshake handshake(state->options.era);
     Action action = handshake.begin();
-    const auto people_before = state->transport->people_took();
+    const auto people_before = state->people_took();
     std::optional<Clock::time_point> discovery_deadline;
     // Discovery is awaited on, while initialize is: late answers count.
     PendingPtr pending, discovery;

@@ -101,7 +101,7 @@ IPYBOX_DECL awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending
 // waited for it is always a little ahead.
 IPYBOX_DECL Clock::time_point McpClient::postponed(const State& state, Clock::time_point deadline,
                                               Duration before) {
-    const auto taken = state.transport->people_took() - before;
+    const auto taken = state.people_took() - before;
     if (deadline == never || taken <= Duration::zero()) return deadline;
     const auto later = deadline + taken;
     const auto now = Clock::now();
@@ -122,7 +122,7 @@ IPYBOX_DECL awaitable<bool> McpClient::settle_patiently(StatePtr state, PendingP
 }
 
 IPYBOX_DECL awaitable<void> McpClient::until_late(StatePtr state, Clock::time_point deadline) {
-    const auto before = state->transport->people_took();
+    const auto before = state->people_took();
     for (auto until = deadline; Clock::now() < until;) {
         co_await sleep_until(until);
         const auto cancellation = co_await asio::this_coro::cancellation_state;
@@ -211,7 +211,7 @@ IPYBOX_DECL awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state,
     auto pending = start(state, method, std::move(params), std::move(limits));
     const Forget forget(state, pending);
     pending->idle_deadline = deadline_after(idle);
-    auto people = state->transport->people_took();
+    auto people = state->people_took();
     for (;;) {
         const bool cancelled =
             co_await settle(state, pending, std::min(pending->idle_deadline, total_deadline));
@@ -230,7 +230,7 @@ IPYBOX_DECL awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state,
         }
         if (now < pending->idle_deadline) continue;
         pending->idle_deadline = postponed(*state, pending->idle_deadline, people);
-        people = state->transport->people_took();
+        people = state->people_took();
         if (now >= pending->idle_deadline) {
             withdraw(state, pending, "neither an answer nor progress in time");
             throw state->error(errc::timed_out, what +
