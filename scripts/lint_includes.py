@@ -31,7 +31,7 @@ ORDER = [
 ]
 AT_THE_TOP = {
     "basis": {"compilation", "error", "log", "memory_budget"},
-    "doors": {"sandbox", "kernel_backend", "mcp_transport", "approval_policy"},
+    "doors": {"sandbox", "kernel_backend", "remote_kernel", "mcp_transport", "approval_policy"},
 }
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 HIGHEST_OF_PLUGINS = RANK["approval"]

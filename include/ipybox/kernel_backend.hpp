@@ -75,12 +75,18 @@ public:
     virtual awaitable<void> shutdown() = 0;
     // False once the process has ended or broke the protocol.
     virtual bool alive() const noexcept = 0;
+    // The process on this machine that holds the kernel; null for a kernel elsewhere, and after
+    // shutdown(). To be held no longer than it takes: what the sandbox made goes with the last holder.
+    virtual std::shared_ptr<SandboxedProcess> process() const { return nullptr; }
     // Files of the spec's channels have changed: a kernel that shares no files with the host has
     // them when this returns. May be called while an execution runs.
     virtual awaitable<void> refresh() { co_return; }
     // Returns when a kernel on this machine sees what others than it have changed in its workspace:
     // tools, say. execute() does so itself. May be called while an execution runs.
-    virtual awaitable<void> refresh_view() { co_return; }
+    virtual awaitable<void> refresh_view() {
+        const auto held = process();
+        if (held) co_await held->refresh_view();
+    }
     // Writes and reads files of a kernel that shares none with the host, below the directory in
     // which it started, whatever it executes meanwhile. A file is written whole or not at all; no
     // link is followed. path: as workspace_path() gives it. Throws errc::io_error as
@@ -93,7 +99,10 @@ public:
         throw Error(errc::bad_argument, path.string() + ": this kernel shares its files with the host");
     }
     // What the kernel ran into so far, where its process can be seen; see SandboxedProcess.
-    virtual std::vector<Violation> violations() const { return {}; }
+    virtual std::vector<Violation> violations() const {
+        const auto held = process();
+        return held ? held->violations() : std::vector<Violation>();
+    }
     // What the backend calls the kernel; empty where it has no name.
     virtual std::string id() const { return {}; }
 };

@@ -51,6 +51,8 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
     try {
         ExecuteRequest request;
         request.code = std::move(code);
+        // The cell sees what others have changed in its workspace since the last one.
+        co_await refresh_view(self);
         co_await kernel.execute(std::move(request));
         auto breath = Clock::now();
         for (bool done = false; !done;) {
