@@ -34,6 +34,7 @@
 #include <ipybox/memory_budget.hpp>
 #include <ipybox/net/http_client.hpp>
 #include <ipybox/plugin.hpp>
+#include <ipybox/remote_kernel.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
 #include <map>
 #include <optional>
@@ -1062,7 +1063,8 @@ awaitable<FilePart> read_distant(LinkPtr link, std::filesystem::path path, std::
     }
 }
 
-class GatewayKernel final : public Kernel {
+// A server has it in both cases; what only distant kernels need is not asked of one here.
+class GatewayKernel final : public RemoteKernel {
 public:
     explicit GatewayKernel(LinkPtr link) : link_(std::move(link)) {}
     ~GatewayKernel() override {
@@ -1075,8 +1077,6 @@ public:
 
     awaitable<void> execute(ExecuteRequest request) override {
         const auto link = link_;
-        link->require_usable();
-        if (!link->execution.busy()) co_await refresh_view();
         link->require_usable();
         if (link->execution.busy())
             throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
@@ -1107,9 +1107,8 @@ public:
     awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) override {
         return next_output(link_, deadline);
     }
-    std::vector<Violation> violations() const override {
-        return link_->process ? link_->process->violations() : std::vector<Violation>();
-    }
+    // That of a gateway in a sandbox of this machine.
+    std::shared_ptr<SandboxedProcess> process() const override { return link_->process; }
 
     awaitable<void> interrupt() override {
         const auto link = link_;
@@ -1129,12 +1128,6 @@ public:
         if (link->interrupt != id) co_return;
         const auto limit = Clock::now() + 5s;
         co_await Server::call(link->server, "POST", path_of(*link) + "/interrupt", "{}", limit);
-    }
-
-    // That of a gateway in a sandbox of this machine; it outlives the link that lets go of it meanwhile.
-    awaitable<void> refresh_view() override {
-        const auto process = link_->process;
-        if (process) co_await process->refresh_view();
     }
 
     awaitable<void> refresh() override {
@@ -1313,6 +1306,7 @@ constexpr std::string_view config_schema = R"({
   }
 })";
 
+// Starts each through the sandbox with a gateway of its own, or on the server that `url` names.
 class Gateway final : public KernelBackend {
 public:
     Gateway(Host& host, const json::object& config) : executor_(host.executor) {
@@ -1361,14 +1355,13 @@ public:
             throw Error(errc::bad_config, "kernel_options/tool_channel: needs \"url\"; kernels of this machine have a socket");
     }
 
-    bool shares_files() const noexcept override { return !remote_; }
-    std::optional<ToolListener> tool_listener() const override { return tool_listener_; }
+    const std::optional<ToolListener>& tool_listener() const noexcept { return tool_listener_; }
 
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
         const auto deadline = deadline_after(spec.init_timeout);
         auto link = std::make_shared<Link>(executor_, settings_, spec.logger);
         // From here on, leaving this function in any way ends the kernel.
-        std::unique_ptr<Kernel> kernel = std::make_unique<GatewayKernel>(link);
+        auto kernel = std::make_unique<GatewayKernel>(link);
         json::object boot;
         boot["remote"] = remote_;
         boot["cwd"] = settings_.cwd;
@@ -1675,12 +1668,27 @@ private:
     std::optional<ToolListener> tool_listener_;
 };
 
+// With `url`: nothing of this machine is where the kernels are.
+class DistantGateway final : public RemoteBackend {
+public:
+    DistantGateway(Host& host, const json::object& config) : gateway_(host, config) {}
+
+    awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
+        return gateway_.start(sandbox, std::move(spec));
+    }
+    std::optional<ToolListener> tool_listener() const override { return gateway_.tool_listener(); }
+
+private:
+    Gateway gateway_;
+};
+
 constexpr Plugin self{
     .name = "gateway",
     .summary = "IPython kernels behind a Jupyter server, kernel gateway or enterprise gateway, here or elsewhere",
     .config_schema = config_schema,
     .make = Factory<KernelBackend>(
         +[](Host& host, const json::object& config) -> std::unique_ptr<KernelBackend> {
+            if (config.contains("url")) return std::make_unique<DistantGateway>(host, config);
             return std::make_unique<Gateway>(host, config);
         }),
 };
