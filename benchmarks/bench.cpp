@@ -215,6 +215,9 @@ private:
         const auto work = [](Kernel& kernel, std::string text) -> awaitable<std::string> {
             ExecuteRequest request;
             request.code = std::move(text);
+            // As an executor does.
+            const auto process = kernel.process();
+            if (process && process->may_be_stale()) co_await process->refresh_view();
             co_await kernel.execute(std::move(request));
             std::string output;
             for (;;) {

@@ -1,9 +1,7 @@
 #pragma once
 // Door 2: where do IPython kernels live and how does one talk to them?
-#include <cstdint>
 #include <filesystem>
 #include <ipybox/async.hpp>
-#include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/sandbox.hpp>
@@ -54,9 +52,6 @@ struct Done {
 };
 using KernelOutput = std::variant<Stream, Display, PythonError, Done>;
 
-// Bytes of a file, and the size of the whole.
-using FilePart = detail::FilePart;
-
 // A live kernel; destruction kills it. Pull: output waits in the kernel until next() takes it,
 // so a slow consumer loses nothing. One execution at a time, one next() at a time.
 class Kernel {
@@ -75,48 +70,15 @@ public:
     virtual awaitable<void> shutdown() = 0;
     // False once the process has ended or broke the protocol.
     virtual bool alive() const noexcept = 0;
-    // The process on this machine that holds the kernel; null for a kernel elsewhere, and after
-    // shutdown(). To be held no longer than it takes: what the sandbox made goes with the last holder.
-    virtual std::shared_ptr<SandboxedProcess> process() const { return nullptr; }
-    // Files of the spec's channels have changed: a kernel that shares no files with the host has
-    // them when this returns. May be called while an execution runs.
-    virtual awaitable<void> refresh() { co_return; }
-    // Returns when a kernel on this machine sees what others than it have changed in its workspace:
-    // tools, say. execute() does so itself. May be called while an execution runs.
-    virtual awaitable<void> refresh_view() {
-        const auto held = process();
-        if (held) co_await held->refresh_view();
-    }
-    // Writes and reads files of a kernel that shares none with the host, below the directory in
-    // which it started, whatever it executes meanwhile. A file is written whole or not at all; no
-    // link is followed. path: as workspace_path() gives it. Throws errc::io_error as
-    // detail/workspace_files.hpp does, kernel_died, timed_out.
-    virtual awaitable<void> write_file(std::filesystem::path path, std::string, bool /*overwrite*/) {
-        throw Error(errc::bad_argument, path.string() + ": this kernel shares its files with the host");
-    }
-    // `limit` bytes from `offset` on.
-    virtual awaitable<FilePart> read_file(std::filesystem::path path, std::uint64_t, std::size_t) {
-        throw Error(errc::bad_argument, path.string() + ": this kernel shares its files with the host");
-    }
-    // What the kernel ran into so far, where its process can be seen; see SandboxedProcess.
-    virtual std::vector<Violation> violations() const {
-        const auto held = process();
-        return held ? held->violations() : std::vector<Violation>();
-    }
-    // What the backend calls the kernel; empty where it has no name.
-    virtual std::string id() const { return {}; }
+    // The process on this machine that holds the kernel, which the host asks what it ran into
+    // (SandboxedProcess::violations) and before each cell to see what others have changed
+    // (refresh_view). Null for a kernel elsewhere, and after shutdown(). Nobody keeps it: what the
+    // sandbox made goes with the last holder.
+    virtual std::shared_ptr<SandboxedProcess> process() const = 0;
 };
 
-// Where the host listens for tool calls over TLS, and how kernels reach it.
-struct ToolListener {
-    std::string address;           // of this machine, as numbers
-    std::uint16_t port = 0;        // 0: any that is free
-    std::string name;              // a name or address for which the certificate is made out
-    std::uint16_t name_port = 0;   // 0: the one listened at
-    std::filesystem::path certificate, key;  // PEM; intermediate certificates may follow the first
-};
-
-// Starts kernels. A plugin.
+// Starts kernels that share this machine's files and run through its sandbox; for others, see
+// RemoteBackend in remote_kernel.hpp. A plugin.
 class KernelBackend {
 public:
     virtual ~KernelBackend() = default;
@@ -125,12 +87,6 @@ public:
     // the tail of what the process printed), timed_out, sandbox_refused, missing_dependency.
     // The sandbox must outlive the kernel.
     virtual awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) = 0;
-    // False: kernels run where this machine's files, interpreter and sandbox are not. Then a spec
-    // has no interpreter and a policy of nothing but the environment, and its channels are carried
-    // there: the environment names them by their host paths, which the backend translates.
-    virtual bool shares_files() const noexcept { return true; }
-    // Of a backend that shares no files: tool calls come that way, and the spec has no tool socket.
-    virtual std::optional<ToolListener> tool_listener() const { return std::nullopt; }
 };
 
 }  // namespace ipybox

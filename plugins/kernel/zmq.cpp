@@ -452,8 +452,6 @@ public:
         const auto held = link_;
         auto& link = *held;
         link.require_usable();
-        if (link.process && !link.execution.busy()) co_await link.process->refresh_view();
-        link.require_usable();
         if (link.execution.busy())
             throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
         if (link.look_for_exit()) co_await report_end(link_);
@@ -473,14 +471,7 @@ public:
     awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) override {
         return next_output(link_, deadline);
     }
-    std::vector<Violation> violations() const override {
-        return link_->process ? link_->process->violations() : std::vector<Violation>();
-    }
-
-    awaitable<void> refresh_view() override {
-        const auto link = link_;
-        if (link->process && !link->exited) co_await link->process->refresh_view();
-    }
+    std::shared_ptr<SandboxedProcess> process() const override { return link_->process; }
 
     awaitable<void> interrupt() override {
         const auto link = link_;

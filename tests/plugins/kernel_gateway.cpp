@@ -7,6 +7,7 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/jupyter/websocket.hpp>
 #include <ipybox/registry.hpp>
+#include <ipybox/remote_kernel.hpp>
 #include <list>
 
 #include "jupyter_server.hpp"
@@ -59,6 +60,8 @@ awaitable<Cell> run_cell(Kernel& kernel, std::string code) {
 }
 
 awaitable<void> pause_for(Duration time) { return sleep_until(Clock::now() + time); }
+
+RemoteKernel& as_remote(Kernel& kernel) { return dynamic_cast<RemoteKernel&>(kernel); }
 
 // A host with one backend, and a library of its own to deliver.
 struct Machine {
@@ -346,7 +349,7 @@ BOOST_AUTO_TEST_CASE(servers_on_other_machines) {
         BOOST_TEST_CONTEXT(kind) {
             Machine machine(common(kind).kernel_options());
             machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
-                BOOST_TEST(!kernel.id().empty());
+                BOOST_TEST(!as_remote(kernel).id().empty());
                 co_await everyday(kernel);
             });
         }
@@ -429,7 +432,7 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
     const auto ending = [&](std::string code, std::function<void()> meanwhile, std::string& output) {
         std::string detail;
         machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
-            id = kernel.id();
+            id = as_remote(kernel).id();
             co_await begin(kernel, std::move(code));
             try {
                 const auto soon = Clock::now() + 30s;
@@ -645,13 +648,13 @@ print("/ipybox-kernel-" in os.environ["TOOLS"], os.stat(os.path.dirname(os.envir
         std::string bytes(20'000'000, '\0');
         for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 253);
         asio::co_spawn(machine.context, disturb(), asio::detached);
-        co_await kernel.write_file("in/whole", bytes, true);
+        co_await as_remote(kernel).write_file("in/whole", bytes, true);
         asio::co_spawn(machine.context, disturb(), asio::detached);
-        const auto part = co_await kernel.read_file("in/whole", 1, bytes.size());
+        const auto part = co_await as_remote(kernel).read_file("in/whole", 1, bytes.size());
         BOOST_TEST((part.bytes == std::string_view(bytes).substr(1)));
         BOOST_TEST(part.size == bytes.size());
         // Half a file is none.
-        auto writing = kernel.write_file("in/half", std::move(bytes), true);
+        auto writing = as_remote(kernel).write_file("in/half", std::move(bytes), true);
         auto pause = pause_for(5ms);
         const bool whole = co_await ends_first(std::move(writing), std::move(pause));
         BOOST_TEST(!whole);
@@ -664,7 +667,7 @@ print("/ipybox-kernel-" in os.environ["TOOLS"], os.stat(os.path.dirname(os.envir
         std::filesystem::create_directories(machine.library.path() / "late");
         write_file(machine.library.path() / "late" / "__init__.py", "");
         write_file(machine.library.path() / "late" / "arrival.py", "text = 'ä'\n");
-        co_await kernel.refresh();
+        co_await as_remote(kernel).refresh();
         cell = co_await finish(kernel);
         BOOST_TEST(cell.out == "ä\n");
         cell = co_await run_cell(kernel, "import ipybox_kernel; print(ipybox_kernel.__file__.startswith('" +

@@ -14,6 +14,7 @@
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <ipybox/net/domain_rule.hpp>
+#include <ipybox/remote_kernel.hpp>
 #include <ipybox/sandbox_kit/kernel_policy.hpp>
 #include <ipybox/sandbox_kit/protected_files.hpp>
 #include <ipybox/sandbox_kit/python_environment.hpp>
@@ -220,7 +221,7 @@ public:
     CodeExecutor& operator=(const CodeExecutor&) = delete;
 
     // Starts the kernel. Throws Error: kernel_start_failed, missing_dependency, sandbox_refused,
-    // bad_config, timed_out, io_error.
+    // bad_config, bad_plugin, timed_out, io_error.
     awaitable<void> start();
 
     // Ends the kernel and the MCP servers; a running execution ends as cancelled.

@@ -10,10 +10,10 @@
 #include <ipybox/config.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
-#include <ipybox/kernel_backend.hpp>
 #include <ipybox/mcp/client.hpp>
 #include <ipybox/net/http_listener.hpp>
 #include <ipybox/registry.hpp>
+#include <ipybox/remote_kernel.hpp>
 #include <ipybox/tools/detail/server_arguments.hpp>
 #include <ipybox/tools/server_start.hpp>
 #include <map>

@@ -179,7 +179,7 @@ IPYBOX_DECL FilePart CodeExecutor::read_here(const std::string& path, std::uint6
     return session_->read_here(session_->checked_path(path, false), offset, limit);
 }
 
-IPYBOX_DECL bool CodeExecutor::shares_files() const noexcept { return session_->doors->backend->shares_files(); }
+IPYBOX_DECL bool CodeExecutor::shares_files() const noexcept { return session_->shares_files(); }
 
 IPYBOX_DECL bool CodeExecutor::is_guarded(const std::filesystem::path& relative, bool to_write) const {
     return session_->is_guarded(relative, to_write);
@@ -189,6 +189,9 @@ IPYBOX_DECL const std::filesystem::path& CodeExecutor::workspace() const noexcep
 
 IPYBOX_DECL bool CodeExecutor::kernel_alive() const noexcept { return session_->kernel && session_->kernel->alive(); }
 
-IPYBOX_DECL std::string CodeExecutor::kernel_id() const { return session_->kernel ? session_->kernel->id() : std::string(); }
+IPYBOX_DECL std::string CodeExecutor::kernel_id() const {
+    const auto* named = session_->remote_kernel();
+    return named ? named->id() : std::string();
+}
 
 }  // namespace ipybox

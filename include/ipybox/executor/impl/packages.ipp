@@ -10,7 +10,7 @@ namespace ipybox {
 
 IPYBOX_DECL awaitable<std::string> CodeExecutor::Session::install_package(std::string package, Duration timeout) {
     const auto self = shared_from_this();
-    if (!doors->backend->shares_files())
+    if (!shares_files())
         throw Error(errc::bad_argument, "the kernel runs on another machine: install packages there, for "
                                         "instance by running `%pip install NAME` in it");
     const bool printable = std::all_of(package.begin(), package.end(), [](char c) { return c >= ' ' && c < 127; });

@@ -6,6 +6,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/kernel_package.hpp>
+#include <ipybox/remote_kernel.hpp>
 #include <ipybox/sandbox_kit/file_watch.hpp>
 #include <ipybox/sandbox_kit/network_proxy.hpp>
 #include <set>
@@ -47,6 +48,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
 
     void make_tool_server();
 
+    // The kernel sees what others have changed in its workspace: before a cell, after a tool call.
     static awaitable<void> refresh_view(std::weak_ptr<Session> weak);
 
     ApiStyle api_style() const { return options.async_api ? ApiStyle::async : ApiStyle::blocking; }
@@ -71,7 +73,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
 
     void report(const Violation& violation);
 
-    // Asks the kernel's process what it ran into since the last time.
+    // Asks the kernel's process, if it is here, what it ran into since the last time.
     void report_new(const Kernel& from);
 
     // The paths of allow_write, absolute. Throws errc::bad_argument.
@@ -114,7 +116,13 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
 
     std::filesystem::path checked_path(const std::string& text, bool to_write);
     FilePart read_here(const std::filesystem::path& path, std::uint64_t offset, std::size_t limit);
-    Kernel& distant_kernel() const;
+    // The only two places that ask what kind these are. Null: kernels share this machine's files.
+    RemoteBackend* remote_backend() const;
+    // Null: there is no kernel, or it is none of a server's.
+    RemoteKernel* remote_kernel() const;
+    bool shares_files() const { return remote_backend() == nullptr; }
+    // Throws errc::kernel_died.
+    RemoteKernel& distant_kernel() const;
 
     awaitable<void> upload(std::string text, std::string bytes, bool overwrite);
 

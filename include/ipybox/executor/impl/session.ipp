@@ -65,7 +65,7 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
     settings.workspace = workspace;
     settings.kernel_user = [self = weak_from_this()]() -> std::optional<uid_t> {
         const auto session = self.lock();
-        if (!session || !session->doors->backend->shares_files()) return std::nullopt;
+        if (!session || !session->shares_files()) return std::nullopt;
         return session->doors->sandbox->guest_user(session->base_policy());
     };
     settings.record_places = [self = weak_from_this()] { return record_places(self); };
@@ -86,14 +86,16 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
 
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::refresh_view(std::weak_ptr<Session> weak) {
     const auto self = weak.lock();
-    if (self && self->kernel && self->kernel->alive()) co_await self->kernel->refresh_view();
+    if (!self || !self->kernel || !self->kernel->alive()) co_return;
+    const auto process = self->kernel->process();
+    if (process && process->may_be_stale()) co_await process->refresh_view();
 }
 
 IPYBOX_DECL bool CodeExecutor::Session::write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package) {
     for (const auto& skipped : package.skipped)
         host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
     // A kernel elsewhere imports it from the library.
-    if (!doors->backend->shares_files()) {
+    if (!shares_files()) {
         const auto place = root_dir.is_relative() ? root_dir : root_dir.filename();
         library_changed = write_package(run_place().path() / "lib" / place, name, package) || library_changed;
     }
@@ -109,7 +111,9 @@ IPYBOX_DECL bool CodeExecutor::Session::write_api(const std::string& name, const
 }
 
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::deliver_apis() {
-    if (std::exchange(library_changed, false) && kernel && kernel->alive()) co_await kernel->refresh();
+    auto* remote = remote_kernel();
+    const bool due = std::exchange(library_changed, false);
+    if (due && remote && remote->alive()) co_await remote->refresh();
 }
 
 IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
@@ -131,7 +135,8 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
     look_at_files();
     file_watch.reset();
     if (!listening) {
-        if (const auto where = doors->backend->tool_listener()) {
+        const auto* remote = remote_backend();
+        if (const auto where = remote ? remote->tool_listener() : std::nullopt) {
             const auto reached = tools->listen(*where);
             tool_url = reached.url;
             run_place().write_library_file(certificate_name, reached.certificates);
@@ -141,7 +146,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
         listening = true;
     }
     KernelSpec spec;
-    if (doors->backend->shares_files()) {
+    if (shares_files()) {
         // Both wait for a process, so they do it together.
         using namespace asio::experimental::awaitable_operators;
         auto both = find_environment() && capabilities();
@@ -163,7 +168,14 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
     kernel_limits = spec.policy.limits;
     watch_files(spec.policy);
     kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
-    if (unconfined() && doors->backend->shares_files() && !std::exchange(told_unprotected, true))
+    if (!shares_files() && !remote_kernel()) {
+        kernel.reset();
+        throw Error(errc::bad_plugin,
+                    "kernel backend " + options.kernel +
+                        ": its kernels share no files with this machine, so it must start a "
+                        "RemoteKernel, and did not; correct the plugin");
+    }
+    if (unconfined() && shares_files() && !std::exchange(told_unprotected, true))
         host.logger(LogLevel::warning, "sandbox \"none\" protects nothing: the code may change every file that you may, "
                                        "and so what runs on this machine later");
     if (const auto problem = writable_places().problem(); !problem.empty() && !std::exchange(told_unrecorded, true))
@@ -172,7 +184,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
 
 IPYBOX_DECL awaitable<bool> CodeExecutor::Session::record_places(std::weak_ptr<Session> weak) {
     const auto self = weak.lock();
-    if (!self || !self->doors->backend->shares_files()) co_return true;
+    if (!self || !self->shares_files()) co_return true;
     if (self->unconfined()) co_return false;
     const Capabilities able = co_await self->doors->sandbox->probe();
     if (!able.available || (self->kernel && self->kernel->alive())) co_return true;
@@ -200,7 +212,9 @@ IPYBOX_DECL void CodeExecutor::Session::report(const Violation& violation) {
 }
 
 IPYBOX_DECL void CodeExecutor::Session::report_new(const Kernel& from) {
-    for (auto violation : from.violations()) {
+    const auto process = from.process();
+    if (!process) return;
+    for (auto violation : process->violations()) {
         const auto before = std::exchange(seen[violation.layer], violation.count);
         if (violation.count <= before) continue;
         violation.count -= before;

@@ -112,21 +112,29 @@ IPYBOX_DECL FilePart CodeExecutor::Session::read_here(const std::filesystem::pat
                                 [this](const struct stat& file) { return policy_of_code().may_read(file); });
 }
 
-IPYBOX_DECL Kernel& CodeExecutor::Session::distant_kernel() const {
+IPYBOX_DECL RemoteBackend* CodeExecutor::Session::remote_backend() const {
+    return dynamic_cast<RemoteBackend*>(doors->backend.get());
+}
+
+IPYBOX_DECL RemoteKernel* CodeExecutor::Session::remote_kernel() const {
+    return dynamic_cast<RemoteKernel*>(kernel.get());
+}
+
+IPYBOX_DECL RemoteKernel& CodeExecutor::Session::distant_kernel() const {
     if (!kernel || !kernel->alive())
         throw Error(errc::kernel_died, "files lie where the kernel runs, and none is running; call start() or reset()");
-    return *kernel;
+    return *remote_kernel();  // start() takes no other
 }
 
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::upload(std::string text, std::string bytes, bool overwrite) {
     const auto self = shared_from_this();
     // A file among the interpreter's own would run when it starts.
-    if (doors->backend->shares_files()) co_await find_environment();
+    if (shares_files()) co_await find_environment();
     auto path = checked_path(text, true);
     if (bytes.size() > max_file)
         throw Error(errc::bad_argument, path.string() + ": " + std::to_string(bytes.size()) + " bytes are more than the " +
                                             std::to_string(max_file) + " that can be uploaded at once");
-    if (doors->backend->shares_files()) {
+    if (shares_files()) {
         const auto root = detail::open_directory(workspace);
         detail::write_beneath(root.get(), path, bytes, overwrite);
     } else {
@@ -138,7 +146,8 @@ IPYBOX_DECL awaitable<FilePart> CodeExecutor::Session::download(std::string text
     const auto self = shared_from_this();
     auto path = checked_path(text, false);
     limit = std::min(limit, max_file);
-    if (!doors->backend->shares_files()) co_return co_await distant_kernel().read_file(std::move(path), offset, limit);
+    if (!shares_files())
+        co_return co_await distant_kernel().read_file(std::move(path), offset, limit);
     co_return read_here(path, offset, limit);
 }
 
