@@ -3,6 +3,7 @@
 #include <ipybox/sandbox_kit/impl/cgroup.ipp>
 #include <ipybox/sandbox_kit/impl/guest_view.ipp>
 #include <ipybox/sandbox_kit/impl/kernel_policy.ipp>
+#include <ipybox/sandbox_kit/impl/launcher.ipp>
 #include <ipybox/sandbox_kit/impl/network_proxy.ipp>
 #include <ipybox/sandbox_kit/impl/process.ipp>
 #include <ipybox/sandbox_kit/impl/stdio_mux.ipp>
