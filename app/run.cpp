@@ -80,7 +80,7 @@ public:
     awaitable<int> run(std::string code) {
         for (const auto& package : flags_.packages) co_await install(package);
         co_await prepare();
-        auto execution = co_await executor_->stream(std::move(code), timeout(), true);
+        auto execution = co_await executor_->stream(std::move(code), timeout(), true, ResultText::none);
         asio::signal_set signals(context_, SIGINT, SIGTERM);
         signals.async_wait([&execution](boost::system::error_code error, int) {
             if (!error) execution.cancel();

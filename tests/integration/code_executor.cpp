@@ -214,6 +214,21 @@ BOOST_AUTO_TEST_CASE(a_hundred_megabytes_arrive_whole) {
     BOOST_TEST(seen.chunks.size() == expected.size() + 1);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_streamed_alone_is_not_kept_for_the_result) {
+    options.max_output = 32 << 20;
+    start("none");
+    const auto shown = stream("print('a' * 1_000_000)\ndisplay('shown')", test::accept, 120s, ResultText::none);
+    BOOST_TEST_REQUIRE(shown.result.ok(), shown.result.error);
+    BOOST_TEST(shown.chunks.size() > 1'000'000U);
+    BOOST_TEST(shown.chunks.ends_with("'shown'\n"));
+    BOOST_TEST(shown.result.displays.size() == 1U);
+    BOOST_TEST(!shown.result.text.has_value());
+    // It counts as much as what is kept.
+    const auto much = stream("print('b' * 40_000_000)", test::accept, 120s, ResultText::none);
+    BOOST_TEST(much.result.status == Status::output_limit);
+    BOOST_TEST(!much.result.text.has_value());
+}
+
 BOOST_AUTO_TEST_CASE(a_consumer_that_pauses_loses_nothing) {
     start("bubblewrap");
     const auto work = [](CodeExecutor& subject, asio::io_context& io) -> awaitable<std::string> {

@@ -101,8 +101,8 @@ public:
         CodeExecutionResult result;
     };
     Streamed stream(std::string code, std::function<void(const ApprovalRequest&)> on_request,
-                    Duration timeout = std::chrono::seconds(60)) {
-        return run(context, collect(std::move(code), std::move(on_request), timeout));
+                    Duration timeout = std::chrono::seconds(60), ResultText text = ResultText::whole) {
+        return run(context, collect(std::move(code), std::move(on_request), timeout, text));
     }
 
     asio::io_context context{1};
@@ -113,9 +113,9 @@ public:
 
 private:
     awaitable<Streamed> collect(std::string code, std::function<void(const ApprovalRequest&)> on_request,
-                                Duration timeout) {
+                                Duration timeout, ResultText text) {
         Streamed seen;
-        auto execution = co_await executor->stream(std::move(code), timeout, true);
+        auto execution = co_await executor->stream(std::move(code), timeout, true, text);
         for (;;) {
             auto event = co_await execution.next();
             if (!event) break;

@@ -57,6 +57,29 @@ BOOST_AUTO_TEST_CASE(text_is_cut_between_characters) {
     BOOST_TEST(cut("\x80\x80z", 1, 1000) == "\x80\x80");  // no UTF-8: not worse than a character
 }
 
+BOOST_AUTO_TEST_CASE(text_in_pieces_is_stripped_and_kept_up_to_its_limit) {
+    struct {
+        std::size_t most;
+        std::vector<std::string_view> pieces;
+        std::string_view text;
+    } const cases[] = {
+        {100, {}, ""},
+        {100, {" \n", "\t"}, ""},
+        {100, {"\n", " a ", "\n", "b\v", " \n"}, "a \nb"},
+        {3, {"  abc"}, "abc"},
+        {3, {"  ab", "c \n", "  "}, "abc"},  // only white space is missing
+        {3, {"a  ", " ", "\n"}, "a"},
+        {3, {"a  ", " ", "b"}, "a  "},
+        {3, {"abcd", "e"}, "abc"},
+        {0, {"a"}, ""},
+    };
+    for (const auto& one : cases) {
+        StrippedText text(one.most);
+        for (const auto piece : one.pieces) text.add(piece);
+        BOOST_TEST(text.take() == one.text);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(images_are_what_they_say) {
     BOOST_TEST(image_type("\x89PNG\r\n\x1a\n...."sv) == "image/png");
     BOOST_TEST(image_type("\xFF\xD8\xFF\xE0"sv) == "image/jpeg");

@@ -96,12 +96,19 @@ struct CodeExecutionChunk {
     bool is_stderr = false;
 };
 
+// What a result has of the text that came by chunks.
+enum class ResultText {
+    whole,
+    none,  // nothing is kept in memory beyond what waits for next()
+};
+
 // How an execution ended, with everything it produced until then.
 struct CodeExecutionResult {
     enum class Status { ok, error, timed_out, cancelled, kernel_lost, output_limit };
 
     Status status = Status::ok;
-    std::optional<std::string> text;                // all output, stripped; absent when there was none
+    // All output, stripped; absent when there was none, or when the caller took it by chunks alone.
+    std::optional<std::string> text;
     std::vector<std::filesystem::path> images;      // files in images_dir, in order
     std::vector<json::object> displays;             // full MIME bundles, in order
     std::string error;                              // Python's traceback, or what happened and what to do
@@ -232,9 +239,11 @@ public:
     awaitable<void> reset();
 
     // Begins an execution. timeout: from now until it is interrupted, zero means never. chunks:
-    // whether next() yields CodeExecutionChunk events. Throws errc::busy while another one is
-    // running, errc::kernel_died when reset() is due.
-    awaitable<Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120), bool chunks = false);
+    // whether next() yields CodeExecutionChunk events. text: ResultText::none for output that the
+    // caller does not need a second time; options.max_output counts it either way. Throws
+    // errc::busy while another one is running, errc::kernel_died when reset() is due.
+    awaitable<Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120),
+                                bool chunks = false, ResultText text = ResultText::whole);
 
     // Runs code to its end. What the policy would ask is answered with yes; denials stand.
     awaitable<CodeExecutionResult> execute(std::string code, Duration timeout = std::chrono::seconds(120));

@@ -71,8 +71,10 @@ public:
     }
 
     // Begins an execution whose next() gives CodeExecutionChunk events and, last, the result.
-    awaitable<CodeExecutor::Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120)) {
-        co_return co_await connected().stream(std::move(code), timeout, true);
+    // text: whether the result has again what the chunks had.
+    awaitable<CodeExecutor::Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120),
+                                              ResultText text = ResultText::whole) {
+        co_return co_await connected().stream(std::move(code), timeout, true, text);
     }
 
     // Interrupts the running execution, if any.

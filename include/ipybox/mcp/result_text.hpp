@@ -1,8 +1,11 @@
 #pragma once
 // What fits into a result for a model, and what can be shown in one.
+#include <algorithm>
 #include <cstddef>
 #include <ipybox/detail/terminal_text.hpp>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace ipybox::detail {
 
@@ -28,6 +31,31 @@ inline std::size_t text_fits(std::string_view text, std::size_t characters,
     }
     return end;
 }
+
+// Text that arrives in pieces, without the white space around it; what comes after `most` bytes is
+// counted on, not kept.
+class StrippedText {
+public:
+    explicit StrippedText(std::size_t most) : most_(most) {}
+
+    void add(std::string_view piece) {
+        if (text_.empty()) piece.remove_prefix(std::min(piece.find_first_not_of(space), piece.size()));
+        const auto kept = std::min(piece.size(), most_ - text_.size());
+        text_ += piece.substr(0, kept);
+        if (piece.find_first_not_of(space, kept) != piece.npos) cut_ = true;
+    }
+    // The text, or its first `most` bytes.
+    std::string take() {
+        if (!cut_) text_.erase(text_.find_last_not_of(space) + 1);
+        return std::move(text_);
+    }
+
+private:
+    static constexpr std::string_view space = " \t\r\n\f\v";
+    std::string text_;
+    std::size_t most_;
+    bool cut_ = false;  // more than white space came after what is kept
+};
 
 // Models are sent images of these types; one that only claims to be of it breaks conversations.
 inline std::string_view image_type(std::string_view bytes) noexcept {

@@ -108,15 +108,17 @@ IPYBOX_DECL awaitable<void> CodeExecutor::reset() {
     co_await session->start();
 }
 
-IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code, Duration timeout, bool chunks) {
+IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code, Duration timeout, bool chunks,
+                                                                   ResultText text) {
     auto session = session_;
-    auto run = co_await session->begin(session, std::move(code), timeout, chunks, false);
+    auto run = co_await session->begin(session, std::move(code), timeout, chunks, text, false);
     co_return Execution(std::move(run));
 }
 
 IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code, Duration timeout) {
     auto session = session_;
-    Execution execution(co_await session->begin(session, std::move(code), timeout, false, true));
+    Execution execution(co_await session->begin(session, std::move(code), timeout, false,
+                                               ResultText::whole, true));
     for (;;) {
         auto event = co_await execution.next();
         if (!event) throw Error(errc::cancelled, "the execution ended without a result");

@@ -24,7 +24,7 @@ IPYBOX_DECL void CodeExecutor::Run::request_stop(Status why) {
 }
 
 IPYBOX_DECL awaitable<std::shared_ptr<CodeExecutor::Run>> CodeExecutor::Session::begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
-                                      bool chunks, bool auto_approve) {
+                                      bool chunks, ResultText text, bool auto_approve) {
     while (run && run->abandoned) co_await idle.wait();
     if (!run) co_await deliver_apis();
     if (run) throw Error(errc::busy, "an execution is running; wait for its result or cancel it");
@@ -35,6 +35,7 @@ IPYBOX_DECL awaitable<std::shared_ptr<CodeExecutor::Run>> CodeExecutor::Session:
     const auto fresh = std::make_shared<Run>(host.executor);
     fresh->timeout = timeout;
     fresh->chunks = chunks;
+    fresh->keeps_text = text == ResultText::whole;
     fresh->auto_approve = auto_approve;
     fresh->violations = std::exchange(waiting_violations, {});
     run = fresh;
@@ -199,8 +200,9 @@ IPYBOX_DECL bool CodeExecutor::Session::Output::fits(std::size_t more) {
 
 IPYBOX_DECL void CodeExecutor::Session::Output::add_text(std::string piece, bool is_stderr) {
     if (piece.empty() || (run.stop && *run.stop == Status::output_limit) || !fits(piece.size())) return;
-    text += piece;
-    if (!run.chunks || run.abandoned) return;
+    if (run.abandoned) return;
+    if (run.keeps_text) text += piece;
+    if (!run.chunks) return;
     CodeExecutionChunk chunk;
     chunk.text = std::move(piece);
     chunk.is_stderr = is_stderr;

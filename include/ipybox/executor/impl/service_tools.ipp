@@ -52,16 +52,21 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     co_await State::ready(state, session);
     const std::string lost = session->lost;
     CodeExecutionResult result;
+    const std::size_t room = room_for(*state, context);
+    // More of the output than the answer can hold would be cut off below.
+    detail::StrippedText printed(room);
     {
         const Asking asking(session->asking, context);
         auto execution = co_await session->executor->stream(text_argument(arguments, "code"),
-                                                            duration(seconds), true);
+                                                            duration(seconds), true,
+                                                            ResultText::none);
         detail::CellReport report(state->io, context, state->options.keep_alive);
         for (;;) {
             auto event = co_await execution.next();
             if (!event) break;
             if (const auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
                 report.add(chunk->text);
+                printed.add(chunk->text);
             } else if (const auto* request = std::get_if<ApprovalRequest>(&*event)) {
                 request->reject("nobody is there to approve this call");
             } else {
@@ -71,7 +76,8 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
         report.flush();
     }
     session->lost.clear();
-    auto answer = cell_result(*state, result, room_for(*state, context),
+    if (auto text = printed.take(); !text.empty()) result.text = std::move(text);
+    auto answer = cell_result(*state, result, room,
                               static_cast<std::size_t>(std::min(characters, 1e12)), lost,
                               !session->executor->kernel_alive());
     state->list_images(session->executor->workspace(), result.images);

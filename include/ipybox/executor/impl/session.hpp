@@ -29,6 +29,7 @@ struct CodeExecutor::Run {
     bool finished = false;
     bool abandoned = false;
     bool chunks = false;
+    bool keeps_text = true;           // for the result
     bool auto_approve = false;
     Duration timeout{};
     Clock::time_point started = Clock::now();
@@ -162,7 +163,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     static awaitable<Decision> ask(std::weak_ptr<Session> weak, ToolCall call);
 
     awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
-                                          bool chunks, bool auto_approve);
+                                          bool chunks, ResultText text, bool auto_approve);
 
     // Moves output from the kernel to the consumer until the cell is done.
     static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current, std::string code);
