@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <cmath>
@@ -54,7 +53,7 @@ private:
     bool shown_ = false;
 };
 
-// Prints an execution's events and answers its approval requests.
+// Prints what an execution says, and answers what its policy asks.
 class Session {
 public:
     Session(asio::io_context& context, const RunFlags& flags)
@@ -69,6 +68,7 @@ public:
         output_.on_release([this] { released_.notify(); });
         console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
         channel_ = open_channel(context_.get_executor(), flags, options.logger);
+        options.approvers.push_back([this](ToolCall call) { return answer(std::move(call)); });
         executor_ = std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
     }
 
@@ -93,10 +93,8 @@ public:
             if (!event) break;
             if (auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
                 print(*chunk);
-            } else if (auto* request = std::get_if<ApprovalRequest>(&*event)) {
-                answer(*request);
-            } else {
-                exit_code = conclude(std::get<CodeExecutionResult>(*event));
+            } else if (const auto* result = std::get_if<CodeExecutionResult>(&*event)) {
+                exit_code = conclude(*result);
             }
         }
         co_await executor_->stop();
@@ -161,33 +159,28 @@ private:
         line_open_ = false;
     }
 
-    void answer(const ApprovalRequest& request) {
+    // Of what the policy asks: --approve answers, or whoever can be asked, all at once.
+    awaitable<Decision> answer(ToolCall call) {
         fresh_line();
-        if (flags_.approve == "allow") {
-            output_.print(std::cerr, "[allowed] " + request.to_string() + '\n');
-            request.accept();
-        } else if (flags_.approve == "deny") {
-            output_.print(std::cerr, "[denied] " + request.to_string() + '\n');
-            request.reject("--approve deny");
-        } else {
-            asio::co_spawn(context_, consult(request), asio::detached);
-        }
-    }
-
-    // Whoever can answer is asked at once, until the call is settled.
-    awaitable<void> consult(ApprovalRequest request) {
+        const std::string shown = detail::call_text(call.server, call.tool, call.sent_arguments());
         Decision decision;
-        auto asking = ask_all(request.call(), decision);
-        auto settled = request.settled();
-        const bool answered = co_await ends_first(std::move(asking), std::move(settled));
-        if (!answered) co_return;
+        if (flags_.approve == "allow") {
+            output_.print(std::cerr, "[allowed] " + shown + '\n');
+            decision = Decision(Verdict::allow);
+        } else if (flags_.approve == "deny") {
+            output_.print(std::cerr, "[denied] " + shown + '\n');
+            decision = Decision(Verdict::deny, "--approve deny");
+        } else {
+            co_await ask_all(std::move(call), decision);
+        }
         if (decision.by == "nobody") {
             const std::string nobody = channel_ ? "no approver connected and no terminal to ask at" : "no terminal to ask at";
             fresh_line();
-            output_.print(std::cerr, "[denied, " + nobody + "] " + request.to_string() + '\n');
+            output_.print(std::cerr, "[denied, " + nobody + "] " + shown + '\n');
             decision.reason = "there is " + nobody + "; --approve allow would allow every call";
         }
-        request.answer(decision);
+        if (decision.by.empty()) decision.by = "application";
+        co_return decision;
     }
     awaitable<void> ask_all(ToolCall call, Decision& decision) {
         try {
