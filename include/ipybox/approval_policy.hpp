@@ -32,12 +32,19 @@ struct ToolCall {
     std::string tool;
     json::object arguments;     // of numbers that a double cannot hold, the nearest one
     json::object annotations;   // the tool's hints as the MCP server states them
-    json::object input_schema;
+    // What the tool takes, in JSON Schema; never null. Copies of the call share it, and it lives as
+    // long as they do, whatever becomes of the server.
+    std::shared_ptr<const json::object> input_schema = no_schema();
     std::string session;
     CallOrigin origin = CallOrigin::mcp;
     // Null when `arguments` has every digit that was sent; see sent_arguments().
     std::shared_ptr<const json::object> exact_arguments = {};
 
+    // Of what states none: an empty object.
+    static const std::shared_ptr<const json::object>& no_schema() {
+        static const auto empty = std::make_shared<const json::object>();
+        return empty;
+    }
     // The arguments as they are sent: numbers that Boost.JSON would write otherwise have their own text. To be
     // written with detail::write_json(), and read with what detail/json_number.hpp has.
     const json::object& sent_arguments() const noexcept { return exact_arguments ? *exact_arguments : arguments; }

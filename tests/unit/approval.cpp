@@ -53,6 +53,12 @@ constexpr auto P = Verdict::pass, A = Verdict::allow, D = Verdict::deny;
 
 BOOST_AUTO_TEST_SUITE(approval)
 
+BOOST_AUTO_TEST_CASE(a_call_always_has_a_schema) {
+    const ToolCall call;
+    BOOST_TEST(call.input_schema->empty());
+    BOOST_TEST(ToolCall(call).input_schema == call.input_schema);
+}
+
 BOOST_AUTO_TEST_CASE(first_match_takes_the_first_that_does_not_pass) {
     BOOST_TEST((combine<FirstMatch>({P, D, A}) == D));
     BOOST_TEST((combine<FirstMatch>({P, A, D}) == A));

@@ -222,7 +222,12 @@ BOOST_AUTO_TEST_CASE(calls_wait_for_the_approvers) {
     fails(echo("nobody"), errc::denied, "nobody is there");
     fails(echo("late"), errc::timed_out, "approval request for own.echo expired");
     BOOST_TEST(asked.size() == 4u);
-    BOOST_TEST((asked.at(0).input_schema.contains("properties")));
+    const auto schema = asked.at(0).input_schema;
+    BOOST_TEST((schema->contains("properties")));
+    for (const auto& one : asked) BOOST_TEST(one.input_schema == schema);  // shared, not copied
+    test::run(context, server->reset());
+    server = nullptr;
+    BOOST_TEST((schema->at("properties").as_object().contains("text")));
 
     options.approvers.clear();
     serve();

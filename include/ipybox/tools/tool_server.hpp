@@ -179,7 +179,7 @@ private:
 
     struct Tool {
         json::object annotations;
-        json::value schema;
+        std::shared_ptr<const json::value> schema;  // null: it states none; calls share it
         // Compiled when the tool is first called; refers to `schema`.
         std::unique_ptr<detail::SchemaDocument> document;
     };

@@ -156,7 +156,7 @@ IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
         if (const auto* hints = object.if_contains("annotations"); hints && hints->is_object())
             tool.annotations = hints->get_object();
         if (const auto* schema = object.if_contains("inputSchema"); schema && schema->is_object())
-            tool.schema = *schema;
+            tool.schema = std::make_shared<const json::value>(*schema);
         by_name.insert_or_assign(std::string(text_of(object, "name")), std::move(tool));
     }
     return !first;
@@ -579,13 +579,13 @@ IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
         throw Error(errc::bad_argument, "MCP server " + server.name + " has no tool \"" + request.tool + "\"");
     Tool& tool = found->second;
     request.annotations = tool.annotations;
-    request.input_schema = json::object();
-    if (!tool.schema.is_object()) return;
-    if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(tool.schema);
+    request.input_schema = ToolCall::no_schema();
+    if (!tool.schema) return;
+    if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(*tool.schema);
     detail::SchemaValidator validator(*tool.document);
     if (const auto problem = validator.problem(tool.document->root(), request.sent_arguments()))
         throw Error(errc::bad_argument, "the arguments of " + request.tool + " do not fit its schema: " + *problem);
-    request.input_schema = tool.schema.get_object();
+    request.input_schema = {tool.schema, &tool.schema->get_object()};
 }
 
 IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCall request, AuditedCall& audit) {
@@ -605,9 +605,10 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCal
         if (!ready) co_await connect(state, server);
         if (server->listing == judged) break;
         judged = server->listing;
-        const json::object annotations = std::move(request.annotations), schema = std::move(request.input_schema);
+        const json::object annotations = std::move(request.annotations);
+        const auto schema = request.input_schema;
         describe(*server, request);
-        if (annotations == request.annotations && schema == request.input_schema) break;
+        if (annotations == request.annotations && *schema == *request.input_schema) break;
         if (round < 3) {
             decision = co_await judge(state, request);
             continue;
