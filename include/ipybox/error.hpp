@@ -28,6 +28,7 @@ enum class errc {
     cancelled,             // the caller withdrew the operation
     busy,                  // one execution at a time
     io_error,              // a file or a socket failed
+    http_failed,           // an HTTP server cannot be reached, or its answer broke off
 };
 
 namespace detail {
@@ -56,6 +57,7 @@ struct ErrorCategory final : boost::system::error_category {
             case errc::cancelled: return "cancelled";
             case errc::busy: return "busy";
             case errc::io_error: return "input/output error";
+            case errc::http_failed: return "HTTP request failed";
         }
         return "unknown ipybox error";
     }

@@ -199,8 +199,14 @@ BOOST_AUTO_TEST_CASE(a_kept_connection_that_died_is_replaced_only_where_that_is_
         co_return;
     });
     const auto error = failure(request("POST", origin + "/pay", "once"));
-    BOOST_TEST((error.code() == errc::mcp_connection));
+    BOOST_TEST((error.code() == errc::http_failed));
+    BOOST_TEST(contains(error.what(), "(HTTP request failed)"));
     BOOST_TEST(contains(error.detail(), "closed the connection"));
+    const auto translated = http_failure_as(errc::mcp_connection, error);
+    BOOST_TEST((translated.code() == errc::mcp_connection));
+    BOOST_TEST(translated.detail() == error.detail());
+    const Error late(errc::timed_out, "x");
+    BOOST_TEST((http_failure_as(errc::mcp_connection, late).code() == errc::timed_out));
     BOOST_TEST(server->seen().size() == 4u);
     // One retry, not more.
     server->handle(ok);
@@ -209,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_kept_connection_that_died_is_replaced_only_where_that_is_
         peer->keep = false;
         co_return;
     });
-    BOOST_TEST((failure(origin).code() == errc::mcp_connection));
+    BOOST_TEST((failure(origin).code() == errc::http_failed));
     BOOST_TEST(server->seen().size() == 7u);
 }
 
@@ -258,7 +264,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_http_is_refused) {
              head + "Transfer-Encoding: chunked\r\n\r\n2\r\nabX\r\n", head + "Na me: x\r\n\r\n",
              head, std::string()}) {
         serve_raw(text);
-        BOOST_TEST((failure(server->origin() + "/?secret").code() == errc::mcp_connection),
+        BOOST_TEST((failure(server->origin() + "/?secret").code() == errc::http_failed),
                    text.substr(0, 80));
         BOOST_TEST(!contains(failure(server->origin() + "/?secret").detail(), "secret"));
     }
@@ -286,7 +292,7 @@ BOOST_AUTO_TEST_CASE(heads_and_bodies_have_limits) {
         for (;;) co_await peer->chunk(text);
     });
     BOOST_TEST(contains(failure(server->origin() + "/head").detail(), "65536 bytes"));
-    BOOST_TEST((failure(server->origin() + "/chunk").code() == errc::mcp_connection));
+    BOOST_TEST((failure(server->origin() + "/chunk").code() == errc::http_failed));
     BOOST_TEST(contains(failure(server->origin() + "/body").detail(), "more than 1048576 bytes"));
 }
 
@@ -398,7 +404,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_is_not_there_or_not_allowed_is_named) {
         origin = gone.origin();
     }
     const auto refused = failure(origin + "/x?secret");
-    BOOST_TEST((refused.code() == errc::mcp_connection));
+    BOOST_TEST((refused.code() == errc::http_failed));
     BOOST_TEST(contains(refused.detail(), origin));
     BOOST_TEST(contains(refused.detail(), "is the server running"));
     BOOST_TEST(!contains(refused.detail(), "secret"));
@@ -506,7 +512,7 @@ BOOST_AUTO_TEST_CASE(tls_is_verified) {
     serve(ok, &good);
     const std::string port = std::to_string(server->port());
     const auto unknown = failure("https://localhost:" + port + "/?secret");
-    BOOST_TEST((unknown.code() == errc::mcp_connection));
+    BOOST_TEST((unknown.code() == errc::http_failed));
     BOOST_TEST(contains(unknown.detail(), "https://localhost:" + port));
     BOOST_TEST(contains(unknown.detail(), "SSL_CERT_FILE"));
     BOOST_TEST(!contains(unknown.detail(), "secret"));

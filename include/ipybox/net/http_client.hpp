@@ -87,7 +87,7 @@ struct HttpClientOptions {
     std::string ca_file;                   // PEM; empty: the system's, or $SSL_CERT_FILE's
     std::string unix_socket;               // connect there, whatever host a URL names
     bool proxies_from_environment = true;  // HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY
-    // Followed within one origin only; another one is errc::mcp_connection naming both. 0: a
+    // Followed within one origin only; another one is errc::http_failed naming both. 0: a
     // redirect is a result like any other.
     int max_redirects = 3;
     // Whether an address may be connected to; empty: any. Behind a proxy, which looks names up by
@@ -247,13 +247,13 @@ public:
     unsigned status() const noexcept;
     const HttpHeaders& headers() const noexcept;
     const HttpUrl& url() const noexcept;  // after redirects
-    // The next piece of the body as it comes; empty at its end. Throws errc::mcp_connection when
+    // The next piece of the body as it comes; empty at its end. Throws errc::http_failed when
     // the body breaks off, errc::timed_out; a cancelled coroutine gets operation_aborted.
     awaitable<std::string> read_some(Clock::time_point deadline = never);
     // The whole body, if all of it came with the head and is not longer than `limit` bytes; as
     // read_all(), without waiting.
     std::optional<std::string> all_now(std::size_t limit);
-    // The rest of the body; errc::mcp_connection when it is longer than `limit` bytes.
+    // The rest of the body; errc::http_failed when it is longer than `limit` bytes.
     awaitable<std::string> read_all(std::size_t limit, Clock::time_point deadline = never);
 
 private:
@@ -273,7 +273,7 @@ public:
     HttpClient(const HttpClient&) = delete;
     HttpClient& operator=(const HttpClient&) = delete;
 
-    // Any status is a result. Throws errc::mcp_connection, errc::timed_out, errc::bad_argument
+    // Any status is a result. Throws errc::http_failed, errc::timed_out, errc::bad_argument
     // (URL or headers); a cancelled coroutine gets operation_aborted. No text has a URL's query
     // or credentials, or a header's value.
     awaitable<std::unique_ptr<HttpResponse>> send(HttpRequest request);
@@ -332,6 +332,12 @@ private:
 
     StatePtr state_;
 };
+
+// For whoever requests something on behalf of more than HTTP: errc::http_failed becomes `code`, in
+// the same words; other errors stay as they are.
+inline Error http_failure_as(errc code, const Error& error) {
+    return error.code() == errc::http_failed ? Error(code, error.detail()) : error;
+}
 
 }  // namespace ipybox
 

@@ -119,7 +119,7 @@ private:
             status = response->status();
             text = co_await response->read_all(state->options.max_answer, deadline);
         } catch (const Error& error) {
-            if (error.code() != errc::mcp_connection) throw;
+            if (error.code() != errc::http_failed) throw;
             unreachable.emplace(errc::io_error, "the tool server: " + error.detail());
         }
         if (unreachable) throw *unreachable;

@@ -119,7 +119,12 @@ IPYBOX_DECL awaitable<void> HttpTransport::open(StatePtr state) {
     state->incoming.clear();
     state->incoming_size = 0;
     state->session.reset();
-    if (state->wire == Wire::sse) co_await find_endpoint(state, Clock::now() + patience);
+    if (state->wire != Wire::sse) co_return;
+    try {
+        co_await find_endpoint(state, Clock::now() + patience);
+    } catch (const Error& error) {
+        throw http_failure_as(errc::mcp_connection, error);
+    }
 }
 
 IPYBOX_DECL awaitable<json::object> HttpTransport::receive(StatePtr state) {
@@ -229,7 +234,7 @@ IPYBOX_DECL void HttpTransport::launch(const StatePtr& state, const CallPtr& cal
                 try {
                     if (failure) std::rethrow_exception(failure);
                 } catch (const Error& error) {
-                    call->failure = error;
+                    call->failure = http_failure_as(errc::mcp_connection, error);
                 } catch (const boost::system::system_error& error) {
                     const bool cancelled = error.code() == asio::error::operation_aborted;
                     call->failure = cancelled ? Error(errc::cancelled, "the request was withdrawn")

@@ -78,7 +78,7 @@ IPYBOX_DECL void HttpClient::fail(const Connection* connection, const HttpUrl& u
     std::string why = error == asio::error::eof || error == asio::ssl::error::stream_truncated
                           ? "it closed the connection"
                           : error.message();
-    throw Error(errc::mcp_connection, url.printable() + " " + std::string(what) + ": " + why);
+    throw Error(errc::http_failed, url.printable() + " " + std::string(what) + ": " + why);
 }
 
 // The system's resolver cannot be stopped, so it is not waited for beyond the deadline.
@@ -105,7 +105,7 @@ IPYBOX_DECL awaitable<std::vector<asio::ip::tcp::endpoint>> HttpClient::resolve(
     if (!lookup->finished)
         throw Error(errc::timed_out, "the address of the host " + host + " was not found in time");
     if (lookup->error || lookup->found.empty())
-        throw Error(errc::mcp_connection, "the host " + host + " has no known address (" +
+        throw Error(errc::http_failed, "the host " + host + " has no known address (" +
                                               lookup->error.message() +
                                               "): check its spelling and the network");
     co_return std::move(lookup->found);
@@ -141,7 +141,7 @@ IPYBOX_DECL std::optional<detail::HttpProxy> HttpClient::proxy_for(const State& 
 }
 
 IPYBOX_DECL void HttpClient::refuse_address(const HttpUrl& url) {
-    throw Error(errc::mcp_connection, url.printable() + ": its address may not be connected to");
+    throw Error(errc::http_failed, url.printable() + ": its address may not be connected to");
 }
 
 // A name that a proxy will be asked for. Where it leads from there is not known here: the name
@@ -205,7 +205,7 @@ IPYBOX_DECL awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool t
         if (connection->expired)
             throw Error(errc::timed_out,
                         "cannot connect to " + whom + " in time; is the address right?");
-        throw Error(errc::mcp_connection, "cannot connect to " + whom + ": " + failure.message() +
+        throw Error(errc::http_failed, "cannot connect to " + whom + ": " + failure.message() +
                                               (proxy ? "; is the proxy of the environment right?"
                                                      : "; is the server running?"));
     }
@@ -236,7 +236,7 @@ IPYBOX_DECL awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(StatePtr
     if (!error)
         connection->stream.socket().assign(asio::ip::tcp::v4(), socket.release(error), error);
     if (error)
-        throw Error(errc::mcp_connection, "cannot connect to the Unix socket: " + error.message());
+        throw Error(errc::http_failed, "cannot connect to the Unix socket: " + error.message());
     connection->limit(deadline);
     co_return connection;
 }
@@ -264,12 +264,12 @@ IPYBOX_DECL awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPt
         if (broken) fail(connection.get(), url, broken, what);
     }
     if (parser.code / 100 != 2)
-        throw Error(errc::mcp_connection,
+        throw Error(errc::http_failed,
                     url.printable() + " " + what + ": it answered with HTTP status " +
                         std::to_string(parser.code) +
                         (parser.code == 407 ? "; put user and password into the proxy's URL" : ""));
     if (connection->input.size() > 0)
-        throw Error(errc::mcp_connection,
+        throw Error(errc::http_failed,
                     url.printable() + " " + what + ": it sent data before it was asked");
 }
 
@@ -311,11 +311,11 @@ IPYBOX_DECL awaitable<void> HttpClient::start_tls(StatePtr state, ConnectionPtr 
                 "that in "
                 "SSL_CERT_FILE";
         }
-        throw Error(errc::mcp_connection, text);
+        throw Error(errc::http_failed, text);
     }
     if (ERR_GET_REASON(static_cast<unsigned long>(error.value())) == SSL_R_WRONG_VERSION_NUMBER &&
         error.category() == asio::error::get_ssl_category())
-        throw Error(errc::mcp_connection,
+        throw Error(errc::http_failed,
                     url.origin() + " does not speak TLS; is its URL one with http://?");
     fail(connection.get(), url, error, "did not complete the TLS handshake");
 }

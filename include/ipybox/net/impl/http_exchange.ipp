@@ -86,11 +86,11 @@ IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr s
             co_return std::unique_ptr<HttpResponse>(new HttpResponse(std::move(answered)));
         const HttpUrl& url = target->url;
         if (followed >= max_redirects)
-            throw Error(errc::mcp_connection, url.printable() + " redirects more than " +
+            throw Error(errc::http_failed, url.printable() + " redirects more than " +
                                                   std::to_string(max_redirects) + " times");
         HttpUrl next = url.resolve(location);
         if (next.origin() != url.origin())
-            throw Error(errc::mcp_connection,
+            throw Error(errc::http_failed,
                         url.printable() + " redirects to " + next.printable() +
                             ": another origin is not followed, it would get what is meant for "
                             "the first; if it is the right one, configure that URL");
@@ -188,7 +188,7 @@ IPYBOX_DECL awaitable<bool> HttpClient::attempt(StatePtr state, ExchangePtr exch
         const unsigned code = exchange->parser->code;
         if (code / 100 != 1 || code == 101) break;
         if (interim == max_interim)
-            throw Error(errc::mcp_connection,
+            throw Error(errc::http_failed,
                         exchange->url().printable() + " sends interim answers without end");
     }
     connection->limit(never);
@@ -221,11 +221,11 @@ IPYBOX_DECL void HttpClient::feed(const State& state, Exchange& exchange) {
     exchange.parser->take(input, error);
     if (error == http::error::header_limit ||
         input.size() > state.options.max_header + (std::size_t{64} << 10))
-        throw Error(errc::mcp_connection, exchange.url().printable() +
+        throw Error(errc::http_failed, exchange.url().printable() +
                                               " sends a head of more than " +
                                               std::to_string(state.options.max_header) + " bytes");
     if (error)
-        throw Error(errc::mcp_connection, exchange.url().printable() +
+        throw Error(errc::http_failed, exchange.url().printable() +
                                               " sends what is no HTTP response: " +
                                               error.message() + "; is the URL right?");
 }
@@ -268,14 +268,14 @@ IPYBOX_DECL awaitable<std::string> HttpClient::read_all(ExchangePtr exchange, st
         if (piece.empty()) co_return all;
         if (piece.size() > limit - all.size()) {
             exchange->release(false);
-            throw Error(errc::mcp_connection, exchange->url().printable() +
+            throw Error(errc::http_failed, exchange->url().printable() +
                                                   " answered with more than " +
                                                   std::to_string(limit) + " bytes");
         }
         all += piece;
         if (!memory.resize(all.size() > free_of_budget ? all.capacity() : 0)) {
             exchange->release(false);
-            throw Error(errc::mcp_connection, exchange->url().printable() +
+            throw Error(errc::http_failed, exchange->url().printable() +
                                                   " answered with more than there is memory left for; try again, or ask for less");
         }
     }

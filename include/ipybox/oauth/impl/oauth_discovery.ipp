@@ -44,11 +44,15 @@ IPYBOX_DECL awaitable<OAuth::State::Reply> OAuth::State::fetch(HttpRequest reque
     const auto deadline = deadline_after(options.request_timeout);
     request.deadline = deadline;
     request.headers.emplace_back("Accept", "application/json");
-    auto response = co_await http->send(std::move(request));
     Reply reply;
-    reply.status = response->status();
-    reply.headers = response->headers();
-    reply.body = co_await response->read_all(max_document, deadline);
+    try {
+        auto response = co_await http->send(std::move(request));
+        reply.status = response->status();
+        reply.headers = response->headers();
+        reply.body = co_await response->read_all(max_document, deadline);
+    } catch (const Error& error) {
+        throw http_failure_as(errc::mcp_connection, error);
+    }
     co_return reply;
 }
 
