@@ -249,6 +249,7 @@ BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
         co_return yes;
     };
     options.approvers = {absent, person};
+    options.background_calls = true;
     start("none");
     generate_echo();
     const std::string code = "from mcptools.own import echo\nprint(echo.run(text='x'))";
@@ -256,13 +257,13 @@ BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
     BOOST_TEST(seen.chunks == "x\n");
     BOOST_TEST(seen.requests.empty());
     BOOST_TEST(asked == 1u);
-    // What is no tool's call needs no execution.
-    ToolCall registration;
-    registration.server = "ipybox";
-    registration.tool = "register_mcp_server";
-    registration.origin = CallOrigin::registration;
-    BOOST_TEST((test::run(context, executor->decide(registration)).verdict == Verdict::allow));
+    // They need no execution, as its events do.
+    execute("import threading, time\nlate = []\ndef work():\n    time.sleep(0.5)\n    late.append(echo.run(text='y'))\n"
+            "thread = threading.Thread(target=work)\nthread.start()");
+    for (int i = 0; i < 600 && asked < 2; ++i) test::run(context, sleep_until(Clock::now() + 50ms));
     BOOST_TEST(asked == 2u);
+    BOOST_TEST(text("thread.join()\nprint(late)") == "['y']");
+    options.background_calls = false;
     test::run(context, executor->stop());
     options.approvers = {absent};
     start("none");

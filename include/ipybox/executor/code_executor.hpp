@@ -251,11 +251,6 @@ public:
     // Interrupts the running execution, if any.
     void cancel();
 
-    // Puts what is no call of a tool, such as the registration of a server, to the policy and into
-    // the audit log. The verdict is allow or deny. Throws errc::io_error when it must be recorded
-    // and cannot be.
-    awaitable<Decision> decide(ToolCall call);
-
     // Makes an MCP server callable by name. Throws errc::bad_config.
     void register_server(const std::string& name, const json::object& params);
 
@@ -279,12 +274,13 @@ public:
     // Writes a file for the code, whole or not at all: in the workspace or, where the kernel shares
     // no files with this machine, in the directory in which it started, whatever it executes
     // meanwhile. Makes directories; a link in the file's place is replaced, none on the way there is
-    // followed. path: relative, without "..". Throws Error: bad_argument, denied for what is_guarded()
-    // names, io_error; with a kernel elsewhere also kernel_died and timed_out.
+    // followed. path: relative, without "..". Throws Error: bad_argument, denied for a file that
+    // code in a sandbox could not change, io_error; with a kernel elsewhere also kernel_died and
+    // timed_out.
     awaitable<void> upload(std::string path, std::string bytes, bool overwrite = true);
 
     // Up to `limit` bytes of such a file, from `offset` on, and the size of the whole. Throws what
-    // upload() throws.
+    // upload() throws, denied for a file that code in a sandbox could not read.
     awaitable<FilePart> download(std::string path, std::uint64_t offset = 0, std::size_t limit = max_file);
 
     // The same of a file on this machine, wherever the kernel runs.
@@ -293,10 +289,6 @@ public:
     // Whether the kernel works with the files of this machine, below workspace(). If not, upload()
     // and download() need a kernel that is running.
     bool shares_files() const noexcept;
-
-    // Whether the file is one that code in a sandbox could not read or, to_write, change: whoever
-    // carries files for it must not either. relative: to the workspace, without "..".
-    bool is_guarded(const std::filesystem::path& relative, bool to_write) const;
 
     // The workspace as an absolute path without links.
     const std::filesystem::path& workspace() const noexcept;

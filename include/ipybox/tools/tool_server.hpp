@@ -145,20 +145,10 @@ public:
     void begin_execution();
     // The number of the execution in audit records.
     unsigned long execution() const noexcept;
-    // The other one of the two.
     void end_execution();
-    // Whether calls are accepted now.
-    bool execution_active() const noexcept;
-
-    // Puts what is no call of a tool to the policy, and records it. The verdict is allow or deny.
-    // Throws errc::io_error when it must be recorded and cannot be.
-    awaitable<Decision> decide(ToolCall call);
 
     // Withdraws every call and stops every MCP server; they start again on their next use.
     awaitable<void> reset() { return stop_servers(state_); }
-
-    // Hides values that came from variables or server parameters.
-    std::string hide_secrets(std::string text) const;
 
 private:
     static constexpr std::string_view own_name = "ipybox";  // the "server" of what is no MCP server's tool

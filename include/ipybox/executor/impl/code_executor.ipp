@@ -130,11 +130,6 @@ IPYBOX_DECL void CodeExecutor::cancel() {
     if (session_->run) session_->run->request_stop(CodeExecutionResult::Status::cancelled);
 }
 
-IPYBOX_DECL awaitable<Decision> CodeExecutor::decide(ToolCall call) {
-    auto session = session_;
-    co_return co_await session->tools->decide(std::move(call));
-}
-
 IPYBOX_DECL void CodeExecutor::register_server(const std::string& name, const json::object& params) {
     check_server_name(name);
     session_->tools->register_server(name, params);
@@ -182,10 +177,6 @@ IPYBOX_DECL FilePart CodeExecutor::read_here(const std::string& path, std::uint6
 }
 
 IPYBOX_DECL bool CodeExecutor::shares_files() const noexcept { return session_->shares_files(); }
-
-IPYBOX_DECL bool CodeExecutor::is_guarded(const std::filesystem::path& relative, bool to_write) const {
-    return session_->is_guarded(relative, to_write);
-}
 
 IPYBOX_DECL const std::filesystem::path& CodeExecutor::workspace() const noexcept { return session_->workspace; }
 

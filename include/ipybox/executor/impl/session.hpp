@@ -113,6 +113,8 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // through the workspace takes its time, and what the code made since is its own.
     const KernelPolicy& policy_of_code();
 
+    // Whether code in a sandbox could not read the file or, to_write, change it: whoever carries files
+    // for it must not either. relative: to the workspace, without "..".
     bool is_guarded(const std::filesystem::path& relative, bool to_write);
 
     std::filesystem::path checked_path(const std::string& text, bool to_write);

@@ -102,20 +102,6 @@ IPYBOX_DECL unsigned long ToolServer::execution() const noexcept { return state_
 
 IPYBOX_DECL void ToolServer::end_execution() { state_->withdraw(); }
 
-IPYBOX_DECL bool ToolServer::execution_active() const noexcept { return state_->active; }
-
-IPYBOX_DECL awaitable<Decision> ToolServer::decide(ToolCall call) {
-    auto state = state_;
-    call.session = state->options.session;
-    AuditedCall audit(state->options.audit, call, state->secrets, state->execution);
-    const Decision decision = co_await approve(state->policy, std::move(call), state->options.approval_timeout);
-    audit.decided(decision);
-    audit.ended("approved");
-    co_return decision;
-}
-
-IPYBOX_DECL std::string ToolServer::hide_secrets(std::string text) const { return state_->secrets.hide(std::move(text)); }
-
 IPYBOX_DECL ToolServer::Alone::Alone(asio::any_io_executor executor, PluginRegistry& registry, const ToolServerOptions& options) {
     host.executor = std::move(executor);
     host.logger = options.logger;
