@@ -13,6 +13,7 @@
 #include <ipybox/async.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/client_config.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/unique_fd.hpp>
@@ -314,13 +315,13 @@ inline json::value substitute_variables(const json::value& value, const Variable
 // The plugin that reaches a server: params.type, else by URL (sse when its path ends in the segment
 // "sse"), else stdio.
 inline std::string transport_of(const json::object& params) {
-    if (const auto* type = params.if_contains("type"); type && type->is_string()) {
-        const std::string_view name = type->get_string();
+    if (const auto* type = detail::find_string(params, "type")) {
+        const std::string_view name = *type;
         return name == "http" || name == "streamable-http" ? "streamable_http" : std::string(name);
     }
-    const auto* url = params.if_contains("url");
-    if (!url || !url->is_string()) return "stdio";
-    std::string_view text = url->get_string();
+    const auto* url = detail::find_string(params, "url");
+    if (!url) return "stdio";
+    std::string_view text = *url;
     text = text.substr(0, text.find_first_of("?#"));
     const auto host = text.find("://");
     const auto path = text.find('/', host == text.npos ? 0 : host + 3);

@@ -304,8 +304,8 @@ struct Link : std::enable_shared_from_this<Link> {
         const auto start = std::find(frames.begin(), frames.end(), WireSession::delimiter);
         if (frames.end() - start < 3 || start[2].size() > session.limits().header) return false;
         const auto header = detail::read_object(start[2], session.limits().depth);
-        const auto* type = header ? header->if_contains("msg_type") : nullptr;
-        return type != nullptr && type->is_string() && execution.leave_out(type->get_string(), session.limits().bytes);
+        const auto type = header ? detail::string_of(*header, "msg_type") : std::string_view();
+        return !type.empty() && execution.leave_out(type, session.limits().bytes);
     }
 
     // Takes the memory that a message needs out of what all share.

@@ -12,6 +12,7 @@
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -228,7 +229,6 @@ private:
 
     static awaitable<void> receive(StatePtr state, std::shared_ptr<detail::JsonSocket> connection);
 
-    static std::string text(const json::object& object, std::string_view key);
     static void take(const StatePtr& state, const std::weak_ptr<detail::JsonSocket>& connection, const json::object& message);
     static awaitable<void> consult(StatePtr state, Request request);
 

@@ -9,6 +9,7 @@
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/workspace_files.hpp>

@@ -3,6 +3,7 @@
 // `ipybox serve` serves, and what a program of your own can add to its McpServer.
 
 #include <ipybox/approval/question.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/executor/code_executor.hpp>
@@ -198,7 +199,6 @@ private:
 
     // Bytes that a result may take.
     static std::size_t room_for(const State& state, const McpContext& context);
-    static std::string text_argument(const json::object& arguments, std::string_view name);
 
     // What fails is a result that a model can read, in the words of the Python SDK's servers.
     static McpToolResult failed(std::string_view tool, const std::string& why);

@@ -1,6 +1,7 @@
 #pragma once
 // What Jupyter messages tell about one execution at a time, whichever way they travel.
 #include <deque>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <optional>
 #include <stdexcept>
@@ -112,10 +113,10 @@ public:
 
     // A member that must be text. Throws JupyterBreach.
     static std::string text_of(const json::object& content, std::string_view name) {
-        const auto* value = content.if_contains(name);
-        if (value == nullptr || !value->is_string())
+        const auto* text = detail::find_string(content, name);
+        if (text == nullptr)
             throw JupyterBreach("a message without its \"" + std::string(name) + "\"");
-        return std::string(value->get_string());
+        return std::string(*text);
     }
 
     // What an `error` message or a reply of that status says. Throws JupyterBreach.

@@ -101,9 +101,7 @@ struct IncomingMessage {
 
 namespace websocket_frames {
 inline bool take_text(const json::object& object, std::string_view key, std::string& out) {
-    const auto* value = object.if_contains(key);
-    if (value == nullptr || !value->is_string()) return false;
-    out.assign(value->get_string().data(), value->get_string().size());
+    out = detail::string_of(object, key);
     return !out.empty();
 }
 

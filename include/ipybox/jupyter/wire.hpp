@@ -16,6 +16,7 @@
 #include <ctime>
 #include <initializer_list>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <memory>
@@ -175,9 +176,7 @@ public:
         if (!header || !parent) return WireFault::bad_json;
         WireMessage message;
         const auto text = [](const json::object& object, std::string_view key, std::string& out) {
-            const auto* value = object.if_contains(key);
-            if (value == nullptr || !value->is_string()) return false;
-            out.assign(value->get_string().data(), value->get_string().size());
+            out = detail::string_of(object, key);
             return !out.empty();
         };
         if (!text(*header, "msg_type", message.type) || !text(*header, "msg_id", message.id))

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -166,12 +167,6 @@ inline std::optional<std::int64_t> integer_of(const json::value* value) noexcept
         if (*large <= static_cast<std::uint64_t>(INT64_MAX))
             return static_cast<std::int64_t>(*large);
     return std::nullopt;
-}
-
-inline std::string_view string_of(const json::object& object, std::string_view key) noexcept {
-    const json::value* value = object.if_contains(key);
-    if (value == nullptr || !is_text(*value)) return {};
-    return value->get_string();
 }
 
 // A peer's text for a message or a log: at most `limit` bytes of it, as valid UTF-8, and without

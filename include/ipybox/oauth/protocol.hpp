@@ -9,6 +9,7 @@
 #include <boost/json/parse.hpp>
 #include <charconv>
 #include <cstdint>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/net/proxy_protocol.hpp>
@@ -231,10 +232,6 @@ inline std::optional<boost::json::object> parse_document(std::string_view body) 
     return std::move(value.get_object());
 }
 
-inline std::string string_member(const boost::json::object& object, std::string_view key) {
-    const auto* value = object.if_contains(key);
-    return value && value->is_string() ? std::string(value->get_string()) : std::string();
-}
 inline bool flag_member(const boost::json::object& object, std::string_view key) {
     const auto* value = object.if_contains(key);
     return value && value->is_bool() && value->get_bool();
@@ -286,18 +283,18 @@ struct ServerMetadata {
     static ServerMetadata read(const boost::json::object& document, const std::string& issuer,
                                const std::string& url) {
         ServerMetadata server;
-        server.issuer = string_member(document, "issuer");
+        server.issuer = string_of(document, "issuer");
         if (server.issuer != issuer)
             throw Error(errc::mcp_protocol, "the metadata of the authorization server at " + url +
                                                 " is that of " + in_quotes(server.issuer) +
                                                 ", not of " + in_quotes(issuer) +
                                                 ": it is not used; the two must be the same text");
-        server.authorization_endpoint = string_member(document, "authorization_endpoint");
-        server.token_endpoint = string_member(document, "token_endpoint");
-        server.registration_endpoint = string_member(document, "registration_endpoint");
+        server.authorization_endpoint = string_of(document, "authorization_endpoint");
+        server.token_endpoint = string_of(document, "token_endpoint");
+        server.registration_endpoint = string_of(document, "registration_endpoint");
         server.device_authorization_endpoint =
-            string_member(document, "device_authorization_endpoint");
-        server.revocation_endpoint = string_member(document, "revocation_endpoint");
+            string_of(document, "device_authorization_endpoint");
+        server.revocation_endpoint = string_of(document, "revocation_endpoint");
         server.scopes = list_member(document, "scopes_supported");
         server.auth_methods = list_member(document, "token_endpoint_auth_methods_supported");
         server.signing_algorithms =
@@ -407,8 +404,8 @@ struct AuthQuestion {
 
 [[noreturn]] inline void throw_refusal(unsigned status, const boost::json::object& document,
                                        const AuthQuestion& question) {
-    const auto code = string_member(document, "error");
-    const auto about = string_member(document, "error_description");
+    const std::string code(string_of(document, "error"));
+    const std::string about(string_of(document, "error_description"));
     std::string text = "the authorization server refused " + question.what + ": ";
     text += code.empty() ? question.url.substr(0, question.url.find('?')) +
                                " answers with HTTP status " + std::to_string(status)
@@ -438,20 +435,20 @@ inline TokenAnswer read_token_answer(unsigned status, std::string_view body,
     };
     if (!document) throw broken("what is no JSON object");
     TokenAnswer answer;
-    answer.access_token = string_member(*document, "access_token");
+    answer.access_token = string_of(*document, "access_token");
     if (!is_header_text(answer.access_token)) throw broken("no proper \"access_token\"");
-    const auto type = string_member(*document, "token_type");
+    const std::string type(string_of(*document, "token_type"));
     const auto lower = lower_case(type);
     answer.type = lower == "bearer" ? "Bearer"
                   : lower == "dpop" ? "DPoP"
                   : lower == "n_a"  ? "N_A"
                                     : "";
     if (answer.type.empty()) throw broken("a token of a kind other than Bearer and DPoP");
-    answer.refresh_token = string_member(*document, "refresh_token");
-    answer.issued_type = string_member(*document, "issued_token_type");
+    answer.refresh_token = string_of(*document, "refresh_token");
+    answer.issued_type = string_of(*document, "issued_token_type");
     answer.lifetime = seconds_member(*document, "expires_in");
     if (document->contains("scope"))
-        answer.scope = join_scope(split_scope(string_member(*document, "scope")));
+        answer.scope = join_scope(split_scope(string_of(*document, "scope")));
     return answer;
 }
 

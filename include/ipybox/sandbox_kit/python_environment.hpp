@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox_kit/host_program.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
@@ -196,17 +197,17 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     printed = printed.substr(0, printed.find_last_not_of('\n') + 1);
     const auto value = json::parse(printed.substr(printed.rfind('\n') + 1), error);
     const auto* answer = error ? nullptr : value.if_object();
-    const auto* version = answer ? answer->if_contains("version") : nullptr;
+    const auto* version = answer ? detail::find_string(*answer, "version") : nullptr;
     const auto* paths = answer ? answer->if_contains("paths") : nullptr;
-    if (!version || !version->is_string() || !paths || !paths->is_array())
+    if (!version || !paths || !paths->is_array())
         throw Error(errc::missing_dependency, name + " is not a working Python interpreter; it printed: " + process.output_tail());
     PythonEnvironment found;
     found.executable = std::move(python);
-    found.version = version->get_string();
+    found.version = *version;
     found.readable = detail::outermost(paths->get_array());
     const auto package = [&](const char* key) -> std::optional<std::string> {
-        const auto* text = answer->if_contains(key);
-        return text && text->is_string() ? std::optional<std::string>(text->get_string()) : std::nullopt;
+        const auto* text = detail::find_string(*answer, key);
+        return text ? std::optional<std::string>(*text) : std::nullopt;
     };
     found.ipykernel = package("ipykernel");
     found.pydantic = package("pydantic");

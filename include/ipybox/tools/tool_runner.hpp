@@ -3,6 +3,7 @@
 // generated modules, in C++.
 #include <boost/json/parse_options.hpp>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/error.hpp>
@@ -137,11 +138,10 @@ private:
         auto& object = answer.get_object();
         const auto* problem = object.if_contains("error");
         if (status == 200 && !problem) return std::move(object);
-        const std::string why = problem && problem->is_string()
-                                    ? std::string(problem->get_string())
-                                    : "the tool server answered with HTTP status " + std::to_string(status);
-        const auto* type = object.if_contains("type");
-        const std::string_view kind = type && type->is_string() ? std::string_view(type->get_string()) : std::string_view();
+        const auto* said = detail::find_string(object, "error");
+        const std::string why = said ? std::string(*said)
+                                     : "the tool server answered with HTTP status " + std::to_string(status);
+        const auto kind = detail::string_of(object, "type");
         errc code = errc::mcp_error;
         if (status == 401 || status == 403 || kind == "rejected" || kind == "inactive") code = errc::denied;
         if (kind == "timeout") code = errc::timed_out;

@@ -8,6 +8,7 @@
 #include <ipybox/approval/approval.hpp>
 #include <ipybox/approval/audit_log.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/mcp/client.hpp>
@@ -164,8 +165,6 @@ private:
     static ToolServerOptions for_use_alone(const std::shared_ptr<Alone>& alone, ToolServerOptions options);
 
     static json::object checked_params(const std::string& name, const json::object& params);
-
-    static std::string_view text_of(const json::object& object, std::string_view key);
 
     struct Tool {
         json::object annotations;

@@ -379,30 +379,25 @@ IPYBOX_DECL awaitable<void> ApprovalClient::receive(StatePtr state, std::shared_
     state->settle_all();
 }
 
-IPYBOX_DECL std::string ApprovalClient::text(const json::object& object, std::string_view key) {
-    const auto* value = object.if_contains(key);
-    return value && value->is_string() ? std::string(value->get_string()) : std::string();
-}
-
 IPYBOX_DECL void ApprovalClient::take(const StatePtr& state, const std::weak_ptr<detail::JsonSocket>& connection, const json::object& message) {
-    const auto* params = message.if_contains("params");
-    if (!params || !params->is_object()) return;
-    const auto& object = params->get_object();
-    const std::string method = text(message, "method");
+    const auto* params = detail::object_of(message, "params");
+    if (!params) return;
+    const auto& object = *params;
+    const auto method = detail::string_of(message, "method");
     if (method == "settled") {
-        const auto found = state->requests.find(text(object, "id"));
+        const auto found = state->requests.find(std::string(detail::string_of(object, "id")));
         if (found == state->requests.end()) return;
         if (const auto held = found->second.lock()) held->settle();
         state->requests.erase(found);
         return;
     }
-    const auto* arguments = object.if_contains("tool_args");
-    if (method != "approve" || !arguments || !arguments->is_object() || text(message, "id").empty()) return;
+    const auto* arguments = detail::object_of(object, "tool_args");
+    if (method != "approve" || !arguments || detail::string_of(message, "id").empty()) return;
     auto shared = std::make_shared<Request::Shared>(state->executor);
-    shared->call.server = text(object, "server_name");
-    shared->call.tool = text(object, "tool_name");
-    shared->call.set_arguments(arguments->get_object());
-    shared->id = text(message, "id");
+    shared->call.server = detail::string_of(object, "server_name");
+    shared->call.tool = detail::string_of(object, "tool_name");
+    shared->call.set_arguments(*arguments);
+    shared->id = detail::string_of(message, "id");
     shared->connection = connection;
     state->requests.insert_or_assign(shared->id, shared);
     asio::co_spawn(state->executor, consult(state, Request(std::move(shared))), asio::detached);

@@ -148,8 +148,7 @@ IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::generate_mcp_sourc
     for (const auto& made : package.tools) modules.emplace(made.tool, made.module);
     std::vector<std::string> names;
     for (const auto& tool : tools) {
-        const auto* text = tool.as_object().if_contains("name");
-        const auto made = modules.find(text && text->is_string() ? std::string_view(text->get_string()) : "");
+        const auto made = modules.find(detail::string_of(tool.as_object(), "name"));
         if (made == modules.end()) continue;
         names.emplace_back(made->second);
         modules.erase(made);

@@ -216,17 +216,17 @@ IPYBOX_DECL void CodeExecutor::Session::Output::add_display(Display display) {
         {"image/png", ".png"}, {"image/jpeg", ".jpg"}, {"image/gif", ".gif"},
         {"image/webp", ".webp"}, {"image/svg+xml", ".svg"}};
     for (const auto& [mime, extension] : kinds) {
-        const auto* value = display.data.if_contains(mime);
-        if (is_image || !value || !value->is_string()) continue;
-        const std::string_view encoded = value->get_string();
+        const auto* value = detail::find_string(display.data, mime);
+        if (is_image || !value) continue;
+        const std::string_view encoded = *value;
         const bool as_text = std::string_view(extension) == ".svg";
         const auto image = as_text ? std::optional<std::string>(encoded) : detail::decode_base64(encoded);
         if (!image) continue;
         is_image = true;
         save_image(*image, extension);
     }
-    if (const auto* plain = display.data.if_contains("text/plain"); plain && plain->is_string() && !is_image)
-        add_text(std::string(plain->get_string()) + "\n", false);
+    if (const auto* plain = detail::find_string(display.data, "text/plain"); plain && !is_image)
+        add_text(std::string(*plain) + "\n", false);
     result.displays.push_back(std::move(display.data));
 }
 

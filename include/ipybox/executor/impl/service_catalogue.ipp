@@ -197,7 +197,7 @@ IPYBOX_DECL void McpService::add_prompts(State& state) {
         wanted.required = true;
         prompt.arguments.push_back(std::move(wanted));
         prompt.get = [text, argument](McpContext, json::object arguments) {
-            return filled(text, text_argument(arguments, argument));
+            return filled(text, std::string(detail::string_of(arguments, argument)));
         };
         state.server->add_prompt(std::move(prompt));
     };

@@ -11,11 +11,6 @@ IPYBOX_DECL std::size_t McpService::room_for(const State& state, const McpContex
     return std::min(state.options.max_result, context.max_result());
 }
 
-IPYBOX_DECL std::string McpService::text_argument(const json::object& arguments, std::string_view name) {
-    const auto* value = arguments.if_contains(name);
-    return value && value->is_string() ? std::string(value->get_string()) : std::string();
-}
-
 IPYBOX_DECL McpToolResult McpService::failed(std::string_view tool, const std::string& why) {
     McpToolResult result("Error executing tool " + std::string(tool) + ": " + why);
     result.is_error = true;
@@ -57,7 +52,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     detail::StrippedText printed(room);
     {
         const Asking asking(session->asking, context);
-        auto execution = co_await session->executor->stream(text_argument(arguments, "code"),
+        auto execution = co_await session->executor->stream(std::string(detail::string_of(arguments, "code")),
                                                             duration(seconds), true,
                                                             ResultText::none);
         detail::CellReport report(state->io, context, state->options.keep_alive);
@@ -187,7 +182,7 @@ IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& 
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::register_server(StatePtr state, McpContext context,
                                                 json::object arguments) {
-    const std::string name = text_argument(arguments, "server_name");
+    const std::string name(detail::string_of(arguments, "server_name"));
     check_server_name(name);
     const auto params = check_server_params(arguments.at("server_params"), "server_params");
     const Use use(state->session_of(context, arguments));
@@ -251,7 +246,7 @@ IPYBOX_DECL void McpService::find_variables(const json::value& value, std::set<s
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::install(StatePtr state, McpContext context,
                                         json::object arguments) {
-    const std::string package = text_argument(arguments, "package_name");
+    const std::string package(detail::string_of(arguments, "package_name"));
     const Use use(state->session_of(context, arguments));
     ToolCall call;
     call.server = "ipybox";
@@ -325,8 +320,8 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(StatePtr state, McpC
     const Use use(state->session_of(context, arguments));
     const auto& session = *use.session;
     while (session.preparing > 0) co_await use.session->changed.wait();
-    const std::string server = text_argument(arguments, "server_name"),
-                      tool = text_argument(arguments, "tool_name");
+    const std::string server(detail::string_of(arguments, "server_name"));
+    const std::string tool(detail::string_of(arguments, "tool_name"));
     std::size_t bytes = room_for(*state, context);
     if (!tool.empty())
         co_return McpToolResult(fitting(source_of(session, server, tool), 100'000, bytes));
@@ -368,7 +363,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::search(StatePtr state, McpConte
     const auto limit =
         static_cast<std::size_t>(std::min(number_argument(arguments, "limit", 10), 200.0));
     const auto found = search_tools(importable_tools(use.session->executor->workspace()),
-                                    text_argument(arguments, "query"));
+                                    detail::string_of(arguments, "query"));
     std::string text;
     for (std::size_t i = 0; i < found.size() && i < limit; ++i)
         text += line_of(*use.session, found[i]);
@@ -387,9 +382,9 @@ IPYBOX_DECL awaitable<void> McpService::files_ready(StatePtr state, SessionPtr s
 IPYBOX_DECL awaitable<McpToolResult> McpService::upload(StatePtr state, McpContext context,
                                        json::object arguments) {
     const Use use(state->session_of(context, arguments));
-    std::string path = text_argument(arguments, "path");
-    std::string bytes = text_argument(arguments, "content");
-    if (text_argument(arguments, "encoding") == "base64") {
+    std::string path(detail::string_of(arguments, "path"));
+    std::string bytes(detail::string_of(arguments, "content"));
+    if (detail::string_of(arguments, "encoding") == "base64") {
         auto decoded = detail::decode_base64(bytes);
         if (!decoded) throw Error(errc::bad_argument, "content is not valid base64");
         bytes = std::move(*decoded);
@@ -405,7 +400,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::upload(StatePtr state, McpConte
 IPYBOX_DECL awaitable<McpToolResult> McpService::download(StatePtr state, McpContext context,
                                          json::object arguments) {
     const Use use(state->session_of(context, arguments, true));
-    const std::string path = text_argument(arguments, "path");
+    const std::string path(detail::string_of(arguments, "path"));
     const auto offset =
         static_cast<std::uint64_t>(std::min(number_argument(arguments, "offset", 0), 1e18));
     // Base64 makes four bytes of three; text may grow more, and is cut then.
@@ -445,7 +440,7 @@ IPYBOX_DECL awaitable<json::array> McpService::read_resource(std::weak_ptr<State
     const auto state = weak.lock();
     if (!state) throw Error(errc::cancelled, "the server is stopping");
     const Use use(state->session_of(context, variables, true));
-    const std::string path = text_argument(variables, "path");
+    const std::string path(detail::string_of(variables, "path"));
     co_await files_ready(state, use.session);
     const FilePart part =
         co_await use.session->executor->download(path, 0, room_for(*state, context) / 2);

@@ -7,6 +7,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <cstdint>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/mcp_versions.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
@@ -35,11 +36,6 @@ inline std::optional<int> log_severity(std::string_view level) noexcept {
     const auto found = std::find(mcp_log_levels.begin(), mcp_log_levels.end(), level);
     if (found == mcp_log_levels.end()) return std::nullopt;
     return static_cast<int>(found - mcp_log_levels.begin());
-}
-
-inline const json::object* object_of(const json::object& object, std::string_view key) noexcept {
-    const auto* value = object.if_contains(key);
-    return value != nullptr ? value->if_object() : nullptr;
 }
 
 inline bool same_without_case(std::string_view a, std::string_view b) noexcept {

@@ -69,14 +69,14 @@ public:
             if (!is_ours(record)) continue;
             const auto& fields = record.get_object();
             OAuthToken found;
-            found.issuer = string_member(fields, "issuer");
-            found.client_id = string_member(fields, "client_id");
-            found.access = string_member(fields, "access_token");
-            found.type = string_member(fields, "token_type");
-            found.refresh = string_member(fields, "refresh_token");
-            found.scope = string_member(fields, "scope");
-            found.requested = string_member(fields, "requested_scope");
-            found.key = string_member(fields, "dpop_key");
+            found.issuer = string_of(fields, "issuer");
+            found.client_id = string_of(fields, "client_id");
+            found.access = string_of(fields, "access_token");
+            found.type = string_of(fields, "token_type");
+            found.refresh = string_of(fields, "refresh_token");
+            found.scope = string_of(fields, "scope");
+            found.requested = string_of(fields, "requested_scope");
+            found.key = string_of(fields, "dpop_key");
             found.expires_at = seconds_member(fields, "expires_at").value_or(0);
             found.lifetime = seconds_member(fields, "lifetime").value_or(0);
             if (!is_header_text(found.access) || found.issuer.empty()) continue;
@@ -121,7 +121,7 @@ public:
         if (client == nullptr || !client->is_object()) return std::nullopt;
         const auto& fields = client->get_object();
         const auto expires = seconds_member(fields, "secret_expires_at").value_or(0);
-        if (string_member(fields, "client_id").empty() ||
+        if (string_of(fields, "client_id").empty() ||
             (expires != 0 && unix_seconds() >= expires))
             return std::nullopt;
         return fields;
@@ -137,9 +137,8 @@ public:
     // The authorization server that the configured client was first used with; empty if none.
     std::string bound_to() const {
         const auto content = store_.read();
-        const auto* bindings = content.if_contains("bindings");
-        return bindings && bindings->is_object() ? string_member(bindings->get_object(), key())
-                                                 : std::string();
+        const auto* bindings = object_of(content, "bindings");
+        return bindings ? std::string(string_of(*bindings, key())) : std::string();
     }
     void bind(std::string_view issuer) {
         store_.update([&](json::object& content) { member(content, "bindings")[key()] = issuer; });
@@ -153,9 +152,9 @@ private:
     bool is_ours(const json::value& record) const {
         if (!record.is_object()) return false;
         const auto& fields = record.get_object();
-        return string_member(fields, "resource") == resource_ &&
-               string_member(fields, "client") == client_ &&
-               string_member(fields, "grant") == grant_;
+        return string_of(fields, "resource") == resource_ &&
+               string_of(fields, "client") == client_ &&
+               string_of(fields, "grant") == grant_;
     }
     // The tokens that are not ours.
     json::array others(const json::object& content) const {

@@ -84,10 +84,9 @@ IPYBOX_DECL OAuth::State::State(asio::any_io_executor e, OAuthOptions o)
 IPYBOX_DECL Secrets OAuth::State::secrets() const {
     Secrets all;
     for (const char* key : {"client_secret", "private_key", "assertion"}) all.add(setting(key));
-    if (const auto* provider = options.auth.if_contains("identity_provider");
-        provider && provider->is_object())
+    if (const auto* provider = detail::object_of(options.auth, "identity_provider"))
         for (const char* key : {"client_secret", "id_token"})
-            all.add(detail::string_member(provider->get_object(), key));
+            all.add(std::string(detail::string_of(*provider, key)));
     if (token)
         for (const auto* value : {&token->access, &token->refresh, &token->key}) all.add(*value);
     for (const auto& value : hidden) all.add(value);
@@ -261,7 +260,7 @@ IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, H
         state->adopt_nonce(response, state->resource_nonce);
         std::string used = state->last_nonce;
         if (const auto proof = find_header(sent, "DPoP"); !proof.empty())
-            used = detail::string_member(detail::jwt_claims(proof), "nonce");
+            used = detail::string_of(detail::jwt_claims(proof), "nonce");
         co_return state->resource_nonce != used;
     }
     // Others may be at it: what they get is ours as well.

@@ -54,9 +54,9 @@ IPYBOX_DECL std::optional<OAuth::State::Client> OAuth::State::known_client(
     }
     const auto stored = records.client(server.issuer);
     if (!stored) return std::nullopt;
-    client.id = detail::string_member(*stored, "client_id");
-    client.secret = detail::string_member(*stored, "client_secret");
-    client.method = detail::string_member(*stored, "method");
+    client.id = detail::string_of(*stored, "client_id");
+    client.secret = detail::string_of(*stored, "client_secret");
+    client.method = detail::string_of(*stored, "method");
     return client;
 }
 
@@ -104,13 +104,13 @@ IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(detail
         detail::throw_refusal(reply.status, document.value_or(json::object()),
                               {"to register ipybox", request_url, server.guessed});
     Client client;
-    if (document) client.id = detail::string_member(*document, "client_id");
+    if (document) client.id = detail::string_of(*document, "client_id");
     if (client.id.empty())
         throw Error(errc::mcp_protocol,
                     "the authorization server registered ipybox without a client_id");
-    client.secret = detail::string_member(*document, "client_secret");
+    client.secret = detail::string_of(*document, "client_secret");
     remember(client.secret);
-    client.method = detail::string_member(*document, "token_endpoint_auth_method");
+    client.method = detail::string_of(*document, "token_endpoint_auth_method");
     if (client.method.empty()) {
         const bool open = detail::contains(server.auth_methods, "none") || client.secret.empty();
         client.method = open ? "none" : choose_method(server, true);

@@ -130,7 +130,7 @@ IPYBOX_DECL awaitable<OAuth::State::Discovery> OAuth::State::discover(std::strin
     found.audience = resource;
     const auto document = co_await resource_metadata(std::move(metadata_url));
     if (document) {
-        found.audience = detail::string_member(*document, "resource");
+        found.audience = detail::string_of(*document, "resource");
         std::optional<HttpUrl> named;
         try {
             named = HttpUrl::parse(found.audience);

@@ -55,12 +55,12 @@ IPYBOX_DECL awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery fou
         const bool fresh = !key.empty() && adopt_nonce(reply.headers, server_nonces[endpoint]);
         if (fresh && attempt == 0 && reply.status != 200) {
             const auto document = detail::parse_document(reply.body);
-            if (document && detail::string_member(*document, "error") == "use_dpop_nonce") continue;
+            if (document && detail::string_of(*document, "error") == "use_dpop_nonce") continue;
         }
         if (reply.status == 400 || reply.status == 401) {
             // A registration that the server has forgotten is made anew the next time.
             const auto document = detail::parse_document(reply.body);
-            if (document && detail::string_member(*document, "error") == "invalid_client")
+            if (document && detail::string_of(*document, "error") == "invalid_client")
                 records.forget_client(found.server.issuer);
         }
         const detail::AuthQuestion question{what, endpoint, found.server.guessed};
@@ -164,13 +164,13 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_assertion(Discovery found, std::str
 // Exchanges the identity provider's token for an assertion that the authorization server takes
 // (RFC 8693; MCP's enterprise-managed authorization).
 IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found, std::string scope) {
-    const auto* settings = options.auth.if_contains("identity_provider");
-    if (settings == nullptr || !settings->is_object())
+    const auto* settings = detail::object_of(options.auth, "identity_provider");
+    if (settings == nullptr)
         throw Error(errc::bad_config,
                     "the grant \"identity_assertion\" needs \"identity_provider\" in \"auth\"");
-    const json::object provider = settings->get_object();
-    const auto file = detail::string_member(provider, "id_token_file");
-    auto identity = file.empty() ? detail::string_member(provider, "id_token")
+    const json::object provider = *settings;
+    const std::string file(detail::string_of(provider, "id_token_file"));
+    auto identity = file.empty() ? std::string(detail::string_of(provider, "id_token"))
                                  : read_text_file(file, 64 * 1024);
     while (!identity.empty() && static_cast<unsigned char>(identity.back()) <= ' ')
         identity.pop_back();
@@ -183,17 +183,17 @@ IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found,
     form.emplace_back("audience", found.server.issuer);
     form.emplace_back("resource", found.audience);
     form.emplace_back("scope", scope);
-    form.emplace_back("client_id", detail::string_member(provider, "client_id"));
-    form.emplace_back("client_secret", detail::string_member(provider, "client_secret"));
+    form.emplace_back("client_id", detail::string_of(provider, "client_id"));
+    form.emplace_back("client_secret", detail::string_of(provider, "client_secret"));
     HttpRequest request;
     request.method = "POST";
-    request.url = checked_url(detail::string_member(provider, "token_endpoint"),
+    request.url = checked_url(std::string(detail::string_of(provider, "token_endpoint")),
                               "auth/identity_provider/token_endpoint")
                       .text();
     request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
     request.body = detail::encode_form(form);
     const Reply reply = co_await fetch(std::move(request));
-    const auto endpoint = detail::string_member(provider, "token_endpoint");
+    const std::string endpoint(detail::string_of(provider, "token_endpoint"));
     const detail::AuthQuestion question{"an identity assertion", endpoint, false};
     auto answer = detail::read_token_answer(reply.status, reply.body, question);
     if (answer.issued_type != "urn:ietf:params:oauth:token-type:id-jag")
@@ -226,10 +226,10 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string s
     const auto stored = records.client(server.issuer);
     auto client = known_client(server);
     const bool registered = client && setting("client_id").empty() && stored &&
-                            client->id == detail::string_member(*stored, "client_id");
+                            client->id == detail::string_of(*stored, "client_id");
     std::string address = setting("redirect_uri");
     const bool fixed = !address.empty();
-    if (!fixed && registered) address = detail::string_member(*stored, "redirect_uri");
+    if (!fixed && registered) address = detail::string_of(*stored, "redirect_uri");
     std::unique_ptr<Listener> listener;
     if (!address.empty()) {
         const HttpUrl at = HttpUrl::parse(address);
@@ -339,10 +339,10 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_device(Discovery found, std::string
     if (reply.status != 200)
         detail::throw_refusal(reply.status, document,
                               {"a device code", server.device_authorization_endpoint, false});
-    const auto device = detail::string_member(document, "device_code");
-    const auto code = detail::string_member(document, "user_code");
-    const auto page = detail::string_member(document, "verification_uri");
-    auto complete = detail::string_member(document, "verification_uri_complete");
+    const std::string device(detail::string_of(document, "device_code"));
+    const std::string code(detail::string_of(document, "user_code"));
+    const std::string page(detail::string_of(document, "verification_uri"));
+    std::string complete(detail::string_of(document, "verification_uri_complete"));
     if (device.empty() || code.empty() || code.size() > 100)
         throw Error(errc::mcp_protocol, "the authorization server gave no device code");
     remember(device);

@@ -46,7 +46,7 @@ struct OAuth::State {
     State(asio::any_io_executor e, OAuthOptions o);
 
     std::string setting(std::string_view key) const {
-        return detail::string_member(options.auth, key);
+        return std::string(detail::string_of(options.auth, key));
     }
     static Grant grant_of(std::string_view name);
     // A person's token is the same however it was got.

@@ -125,11 +125,6 @@ IPYBOX_DECL json::object ToolServer::checked_params(const std::string& name, con
     return check_server_params(params, "MCP server " + name);
 }
 
-IPYBOX_DECL std::string_view ToolServer::text_of(const json::object& object, std::string_view key) {
-    const auto* value = object.if_contains(key);
-    return value && detail::is_text(*value) ? std::string_view(value->get_string()) : std::string_view();
-}
-
 IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
     const bool first = !std::exchange(was_listed, true);
     if (!first && listed == tools) return false;
@@ -139,11 +134,10 @@ IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
     for (const auto& entry : tools) {
         const auto& object = entry.as_object();
         Tool tool;
-        if (const auto* hints = object.if_contains("annotations"); hints && hints->is_object())
-            tool.annotations = hints->get_object();
-        if (const auto* schema = object.if_contains("inputSchema"); schema && schema->is_object())
+        if (const auto* hints = detail::object_of(object, "annotations")) tool.annotations = *hints;
+        if (const auto* schema = detail::object_of(object, "inputSchema"))
             tool.schema = std::make_shared<const json::value>(*schema);
-        by_name.insert_or_assign(std::string(text_of(object, "name")), std::move(tool));
+        by_name.insert_or_assign(std::string(detail::string_of(object, "name")), std::move(tool));
     }
     return !first;
 }
@@ -625,12 +619,12 @@ IPYBOX_DECL ToolServer::Reply ToolServer::answer(const State& state, CallResult 
     std::string text;
     for (const auto& entry : result.content) {
         const auto* block = entry.if_object();
-        if (!block || text_of(*block, "type") != "text") {
+        if (!block || detail::string_of(*block, "type") != "text") {
             only_text = false;
             continue;
         }
         if (!text.empty()) text += '\n';
-        text += text_of(*block, "text");
+        text += detail::string_of(*block, "text");
     }
     // Some servers say null where they mean nothing.
     const bool structured = result.structured_content &&
