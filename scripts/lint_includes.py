@@ -30,7 +30,7 @@ ORDER = [
     ["ipybox"],
 ]
 AT_THE_TOP = {
-    "basis": {"compilation", "error", "log", "memory_budget"},
+    "basis": {"compilation", "decision", "error", "log", "memory_budget"},
     "doors": {"sandbox", "kernel_backend", "remote_kernel", "mcp_transport", "approval_policy"},
 }
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

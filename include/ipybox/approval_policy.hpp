@@ -1,6 +1,7 @@
 #pragma once
 // Door 4: may this call happen?
 #include <ipybox/async.hpp>
+#include <ipybox/decision.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <memory>
 #include <string>
@@ -56,20 +57,6 @@ struct ToolCall {
         exact_arguments = std::make_shared<const json::object>(arguments);
         detail::round_numbers(arguments);
     }
-};
-
-enum class Verdict { pass, allow, deny };  // pass: not mine to judge
-
-// What a policy says about one call.
-struct Decision {
-    Decision() = default;
-    // reason: see below.
-    Decision(Verdict answer, std::string why = {}) : verdict(answer), reason(std::move(why)) {}
-
-    Verdict verdict = Verdict::pass;
-    std::string reason;         // shown to the code that called, and audited
-    bool expired = false;       // a denial because nobody answered in time
-    std::string by;             // who decided, for the audit log: a rule, a person, a program
 };
 
 // Judges calls. Made by a plugin or by the application; combined as approval/approval.hpp does.

@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <ipybox/approval_policy.hpp>
+#include <ipybox/detail/pending_approval.hpp>
 #include <ipybox/error.hpp>
 #include <list>
 #include <memory>
@@ -150,38 +151,39 @@ inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCal
         explicit Race(asio::any_io_executor executor) : changed(executor) {}
         Event changed;
         std::list<asio::cancellation_signal> signals;
-        Decision answer;
+        detail::PendingApproval question{nobody_there()};
         std::exception_ptr problem;
-        std::size_t running = 0;
+        bool all_left = false;
     };
     struct Withdraw {
         std::shared_ptr<Race> race;
         ~Withdraw() {
+            race->question.withdraw();
             for (auto& signal : race->signals) signal.emit(asio::cancellation_type::terminal);
         }
     };
+    if (approvers.empty()) co_return nobody_there();
     const auto executor = co_await asio::this_coro::executor;
     const auto race = std::make_shared<Race>(executor);
     const Withdraw withdraw{race};
-    race->running = approvers.size();
-    for (const auto& approver : approvers) {
-        auto work = approver(call);
+    for (std::size_t who = 0; who < approvers.size(); ++who) race->question.show(who);
+    for (std::size_t who = 0; who < approvers.size(); ++who) {
+        auto work = approvers[who](call);
         auto& signal = race->signals.emplace_back();
         asio::co_spawn(executor, std::move(work),
-                       asio::bind_cancellation_slot(signal.slot(), [race](std::exception_ptr error, Decision decision) {
-                           --race->running;
-                           if (error) {
-                               race->problem = error;
-                           } else if (race->answer.verdict == Verdict::pass) {
-                               race->answer = std::move(decision);
+                       asio::bind_cancellation_slot(signal.slot(), [race, who](std::exception_ptr error, Decision decision) {
+                           if (error && race->question.open()) race->problem = error;
+                           if (error || decision.verdict == Verdict::pass) {
+                               if (race->question.leave(who)) race->all_left = true;
+                           } else {
+                               race->question.answer(who, std::move(decision));
                            }
                            race->changed.notify();
                        }));
     }
-    while (race->running > 0 && race->answer.verdict == Verdict::pass) co_await race->changed.wait();
-    if (race->answer.verdict != Verdict::pass) co_return race->answer;
-    if (race->problem) std::rethrow_exception(race->problem);
-    co_return nobody_there();
+    while (race->question.open()) co_await race->changed.wait();
+    if (race->all_left && race->problem) std::rethrow_exception(race->problem);
+    co_return race->question.take();
 }
 
 }  // namespace ipybox

@@ -14,6 +14,7 @@
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/pending_approval.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/log.hpp>
@@ -115,7 +116,7 @@ private:
     struct Pending {
         explicit Pending(const asio::any_io_executor& executor) : changed(executor) {}
         json::object message;
-        std::optional<Decision> decision;
+        detail::PendingApproval question{Decision(Verdict::deny, "the approver disconnected before it answered")};
         Event changed;
     };
     using StatePtr = std::shared_ptr<State>;

@@ -11,6 +11,7 @@
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/pending_approval.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/kernel_backend.hpp>
@@ -156,9 +157,10 @@ private:
         State(asio::any_io_executor e, ToolCall c) : executor(e), call(std::move(c)), changed(e) {}
         asio::any_io_executor executor;
         ToolCall call;
-        std::optional<Decision> decision;
+        detail::PendingApproval question{Decision(Verdict::deny, "nobody is there to approve this call")};
         Event changed;
     };
+    static constexpr detail::PendingApproval::Answerer application = 0;
     struct Withdrawal {
         std::shared_ptr<State> state;
         ~Withdrawal();
@@ -166,7 +168,7 @@ private:
     explicit ApprovalRequest(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
     static awaitable<void> settled(std::shared_ptr<State> state) {
-        while (!state->decision) co_await state->changed.wait();
+        while (state->question.open()) co_await state->changed.wait();
     }
     std::shared_ptr<State> state_;
 };

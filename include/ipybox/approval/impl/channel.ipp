@@ -8,26 +8,28 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <ipybox/compilation.hpp>
-#include <list>
 
 namespace ipybox {
 
 struct ApprovalChannel::State final : detail::HttpService, std::enable_shared_from_this<State> {
+    using Answerer = detail::PendingApproval::Answerer;
+
     State(asio::any_io_executor e, ApprovalChannelOptions o);
     detail::HttpReply check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) override;
     awaitable<bool> answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) override;
     detail::HttpReply refusal(unsigned, const std::string&) override { return {}; }
     void close();
     void disconnect();
-    void deny_all();
-    void leave(const Connection& connection);
-    // Only `true` is a yes. An answer to what is settled already does nothing.
-    void take(const json::object& message);
+    void show(Answerer who, Pending& one);
+    void leave(Answerer who);
+    // Only `true` is a yes.
+    void take(Answerer who, const json::object& message);
 
     asio::any_io_executor executor;
     ApprovalChannelOptions options;
     std::shared_ptr<detail::HttpListener> listener;
-    std::list<Connection> approvers;
+    std::map<Answerer, Connection> approvers;
+    Answerer newest = 0;
     std::map<std::string, std::shared_ptr<Pending>, std::less<>> pending;
     bool closed = false;
 };
@@ -161,37 +163,34 @@ IPYBOX_DECL void ApprovalChannel::State::close() {
 }
 
 IPYBOX_DECL void ApprovalChannel::State::disconnect() {
-    for (const auto& approver : approvers) approver->close();
-    approvers.clear();
-    deny_all();
-}
-
-IPYBOX_DECL void ApprovalChannel::State::deny_all() {
-    for (auto& [id, one] : pending) {
-        if (one->decision) continue;
-        one->decision = Decision(Verdict::deny, "the approver disconnected before it answered");
-        one->changed.notify();
+    while (!approvers.empty()) {
+        approvers.begin()->second->close();
+        leave(approvers.begin()->first);
     }
 }
 
-IPYBOX_DECL void ApprovalChannel::State::leave(const Connection& connection) {
-    approvers.remove(connection);
-    if (approvers.empty()) deny_all();
+IPYBOX_DECL void ApprovalChannel::State::show(Answerer who, Pending& one) {
+    one.question.show(who);
+    approvers.at(who)->send(one.message);
 }
 
-IPYBOX_DECL void ApprovalChannel::State::take(const json::object& message) {
-    const auto* id = message.if_contains("id");
-    if (!id || !id->is_string()) return;
-    const auto found = pending.find(std::string_view(id->get_string()));
-    if (found == pending.end() || found->second->decision) return;
+IPYBOX_DECL void ApprovalChannel::State::leave(Answerer who) {
+    approvers.erase(who);
+    for (const auto& [id, one] : pending)
+        if (one->question.leave(who)) one->changed.notify();
+}
+
+IPYBOX_DECL void ApprovalChannel::State::take(Answerer who, const json::object& message) {
+    const auto found = pending.find(detail::string_of(message, "id"));
+    if (found == pending.end()) return;
     const auto* result = message.if_contains("result");
-    const auto* reason = message.if_contains("reason");
     Decision decision(result && result->is_bool() && result->get_bool() ? Verdict::allow : Verdict::deny);
-    if (decision.verdict == Verdict::deny)
-        decision.reason = reason && reason->is_string() ? detail::printable(std::string_view(reason->get_string()).substr(0, 500)) : "the approver said no";
+    if (decision.verdict == Verdict::deny) {
+        const auto* reason = detail::find_string(message, "reason");
+        decision.reason = reason ? detail::printable(std::string_view(*reason).substr(0, 500)) : "the approver said no";
+    }
     decision.by = "approval channel";
-    found->second->decision = std::move(decision);
-    found->second->changed.notify();
+    if (found->second->question.answer(who, std::move(decision))) found->second->changed.notify();
 }
 
 IPYBOX_DECL ApprovalChannel::Settled::~Settled() {
@@ -201,7 +200,7 @@ IPYBOX_DECL ApprovalChannel::Settled::~Settled() {
     message["jsonrpc"] = "2.0";
     message["method"] = "settled";
     message["params"] = std::move(params);
-    for (const auto& approver : state->approvers) approver->send(message);
+    for (const auto& [who, approver] : state->approvers) approver->send(message);
 }
 
 IPYBOX_DECL awaitable<Decision> ApprovalChannel::asked(StatePtr state, ToolCall call) {
@@ -223,13 +222,11 @@ IPYBOX_DECL awaitable<Decision> ApprovalChannel::asked(StatePtr state, ToolCall 
         co_return Decision(Verdict::deny, "the arguments are too large to be shown to an approver: " + std::to_string(size) + " bytes");
     state->pending.emplace(id, pending);
     const Settled settled{state, id};
-    for (const auto& approver : state->approvers) approver->send(message);
+    for (const auto& [who, approver] : state->approvers) state->show(who, *pending);
     const auto deadline = deadline_after(state->options.approval_timeout);
-    while (!pending->decision && Clock::now() < deadline) co_await pending->changed.wait(deadline);
-    if (pending->decision) co_return *pending->decision;
-    Decision late(Verdict::deny, "no approver answered in time");
-    late.expired = true;
-    co_return late;
+    while (pending->question.open() && Clock::now() < deadline) co_await pending->changed.wait(deadline);
+    pending->question.expire("no approver answered in time");
+    co_return pending->question.take();
 }
 
 IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPeerPtr peer, detail::HttpServerRequest request) {
@@ -237,19 +234,20 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPe
     const auto connection = std::make_shared<detail::JsonSocket>(std::move(peer->socket));
     struct Leave {
         StatePtr state;
-        Connection connection;
-        ~Leave() { state->leave(connection); }
-    } const leave{state, connection};
+        State::Answerer who;
+        ~Leave() { state->leave(who); }
+    } const leave{state, ++state->newest};
+    const auto who = leave.who;
     auto& stream = connection->stream;
     stream.set_option(detail::websocket_timeouts());
     stream.read_message_max(64 * 1024);
     auto [error] = co_await stream.async_accept(request, as_result);
     if (error || state->closed || state->approvers.size() >= state->options.max_approvers) co_return false;
-    state->approvers.push_back(connection);
+    state->approvers.emplace(who, connection);
     state->options.logger(LogLevel::info, "approval channel: an approver is connected");
     for (const auto& [id, one] : state->pending)
-        if (!one->decision) connection->send(one->message);
-    std::function<void(const json::object&)> use = [raw = state.get()](const json::object& message) { raw->take(message); };
+        if (one->question.open()) state->show(who, *one);
+    std::function<void(const json::object&)> use = [raw = state.get(), who](const json::object& message) { raw->take(who, message); };
     co_await connection->run(std::move(use));
     co_return false;
 }

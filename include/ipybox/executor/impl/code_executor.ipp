@@ -17,16 +17,12 @@ IPYBOX_DECL const CodeExecutionResult& CodeExecutionResult::value() const {
 IPYBOX_DECL void ApprovalRequest::answer(Decision decision) const {
     if (decision.by.empty()) decision.by = "application";
     asio::post(state_->executor, [state = state_, decision] {
-        if (state->decision) return;
-        state->decision = decision;
-        state->changed.notify();
+        if (state->question.answer(application, decision)) state->changed.notify();
     });
 }
 
 IPYBOX_DECL ApprovalRequest::Withdrawal::~Withdrawal() {
-    if (state->decision) return;
-    state->decision = Decision(Verdict::deny, "withdrawn");
-    state->changed.notify();
+    if (state->question.withdraw()) state->changed.notify();
 }
 
 }  // namespace ipybox

@@ -275,10 +275,11 @@ IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session
     const Waiting waiting{current};
     if (others) co_return co_await first_answer(self->options.approvers, std::move(call));
     auto state = std::make_shared<ApprovalRequest::State>(self->host.executor, std::move(call));
+    state->question.show(ApprovalRequest::application);
     const ApprovalRequest::Withdrawal withdrawal{state};
     current->push(ApprovalRequest(state));
-    while (!state->decision) co_await state->changed.wait();
-    co_return *state->decision;
+    while (state->question.open()) co_await state->changed.wait();
+    co_return state->question.take();
 }
 
 }  // namespace ipybox
