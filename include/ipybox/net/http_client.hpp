@@ -10,9 +10,6 @@
 #include <boost/beast/core/role.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
-#include <boost/url/parse.hpp>
-#include <boost/url/url.hpp>
-#include <boost/url/url_view.hpp>
 #include <cstdlib>
 #include <functional>
 #include <ipybox/async.hpp>
@@ -22,6 +19,7 @@
 #include <ipybox/memory_budget.hpp>
 #include <ipybox/net/domain_rule.hpp>
 #include <ipybox/net/proxy_protocol.hpp>
+#include <ipybox/net/url.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,31 +37,6 @@ bool same_header(std::string_view a, std::string_view b) noexcept;
 
 // The value of the first header of that name; empty when there is none.
 std::string_view find_header(const HttpHeaders& headers, std::string_view name) noexcept;
-
-// An absolute address, checked and taken apart.
-struct HttpUrl {
-    bool tls = false;
-    std::string host;  // lower case; an IPv6 address without brackets
-    std::uint16_t port = 0;
-    std::string path;         // begins with /
-    std::string query;        // empty, or begins with ?
-    std::string credentials;  // "user:password", decoded
-
-    // Accepts http, https, ws and wss. Throws errc::bad_argument, without the credentials and
-    // query of `text`.
-    static HttpUrl parse(std::string_view text);
-    // What a redirect or a link of this resource leads to. Throws errc::bad_argument.
-    HttpUrl resolve(std::string_view reference) const;
-
-    // host, or host:port where the port is not the scheme's own: the Host header.
-    std::string authority() const;
-    // Scheme, host and port: what says whether two addresses are one server.
-    std::string origin() const { return (tls ? "https://" : "http://") + authority(); }
-    // For messages: without query and credentials.
-    std::string printable() const { return origin() + path; }
-    // The whole address but for the credentials.
-    std::string text() const { return origin() + path + query; }
-};
 
 // What to send.
 struct HttpRequest {
@@ -345,5 +318,4 @@ inline Error http_failure_as(errc code, const Error& error) {
 #include <ipybox/net/impl/http_client.ipp>
 #include <ipybox/net/impl/http_dial.ipp>
 #include <ipybox/net/impl/http_exchange.ipp>
-#include <ipybox/net/impl/url.ipp>
 #endif

@@ -1,15 +1,17 @@
 #pragma once
-#include <ipybox/net/http_client.hpp>
+#include <ipybox/net/url.hpp>
 
 #include <algorithm>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/write.hpp>
+#include <boost/url/parse.hpp>
+#include <boost/url/url.hpp>
+#include <boost/url/url_view.hpp>
 #include <ipybox/compilation.hpp>
-#include <ipybox/net/impl/http_client_state.hpp>
+#include <ipybox/error.hpp>
+#include <ipybox/net/domain_rule.hpp>
+#include <ipybox/net/proxy_protocol.hpp>
 
 namespace ipybox {
 
-// ---- addresses ----
 IPYBOX_DECL HttpUrl HttpUrl::parse(std::string_view text) {
     // Only the part that holds no secrets, and no control characters.
     const auto shown = [&] {
