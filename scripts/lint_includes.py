@@ -83,13 +83,19 @@ def includes(name: str) -> list[tuple[str, int]]:
 @cache
 def way_to_asio(name: str) -> str | None:
     """By what a header includes Asio, itself or through others."""
-    for included, _ in includes(name):
-        if included.startswith(("boost/asio", "boost/beast")):
-            return included
-        other = own(included)
-        if other and way_to_asio(other):
-            return included
-    return None
+    seen = set()  # a header and its bodies include each other
+
+    def way(name: str) -> str | None:
+        seen.add(name)
+        for included, _ in includes(name):
+            if included.startswith(("boost/asio", "boost/beast")):
+                return included
+            other = own(included)
+            if other and other not in seen and way(other):
+                return included
+        return None
+
+    return way(name)
 
 
 def reach_faults(name: str | None, other: str):

@@ -1,5 +1,6 @@
 #pragma once
 // All that is compiled once in a program; see compilation.hpp.
+#include <ipybox/detail/src.hpp>
 #include <ipybox/impl/async.ipp>
 #include <ipybox/net/src.hpp>
 #include <ipybox/oauth/src.hpp>

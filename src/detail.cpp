@@ -1,0 +1,1 @@
+#include <ipybox/detail/src.hpp>
