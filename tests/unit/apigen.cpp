@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ipybox/tools/apigen.hpp>
+#include <ipybox/tools/detail/package_root.hpp>
 #include <map>
 #include <sstream>
 #include <string>

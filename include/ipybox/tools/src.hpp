@@ -1,5 +1,7 @@
 #pragma once
 // The bodies of this room: compiled once in a program; see compilation.hpp.
+#include <ipybox/tools/impl/apigen.ipp>
+#include <ipybox/tools/impl/package_writer.ipp>
 #include <ipybox/tools/impl/remembered_servers.ipp>
 #include <ipybox/tools/impl/server_judgement.ipp>
 #include <ipybox/tools/impl/server_start.ipp>

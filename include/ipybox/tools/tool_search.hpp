@@ -2,14 +2,18 @@
 // What code in a workspace can import, and how a model finds it: the generated packages below
 // mcptools/, which list their tools in their docstrings, and saved code actions below gentools/.
 // All of it is text that the code can write as it likes.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <functional>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/python_source.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/detail/workspace_files.hpp>
 #include <ipybox/tools/apigen.hpp>
+#include <ipybox/tools/detail/package_root.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
