@@ -3,3 +3,5 @@
 #include <ipybox/approval/impl/audit_log.ipp>
 #include <ipybox/approval/impl/channel.ipp>
 #include <ipybox/approval/impl/console.ipp>
+#include <ipybox/approval/impl/rule_conditions.ipp>
+#include <ipybox/approval/impl/rules.ipp>
