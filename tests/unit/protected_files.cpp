@@ -6,6 +6,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <ipybox/sandbox_kit/file_watch.hpp>
 #include <ipybox/sandbox_kit/protected_files.hpp>
 #include <map>

@@ -1,508 +1,68 @@
 #pragma once
-// Which files of a workspace the host runs by itself (detail/host_run_files.hpp), found in what hostile
-// code may have left there: by directory handles, over no link, with a bound on everything.
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdlib.h>
+// Which files of a workspace the host runs by itself (detail/host_run_files.hpp), found in what
+// hostile code may have left there: by directory handles, over no link, with a bound on everything.
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <deque>
+#include <cstddef>
 #include <filesystem>
-#include <functional>
-#include <ipybox/detail/beneath.hpp>
-#include <ipybox/detail/unique_fd.hpp>
-#include <ipybox/detail/within.hpp>
-#include <ipybox/sandbox_kit/detail/git_config.hpp>
-#include <ipybox/sandbox_kit/detail/host_run_files.hpp>
-#include <limits>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace ipybox::detail {
 
 // Bounds of one search, as docs/sandboxing.md states them.
-inline constexpr std::size_t max_entries = 20'000;   // names read, of all directories together
-inline constexpr std::size_t max_listing = 10'000;   // of these, in one directory
-inline constexpr std::size_t max_protected = 400;    // mounts that protection may take
-inline constexpr std::size_t max_settings = 1 << 20; // bytes read of a configuration or a script
-inline constexpr std::size_t max_read = 128;         // configurations and scripts read
-inline constexpr std::size_t max_words = 10'000;     // of these scripts that could name others
+inline constexpr std::size_t max_entries = 20'000;    // names read, of all directories together
+inline constexpr std::size_t max_listing = 10'000;    // of these, in one directory
+inline constexpr std::size_t max_protected = 400;     // mounts that protection may take
+inline constexpr std::size_t max_settings = 1 << 20;  // bytes read of a configuration or a script
+inline constexpr std::size_t max_read = 128;          // configurations and scripts read
+inline constexpr std::size_t max_words = 10'000;      // of these scripts that could name others
 
 // What is protected in a workspace, and how.
 struct ProtectionRules {
-    int depth = 3;                              // levels of directories searched below the workspace
-    bool absent = true;                         // at the top, hold the names of `Absent::held` too
-    bool strict = false;                        // what runs on a person's act is protected as well
-    bool git_config = true;                     // false: git's configuration may be written
-    std::vector<std::filesystem::path> opened;  // absolute; these and what lies in them may be written
+    int depth = 3;           // levels of directories searched below the workspace
+    bool absent = true;      // at the top, hold the names of `Absent::held` too
+    bool strict = false;     // what runs on a person's act is protected as well
+    bool git_config = true;  // false: git's configuration may be written
+    // Absolute; these and what lies in them may be written.
+    std::vector<std::filesystem::path> opened;
 };
 
 // One directory of a project.
 struct ProjectDirectory {
-    std::string path;                // relative to the workspace; "" is the workspace
-    std::set<std::string> listed;    // names in it that are a first part in the list
-    bool is_repository = false;      // git takes it for one, without .git
-    struct stat status {};           // before it was read
+    std::string path;              // relative to the workspace; "" is the workspace
+    std::set<std::string> listed;  // names in it that are a first part in the list
+    bool is_repository = false;    // git takes it for one, without .git
+    struct stat status {};         // before it was read
 };
 
+// What a search found.
 struct ProtectedFiles {
-    std::vector<ProjectDirectory> directories;  // that hold listed names, for a FileWatch: one walk serves both
-    std::vector<std::filesystem::path> paths;   // absolute; some are absent
-    std::vector<std::filesystem::path> opened;  // of these, those that rules.opened opens
-    std::vector<std::string> left_out;          // what the search did not reach or could not hold, for people
-    std::string deeper;                         // directories beyond rules.depth, for people; usual in any project
+    // Those that hold listed names, for a FileWatch: one walk serves both.
+    std::vector<ProjectDirectory> directories;
+    std::vector<std::filesystem::path> paths;  // absolute; some are absent
+    // Of these, those that rules.opened opens.
+    std::vector<std::filesystem::path> opened;
+    // What the search did not reach or could not hold, for people.
+    std::vector<std::string> left_out;
+    std::string deeper;  // directories beyond rules.depth, for people; usual in any project
 };
-
-// Entries of the list whose first part is `name`.
-inline std::vector<const HostRunFile*> listed_as(std::string_view name) {
-    struct Index {
-        std::unordered_map<std::string_view, std::vector<const HostRunFile*>> exact;
-        std::vector<const HostRunFile*> patterns;
-        Index() {
-            for (const auto& file : host_run_files) {
-                const auto part = first_part(file.path);
-                if (part.find('*') == part.npos) exact[part].push_back(&file);
-                else patterns.push_back(&file);
-            }
-        }
-    };
-    static const Index index;
-    std::vector<const HostRunFile*> found;
-    if (const auto known = index.exact.find(name); known != index.exact.end()) found = known->second;
-    for (const auto* file : index.patterns)
-        if (fits(first_part(file->path), name)) found.push_back(file);
-    return found;
-}
-
-// The files below one directory, each named relative to it; "" is the directory itself.
-class FileTree {
-public:
-    enum class Kind { absent, file, directory, link, other };
-
-    explicit FileTree(const std::filesystem::path& directory) : top_(open_directory(directory)) {}
-
-    // `link` also when one stands on the way.
-    Kind kind(const std::string& name, struct stat* found = nullptr) const {
-        const auto handle = open_beneath(top_.get(), name.empty() ? "." : name, O_PATH | O_NOFOLLOW);
-        struct stat status {};
-        if (!handle || ::fstat(handle.get(), &status) != 0)
-            return errno == ELOOP || errno == EXDEV ? Kind::link : Kind::absent;
-        if (found) *found = status;
-        if (S_ISLNK(status.st_mode)) return Kind::link;
-        if (S_ISDIR(status.st_mode)) return Kind::directory;
-        return S_ISREG(status.st_mode) ? Kind::file : Kind::other;
-    }
-
-    UniqueFd directory(const std::string& name) const {
-        return open_beneath(top_.get(), name.empty() ? "." : name, O_RDONLY | O_DIRECTORY);
-    }
-
-    // A regular file of at most max_settings bytes; without one, `why` says why not.
-    std::optional<std::string> read(const std::string& name, std::string& why) const {
-        // Without waiting, because opening a pipe would.
-        const auto file = open_beneath(top_.get(), name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-        return read_regular(file, max_settings, why);
-    }
-
-    std::optional<std::string> link_target(const std::string& name) const {
-        const auto handle = open_beneath(top_.get(), name, O_PATH | O_NOFOLLOW);
-        char target[4096];
-        const auto size = handle ? ::readlinkat(handle.get(), "", target, sizeof target) : -1;
-        if (size <= 0 || size == sizeof target) return std::nullopt;
-        return std::string(target, static_cast<std::size_t>(size));
-    }
-
-    // Calls use(name, is_directory) for up to `most` entries; false when there are more. before: what
-    // the directory was before it was read.
-    template <class Use>
-    bool list(const std::string& name, std::size_t most, const Use& use, struct stat* before = nullptr) const {
-        auto handle = directory(name);
-        if (handle && before) ::fstat(handle.get(), before);
-        const std::unique_ptr<DIR, int (*)(DIR*)> listing(handle ? ::fdopendir(handle.get()) : nullptr, ::closedir);
-        if (!listing) return true;
-        handle.release();
-        while (const dirent* entry = ::readdir(listing.get())) {
-            const std::string_view found(entry->d_name);
-            if (found == "." || found == "..") continue;
-            if (most-- == 0) return false;
-            bool is_directory = entry->d_type == DT_DIR;
-            if (entry->d_type == DT_UNKNOWN) {
-                struct stat status {};
-                is_directory = ::fstatat(::dirfd(listing.get()), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-                               S_ISDIR(status.st_mode);
-            }
-            use(found, is_directory);
-        }
-        return true;
-    }
-
-private:
-    UniqueFd top_;
-};
-
-inline std::string path_in(const std::string& directory, std::string_view name) {
-    return directory.empty() ? std::string(name) : directory + "/" + std::string(name);
-}
-
-// Collects what was left out, the first of each kind by name.
-class LeftOut {
-public:
-    void add(const std::string& kind, const std::string& name) {
-        auto& [first, count] = kinds_[kind];
-        if (count++ == 0) first = name;
-    }
-    std::vector<std::string> texts() const {
-        std::vector<std::string> all;
-        for (const auto& [kind, seen] : kinds_) {
-            const auto& [first, count] = seen;
-            all.push_back(first + (count > 1 ? " and " + std::to_string(count - 1) + " more" : "") + ": " + kind);
-        }
-        return all;
-    }
-
-private:
-    std::map<std::string, std::pair<std::string, std::size_t>> kinds_;
-};
-
-// Visits the directories of a workspace, those near its top first.
-inline void walk_project(const FileTree& tree, int depth, LeftOut& left_out, LeftOut& deeper,
-                         const std::function<void(const ProjectDirectory&)>& visit) {
-    const auto too_deep = "deeper than " + std::to_string(depth) + " levels, where nothing is searched";
-    std::deque<std::pair<std::string, int>> waiting{{"", 0}};
-    std::size_t entries = 0;
-    for (; !waiting.empty(); waiting.pop_front()) {
-        const std::string path = waiting.front().first;
-        const int level = waiting.front().second;
-        if (entries >= max_entries) {
-            left_out.add("not searched, because more than " + std::to_string(max_entries) + " files lie before it", path);
-            continue;
-        }
-        ProjectDirectory found;
-        found.path = path;
-        int shape = 0;
-        const auto look = [&](std::string_view name, bool is_directory) {
-            ++entries;
-            const auto listed = listed_as(name);
-            if (!listed.empty()) found.listed.emplace(name);
-            shape |= name == "HEAD" ? 1 : name == "objects" ? 2 : name == "refs" ? 4 : 0;
-            const bool whole = std::any_of(listed.begin(), listed.end(), [](const auto* file) {
-                return file->path.find('/') == file->path.npos;
-            });
-            if (!is_directory || whole || name == ".git") return;
-            const auto* end = std::end(vendored_directories);
-            if (std::find(std::begin(vendored_directories), end, name) != end) return;
-            if (level < depth) waiting.emplace_back(path_in(path, name), level + 1);
-            else deeper.add(too_deep, path_in(path, name));
-        };
-        if (!tree.list(path, max_listing, look, &found.status)) {
-            left_out.add("has more than " + std::to_string(max_listing) + " entries, of whose directories not all are searched",
-                         path.empty() ? "the workspace" : path);
-            // The names themselves can be asked for.
-            for (const auto& file : host_run_files)
-                if (const std::string name(first_part(file.path)); tree.kind(path_in(path, name)) != FileTree::Kind::absent)
-                    found.listed.insert(name);
-        }
-        found.is_repository = shape == 7;
-        if (!found.listed.empty() || found.is_repository || path.empty()) visit(found);
-    }
-}
 
 // Of the files in a repository's directory, those that git's configuration is made of.
 inline bool is_git_config(std::string_view name) {
     return name == "config" || name == "commondir" || name == "config.worktree";
 }
 
-// Finds what ProtectionRules protect in one workspace.
-class ProtectionSearch {
-public:
-    ProtectionSearch(std::filesystem::path workspace, const ProtectionRules& rules)
-        : workspace_(std::move(workspace)), rules_(rules), tree_(workspace_) {}
-
-    ProtectedFiles run() {
-        LeftOut deeper;
-        walk_project(tree_, rules_.depth, left_out_, deeper, [this](const ProjectDirectory& at) {
-            finish_above(depth_of(at.path));
-            look_at(at);
-            result_.directories.push_back(at);
-        });
-        finish_above(std::numeric_limits<std::ptrdiff_t>::max());
-        result_.left_out = left_out_.texts();
-        for (const auto& text : deeper.texts()) result_.deeper = text;
-        return std::move(result_);
-    }
-
-private:
-    using Kind = FileTree::Kind;
-    static constexpr int max_nesting = 10;
-
-    bool is_wanted(const HostRunFile& file) const {
-        const bool config = file.path.starts_with(".git/") && is_git_config(file.path.substr(5));
-        if (config && !rules_.git_config) return false;
-        return file.when == HostRun::unasked || rules_.strict;
-    }
-
-    static std::ptrdiff_t depth_of(const std::string& path) {
-        return path.empty() ? 0 : 1 + std::count(path.begin(), path.end(), '/');
-    }
-
-    // Mounts are given out from the top down, and at one level to names that code cannot multiply in a
-    // directory first: what it makes deeper down takes none from what lies above.
-    void look_at(const ProjectDirectory& at) {
-        const bool top = at.path.empty();
-        std::set<std::string_view> programs;
-        for (const auto& name : at.listed)
-            for (const auto* file : listed_as(name)) programs.insert(file->program.empty() ? file->path : file->program);
-        for (const auto& file : host_run_files) {
-            if (!is_wanted(file)) continue;
-            if (is_pattern(file)) continue;
-            const bool there = programs.contains(file.program.empty() ? file.path : file.program);
-            const bool held = top && rules_.absent && file.absent != Absent::free;
-            const bool strict = top && rules_.absent && file.when == HostRun::on_persons_act;
-            if (there || held || strict) protect(path_in(at.path, file.path), held);
-        }
-        if (at.listed.contains(".git")) follow_git(at.path);
-        if (at.is_repository) look_at_repository(at.path, at.path);
-        // With HEAD, objects and refs a directory that has no repository is one itself to git.
-        if (top && rules_.absent && rules_.git_config && tree_.kind(".git/HEAD") == Kind::absent) protect("HEAD");
-        for (const auto& name : at.listed)
-            for (const auto* file : listed_as(name))
-                if (is_pattern(*file) && is_wanted(*file)) patterned_.push_back(path_in(at.path, name));
-    }
-    static bool is_pattern(const HostRunFile& file) { return first_part(file.path).find('*') != std::string_view::npos; }
-
-    // must: the start is refused rather than a link left in its place, where no code can have made one.
-    void protect(const std::string& name, bool must = false) {
-        if (name.empty() || !seen_.insert(name).second) return;
-        const auto path = workspace_ / name;
-        for (const auto& opened : rules_.opened)
-            if (within(path, opened)) return result_.opened.push_back(path);
-        // What is mounted is named in full.
-        if (path.native().size() > 3'500)
-            return left_out_.add("its path is too long to be protected", name.substr(0, 100) + "…");
-        if (!must && tree_.kind(name) == Kind::link)
-            return left_out_.add("is a symbolic link, or reached over one, and cannot be protected: put the file itself there", name);
-        std::size_t mounts = 1;
-        for (auto at = name.rfind('/'); at != name.npos; at = at == 0 ? name.npos : name.rfind('/', at - 1))
-            mounts += pinned_.contains(name.substr(0, at)) ? 0 : 1;
-        if (mounts_ + mounts > max_protected)
-            return left_out_.add("not protected, because that would take more than " + std::to_string(max_protected) + " mounts", name);
-        mounts_ += mounts;
-        for (auto at = name.rfind('/'); at != name.npos; at = at == 0 ? name.npos : name.rfind('/', at - 1))
-            pinned_.insert(name.substr(0, at));
-        result_.paths.push_back(path);
-    }
-
-    // The name of what `path`, in a file of `directory`, leads to; nothing outside of the workspace.
-    std::optional<std::string> inside(const std::string& directory, std::string_view path) const {
-        if (path.empty() || path.find('\0') != path.npos || path.size() > 4'000) return std::nullopt;
-        std::filesystem::path target(path);
-        if (path.starts_with("~/")) {
-            const char* home = ::getenv("HOME");
-            if (home == nullptr) return std::nullopt;
-            target = std::filesystem::path(home) / std::filesystem::path(path.substr(2));
-        } else if (path.front() == '~') {
-            return std::nullopt;
-        }
-        target = (workspace_ / directory / target).lexically_normal();
-        if (!target.has_filename()) target = target.parent_path();
-        const auto relative = target.lexically_relative(workspace_);
-        if (relative.empty() || *relative.begin() == "..") return std::nullopt;
-        return relative == "." ? std::string() : relative.string();
-    }
-
-    // The .git of a directory, which may also be a file that leads elsewhere.
-    void follow_git(const std::string& directory) {
-        const auto git = path_in(directory, ".git");
-        const auto kind = tree_.kind(git);
-        if (kind == Kind::directory) return look_at_repository(git, directory);
-        if (kind != Kind::file) return;
-        std::string why;
-        const auto text = tree_.read(git, why);
-        if (!text || !text->starts_with("gitdir:")) return;
-        auto path = text->substr(7);
-        path.erase(0, path.find_first_not_of(" \t"));
-        if (const auto end = path.find_first_of("\r\n"); end != path.npos) path.resize(end);
-        if (const auto target = inside(directory, path)) look_at_repository(*target, directory);
-    }
-
-    // git: where its hooks and configuration lie. directory: where git runs what they name.
-    void look_at_repository(const std::string& git, const std::string& directory, int nesting = 0) {
-        if (nesting > max_nesting || tree_.kind(git) != Kind::directory || !repositories_.insert(git).second) return;
-        protect(path_in(git, "hooks"));
-        if (rules_.git_config)
-            for (const char* name : {"config", "commondir", "config.worktree"}) protect(path_in(git, name));
-        read_config(path_in(git, "config"), directory);
-        read_config(path_in(git, "config.worktree"), directory);
-        read_hooks(path_in(git, "hooks"), directory);
-        std::string why;
-        if (auto common = tree_.read(path_in(git, "commondir"), why)) {
-            while (!common->empty() && common->back() == '\n') common->pop_back();
-            if (const auto target = inside(git, *common)) look_at_repository(*target, directory, nesting + 1);
-        }
-        // git follows a submodule into modules, and a working tree into worktrees.
-        for (const char* name : {"modules", "worktrees"})
-            if (const auto inner = path_in(git, name); nesting < max_nesting)
-                waiting_.emplace(depth_of(inner), std::pair(inner, nesting + 1));
-    }
-    // What waited until all directories nearer to the top than `depth` were looked at.
-    void finish_above(std::ptrdiff_t depth) {
-        if (depth > std::exchange(depth_, depth))
-            for (const auto& name : std::exchange(patterned_, {})) protect(name);
-        while (!waiting_.empty() && waiting_.begin()->first < depth) {
-            const auto next = waiting_.extract(waiting_.begin());
-            look_for_repositories(next.mapped().first, next.mapped().second);
-        }
-    }
-    void look_for_repositories(const std::string& directory, int nesting) {
-        if (nesting > max_nesting) return;
-        std::vector<std::string> found;
-        const auto most = std::min(max_listing, max_entries - std::min(max_entries, listed_));
-        const bool all = tree_.list(directory, most, [&](std::string_view name, bool is_directory) {
-            ++listed_;
-            if (is_directory) found.push_back(path_in(directory, name));
-        });
-        if (!all) left_out_.add("has too many entries, not all of which are searched for repositories", directory);
-        for (const auto& path : found) {
-            if (tree_.kind(path_in(path, "HEAD")) == Kind::absent) look_for_repositories(path, nesting + 1);
-            else look_at_repository(path, path, nesting);
-        }
-    }
-
-    std::optional<std::string> read(const std::string& name, const char* what) {
-        if (!read_.insert(name).second || tree_.kind(name) == Kind::absent) return std::nullopt;
-        std::string why = "more than " + std::to_string(max_read) + " such files are there";
-        std::optional<std::string> text;
-        if (++read_count_ <= max_read) text = tree_.read(name, why);
-        if (!text) left_out_.add(std::string(what) + " was not read for further files: " + why, name);
-        return text;
-    }
-
-    void read_config(const std::string& name, const std::string& directory, int nesting = 0) {
-        const auto text = nesting > max_nesting ? std::nullopt : read(name, "a configuration of git");
-        if (!text) return;
-        const auto from = std::filesystem::path(name).parent_path().string();
-        for (const auto& setting : GitConfigReader(*text).read()) {
-            if (names_settings(setting)) {
-                if (const auto target = inside(from, setting.value)) {
-                    // One that is absent could come to be.
-                    if (rules_.git_config) protect(*target);
-                    read_config(*target, directory, nesting + 1);
-                }
-            } else if (setting.key == "hookspath" || setting.key == "templatedir") {
-                protect_hooks(setting.value, directory);
-            } else if (names_command(setting)) {
-                protect_scripts(setting.value, {directory}, directory);
-            }
-        }
-    }
-
-    void protect_hooks(const std::string& value, const std::string& directory) {
-        const auto target = inside(directory, value);
-        if (!target) return;
-        if (target->empty()) return left_out_.add("git finds its hooks there, and it cannot be protected as a whole", "the workspace");
-        // husky keeps its own part of them in `_`.
-        if (const auto parent = target->rfind("/_"); parent != target->npos && parent + 2 == target->size())
-            protect(target->substr(0, parent));
-        protect(*target);
-        read_hooks(*target, directory);
-    }
-    void read_hooks(const std::string& hooks, const std::string& directory) {
-        std::vector<std::string> names;
-        tree_.list(hooks, 64, [&](std::string_view name, bool is_directory) {
-            if (!is_directory && !name.ends_with(".sample")) names.push_back(path_in(hooks, name));
-        });
-        for (const auto& name : names) {
-            if (tree_.kind(name) != Kind::link) {
-                read_script(name, directory);
-            } else if (const auto target = tree_.link_target(name)) {
-                protect_script(*target, {hooks}, directory, true);
-            }
-        }
-    }
-
-    // What a program of the host runs by that word in one of the directories, if it is a script of
-    // the workspace. starts_in: where that program starts.
-    void protect_script(const std::string& word, const std::vector<std::string>& directories, const std::string& starts_in,
-                        bool sure = false) {
-        std::set<std::string> names;
-        const auto slash = word.find('/');
-        for (const auto& directory : directories) {
-            if (const auto name = inside(directory, word)) names.insert(*name);
-            // "$ROOT/x", "$(dirname "$0")/x" and their kin.
-            if (slash != word.npos && slash + 1 < word.size())
-                if (const auto name = inside(directory, word.substr(slash + 1))) names.insert(*name);
-        }
-        for (const auto& name : names) {
-            if (name.empty()) continue;
-            struct stat status {};
-            const auto kind = tree_.kind(name, &status);
-            if (kind == Kind::absent || kind == Kind::directory) continue;
-            const bool link = kind == Kind::link;
-            if (!sure && !is_script(name) && (link || (status.st_mode & 0111) == 0)) continue;
-            if (link || is_vendored(name)) {
-                left_out_.add("git's hooks or settings run it, and it cannot be protected: it is a link or was installed there", name);
-                continue;
-            }
-            protect(name);
-            read_script(name, starts_in);
-        }
-    }
-    void read_script(const std::string& name, const std::string& directory) {
-        const auto text = read(name, "a script that git runs");
-        if (!text || text->find('\0') != text->npos) return;
-        protect_scripts(*text, {directory, std::filesystem::path(name).parent_path().string()}, directory);
-    }
-    void protect_scripts(const std::string& text, const std::vector<std::string>& directories, const std::string& starts_in) {
-        const auto words = words_of(text);
-        const std::set<std::string> different(words.begin(), words.end());
-        for (const auto& word : different)
-            if (++words_ <= max_words) protect_script(word, directories, starts_in);
-        if (words_ > max_words)
-            left_out_.add("has more than " + std::to_string(max_words) + " words in the scripts that git runs; the rest was not looked up",
-                          "the workspace");
-    }
-    static bool is_script(std::string_view name) {
-        for (const std::string_view end : {".sh", ".bash", ".zsh", ".py", ".pl", ".rb", ".js", ".mjs", ".cjs", ".ts", ".mts",
-                                           ".php", ".lua", ".ps1", ".cmd", ".bat"})
-            if (name.ends_with(end)) return true;
-        return false;
-    }
-    static bool is_vendored(const std::string& name) {
-        const auto* end = std::end(vendored_directories);
-        for (const auto& part : std::filesystem::path(name))
-            if (std::find(std::begin(vendored_directories), end, part.native()) != end) return true;
-        return false;
-    }
-
-    std::filesystem::path workspace_;
-    const ProtectionRules& rules_;
-    FileTree tree_;
-    ProtectedFiles result_;
-    LeftOut left_out_;
-    std::set<std::string> seen_, pinned_, repositories_, read_;
-    // Directories in which git keeps repositories, by their depth; how nested they are.
-    std::multimap<std::ptrdiff_t, std::pair<std::string, int>> waiting_;
-    std::vector<std::string> patterned_;               // found at this level by a pattern
-    std::ptrdiff_t depth_ = 0;
-    std::size_t mounts_ = 0, listed_ = 0, read_count_ = 0, words_ = 0;
-};
-
 // What keeps code that can write `workspace` from what the host runs by itself there. workspace: an
 // absolute path without links. Takes about as long as listing 20,000 files at most. Throws
 // errc::io_error when the workspace cannot be opened.
-inline ProtectedFiles protected_files(const std::filesystem::path& workspace, const ProtectionRules& rules = {}) {
-    return ProtectionSearch(workspace, rules).run();
-}
+ProtectedFiles protected_files(const std::filesystem::path& workspace,
+                               const ProtectionRules& rules = {});
 
 }  // namespace ipybox::detail
+
+#ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/sandbox_kit/impl/protected_files.ipp>
+#endif
