@@ -1,18 +1,11 @@
 #pragma once
 // OAuth as MCP uses it, without I/O: challenges, metadata documents, redirects, token answers.
 // Everything read here comes from servers that may be hostile.
-#include <openssl/crypto.h>
-
 #include <algorithm>
-#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/parse.hpp>
-#include <charconv>
+#include <cstddef>
 #include <cstdint>
-#include <ipybox/detail/json_members.hpp>
-#include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
-#include <ipybox/net/proxy_protocol.hpp>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,121 +16,44 @@
 namespace ipybox::detail {
 
 // A server's words in an error: one printable line, cut.
-inline std::string in_quotes(std::string_view text, std::size_t limit = 200) {
-    return "\"" + printable(text.substr(0, limit)) + (text.size() > limit ? "…\"" : "\"");
-}
+std::string in_quotes(std::string_view text, std::size_t limit = 200);
 
-inline bool contains(const std::vector<std::string>& list, std::string_view text) {
-    return std::find(list.begin(), list.end(), text) != list.end();
-}
+bool contains(const std::vector<std::string>& list, std::string_view text);
 
 // What a person types to log in; `name` is the server's, empty when nobody knows it.
-inline std::string login_command(const std::string& name, const char* what = "login") {
-    return "`ipybox auth " + std::string(what) + " " + (name.empty() ? "NAME" : printable(name)) +
-           " --config FILE`";
-}
+std::string login_command(const std::string& name, const char* what = "login");
 
 // ---- scopes ----
 
 inline constexpr std::size_t max_scopes = 100;
 
 // The scopes of a space-separated list, each once; those that are none by RFC 6749 are left out.
-inline std::vector<std::string> split_scope(std::string_view text) {
-    std::vector<std::string> scopes;
-    while (!text.empty() && scopes.size() < max_scopes) {
-        const auto end = std::min(text.find(' '), text.size());
-        const auto scope = text.substr(0, end);
-        text.remove_prefix(std::min(end + 1, text.size()));
-        const bool good = !scope.empty() && scope.size() <= 256 &&
-                          std::all_of(scope.begin(), scope.end(), [](char c) {
-                              return c > 0x20 && c < 0x7F && c != '"' && c != '\\';
-                          });
-        if (good && !contains(scopes, scope)) scopes.emplace_back(scope);
-    }
-    return scopes;
-}
+std::vector<std::string> split_scope(std::string_view text);
 
-inline std::string join_scope(const std::vector<std::string>& scopes) {
-    std::string text;
-    for (const auto& scope : scopes) text += (text.empty() ? "" : " ") + scope;
-    return text;
-}
+// The text of a scope parameter.
+std::string join_scope(const std::vector<std::string>& scopes);
 
-inline std::string unite_scopes(std::string_view first, std::string_view second) {
-    return join_scope(split_scope(std::string(first) + " " + std::string(second)));
-}
+// What either has, each once.
+std::string unite_scopes(std::string_view first, std::string_view second);
 
-inline bool covers_scopes(std::string_view granted, std::string_view asked) {
-    const auto have = split_scope(granted);
-    const auto want = split_scope(asked);
-    return std::all_of(want.begin(), want.end(), [&](const auto& s) { return contains(have, s); });
-}
+// Whether all that is asked for was granted.
+bool covers_scopes(std::string_view granted, std::string_view asked);
 
 // ---- forms and queries ----
 
 using Form = std::vector<std::pair<std::string, std::string>>;
 
-inline std::string percent_encode(std::string_view text) {
-    static constexpr char digits[] = "0123456789ABCDEF";
-    std::string result;
-    for (const char c : text) {
-        const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-                           (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' || c == '~';
-        if (plain) {
-            result += c;
-        } else {
-            const auto byte = static_cast<unsigned char>(c);
-            result += {'%', digits[byte >> 4], digits[byte & 15]};
-        }
-    }
-    return result;
-}
+// With all but the unreserved characters of RFC 3986 as %XX.
+std::string percent_encode(std::string_view text);
 
 // application/x-www-form-urlencoded, also as a query; empty values are left out.
-inline std::string encode_form(const Form& form) {
-    std::string text;
-    for (const auto& [name, value] : form) {
-        if (value.empty()) continue;
-        text += (text.empty() ? "" : "&") + percent_encode(name) + "=" + percent_encode(value);
-    }
-    return text;
-}
+std::string encode_form(const Form& form);
 
-inline std::optional<std::string> decode_form_text(std::string_view text) {
-    std::string result;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        if (text[i] == '+') {
-            result += ' ';
-        } else if (text[i] == '%') {
-            unsigned byte = 0;
-            const auto* from = text.data() + i + 1;
-            if (i + 2 >= text.size() || std::from_chars(from, from + 2, byte, 16).ptr != from + 2)
-                return std::nullopt;
-            result += static_cast<char>(byte);
-            i += 2;
-        } else {
-            result += text[i];
-        }
-    }
-    return result;
-}
+// Nothing when a % is not followed by two hexadecimal digits.
+std::optional<std::string> decode_form_text(std::string_view text);
 
 // The parameters of a query; nothing when one is malformed or stands there twice.
-inline std::optional<std::map<std::string, std::string>> parse_query(std::string_view query) {
-    std::map<std::string, std::string> result;
-    while (!query.empty()) {
-        const auto end = std::min(query.find('&'), query.size());
-        const auto part = query.substr(0, end);
-        query.remove_prefix(std::min(end + 1, query.size()));
-        if (part.empty()) continue;
-        const auto equals = std::min(part.find('='), part.size());
-        auto name = decode_form_text(part.substr(0, equals));
-        auto value = decode_form_text(part.substr(std::min(equals + 1, part.size())));
-        if (!name || !value || result.size() >= 100) return std::nullopt;
-        if (!result.emplace(std::move(*name), std::move(*value)).second) return std::nullopt;
-    }
-    return result;
-}
+std::optional<std::map<std::string, std::string>> parse_query(std::string_view query);
 
 // ---- challenges ----
 
@@ -149,118 +65,26 @@ struct AuthChallenge {
 };
 
 // Adds what one header's Bearer and DPoP challenges say; the first word on each matter counts.
-inline void read_challenges(std::string_view header, AuthChallenge& result) {
-    std::size_t at = 0;
-    const auto space = [&] {
-        while (at < header.size() && (header[at] == ' ' || header[at] == '\t')) ++at;
-    };
-    const auto word = [&] {
-        const auto from = at;
-        while (at < header.size() && header[at] > ' ' && header[at] != ',' && header[at] != '=' &&
-               header[at] != '"')
-            ++at;
-        return header.substr(from, at - from);
-    };
-    bool ours = false;
-    while (at < header.size()) {
-        space();
-        if (at < header.size() && header[at] == ',') {
-            ++at;
-            continue;
-        }
-        const auto name = word();
-        space();
-        if (at >= header.size() || header[at] != '=') {  // a scheme
-            if (name.empty()) {
-                ++at;  // nothing that belongs here: go on behind it
-                continue;
-            }
-            const auto scheme = lower_case(name);
-            ours = scheme == "bearer" || scheme == "dpop";
-            continue;
-        }
-        ++at;
-        space();
-        std::string value;
-        if (at < header.size() && header[at] == '"') {
-            for (++at; at < header.size() && header[at] != '"'; ++at) {
-                if (header[at] == '\\' && at + 1 < header.size()) ++at;
-                value += header[at];
-            }
-            ++at;
-        } else {
-            value = word();
-            while (at < header.size() && header[at] == '=') ++at;  // the end of a token68
-        }
-        if (!ours || value.size() > 4096) continue;
-        const auto key = lower_case(name);
-        auto* field = key == "resource_metadata" ? &result.resource_metadata
-                      : key == "scope"           ? &result.scope
-                      : key == "error"           ? &result.error
-                                                 : nullptr;
-        if (field != nullptr && field->empty()) *field = std::move(value);
-    }
-}
+void read_challenges(std::string_view header, AuthChallenge& result);
 
 // ---- metadata ----
 
 // Where a resource's metadata may be (RFC 9728, 3.1). `path` begins with /; `query` with ?, or
 // is empty.
-inline std::vector<std::string> resource_metadata_urls(const std::string& origin,
-                                                       const std::string& path,
-                                                       const std::string& query) {
-    const std::string root = origin + "/.well-known/oauth-protected-resource";
-    if (path == "/" && query.empty()) return {root};
-    return {root + (path == "/" ? "" : path) + query, root};
-}
+std::vector<std::string> resource_metadata_urls(const std::string& origin, const std::string& path,
+                                                const std::string& query);
 
 // Where an authorization server's metadata may be (RFC 8414, 3.1 and 5; OpenID Connect).
-inline std::vector<std::string> server_metadata_urls(const std::string& origin, std::string path) {
-    while (path.ends_with('/')) path.pop_back();
-    const std::string known = origin + "/.well-known/";
-    std::vector<std::string> urls{known + "oauth-authorization-server" + path,
-                                  known + "openid-configuration" + path};
-    if (!path.empty()) urls.push_back(origin + path + "/.well-known/openid-configuration");
-    return urls;
-}
+std::vector<std::string> server_metadata_urls(const std::string& origin, std::string path);
 
 // A JSON object of at most 32 levels; nothing for anything else.
-inline std::optional<boost::json::object> parse_document(std::string_view body) {
-    boost::system::error_code error;
-    auto value = boost::json::parse(body, error);
-    if (error || !value.is_object()) return std::nullopt;
-    return std::move(value.get_object());
-}
+std::optional<boost::json::object> parse_document(std::string_view body);
 
-inline bool flag_member(const boost::json::object& object, std::string_view key) {
-    const auto* value = object.if_contains(key);
-    return value && value->is_bool() && value->get_bool();
-}
-inline std::vector<std::string> list_member(const boost::json::object& object,
-                                            std::string_view key) {
-    std::vector<std::string> result;
-    if (const auto* list = object.if_contains(key); list && list->is_array())
-        for (const auto& item : list->get_array())
-            if (item.is_string() && result.size() < 1000) result.emplace_back(item.get_string());
-    return result;
-}
+// A flag or a list of texts in an object; false or empty when it is absent or of another type.
+bool flag_member(const boost::json::object& object, std::string_view key);
+std::vector<std::string> list_member(const boost::json::object& object, std::string_view key);
 // A number of seconds, also where a server writes it as text; nothing when absent or no number.
-inline std::optional<std::int64_t> seconds_member(const boost::json::object& object,
-                                                  std::string_view key) {
-    constexpr std::int64_t most = std::int64_t{1} << 40;
-    const auto* value = object.if_contains(key);
-    if (value == nullptr) return std::nullopt;
-    std::optional<double> number;
-    if (value->is_number()) {
-        number = value->to_number<double>();
-    } else if (const auto* text = value->if_string()) {
-        std::int64_t parsed = 0;
-        const auto [end, error] = std::from_chars(text->begin(), text->end(), parsed);
-        if (error == std::errc() && end == text->end()) number = static_cast<double>(parsed);
-    }
-    if (!number || !(*number >= 0)) return std::nullopt;
-    return *number >= static_cast<double>(most) ? most : static_cast<std::int64_t>(*number);
-}
+std::optional<std::int64_t> seconds_member(const boost::json::object& object, std::string_view key);
 
 // An authorization server, as its metadata describes it.
 struct ServerMetadata {
@@ -281,49 +105,15 @@ struct ServerMetadata {
 
     // Throws errc::mcp_protocol unless the document's issuer is the very text `issuer`.
     static ServerMetadata read(const boost::json::object& document, const std::string& issuer,
-                               const std::string& url) {
-        ServerMetadata server;
-        server.issuer = string_of(document, "issuer");
-        if (server.issuer != issuer)
-            throw Error(errc::mcp_protocol, "the metadata of the authorization server at " + url +
-                                                " is that of " + in_quotes(server.issuer) +
-                                                ", not of " + in_quotes(issuer) +
-                                                ": it is not used; the two must be the same text");
-        server.authorization_endpoint = string_of(document, "authorization_endpoint");
-        server.token_endpoint = string_of(document, "token_endpoint");
-        server.registration_endpoint = string_of(document, "registration_endpoint");
-        server.device_authorization_endpoint =
-            string_of(document, "device_authorization_endpoint");
-        server.revocation_endpoint = string_of(document, "revocation_endpoint");
-        server.scopes = list_member(document, "scopes_supported");
-        server.auth_methods = list_member(document, "token_endpoint_auth_methods_supported");
-        server.signing_algorithms =
-            list_member(document, "token_endpoint_auth_signing_alg_values_supported");
-        server.pkce = contains(list_member(document, "code_challenge_methods_supported"), "S256");
-        server.announces_iss =
-            flag_member(document, "authorization_response_iss_parameter_supported");
-        server.client_documents = flag_member(document, "client_id_metadata_document_supported");
-        server.dpop = contains(list_member(document, "dpop_signing_alg_values_supported"), "ES256");
-        return server;
-    }
+                               const std::string& url);
     // Revision 2025-03-26, for MCP servers without any metadata: fixed paths at their own origin.
-    static ServerMetadata at_default_endpoints(const std::string& origin) {
-        ServerMetadata server;
-        server.issuer = origin;
-        server.authorization_endpoint = origin + "/authorize";
-        server.token_endpoint = origin + "/token";
-        server.registration_endpoint = origin + "/register";
-        server.pkce = true;
-        server.guessed = true;
-        return server;
-    }
+    static ServerMetadata at_default_endpoints(const std::string& origin);
 };
 
 // ---- redirects ----
 
-inline bool same_secret(std::string_view a, std::string_view b) {
-    return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
+// Takes the same time wherever they differ.
+bool same_secret(std::string_view a, std::string_view b);
 
 // What the page after the consent must bring along.
 struct ExpectedRedirect {
@@ -333,45 +123,11 @@ struct ExpectedRedirect {
 };
 
 // The query of an address, without a fragment.
-inline std::string_view query_of(std::string_view url) {
-    const auto at = url.find('?');
-    if (at == url.npos) return {};
-    url.remove_prefix(at + 1);
-    return url.substr(0, url.find('#'));
-}
+std::string_view query_of(std::string_view url);
 
 // The authorization code of a redirect, after state and issuer (RFC 9207) were compared as text.
 // Throws errc::mcp_connection; what a server says in a redirect that is not its own is not shown.
-inline std::string code_from_redirect(std::string_view url, const ExpectedRedirect& expected) {
-    const auto refuse = [](const std::string& why) {
-        return Error(errc::mcp_connection, "the authorization failed: " + why);
-    };
-    const auto query = parse_query(query_of(url));
-    if (!query) throw refuse("the address it led back to is malformed");
-    const auto value = [&](const char* name) {
-        const auto found = query->find(name);
-        return found == query->end() ? std::string() : found->second;
-    };
-    if (!same_secret(value("state"), expected.state))
-        throw refuse(
-            "the address it led back to belongs to another attempt (its state differs); "
-            "start again, and use the address of the page that is opened then");
-    const bool has_issuer = query->contains("iss");
-    if (!has_issuer && expected.iss_required)
-        throw refuse(
-            "the answer does not say which authorization server it is from, and this one "
-            "announces that it does");
-    if (has_issuer && value("iss") != expected.issuer)
-        throw refuse("the answer is from another authorization server than " +
-                     in_quotes(expected.issuer));
-    if (query->contains("error")) {
-        const auto about = value("error_description");
-        throw refuse("the authorization server says " + in_quotes(value("error")) +
-                     (about.empty() ? "" : ", " + in_quotes(about)));
-    }
-    if (value("code").empty()) throw refuse("the address it led back to has no code");
-    return value("code");
-}
+std::string code_from_redirect(std::string_view url, const ExpectedRedirect& expected);
 
 // ---- answers of the token endpoint ----
 
@@ -387,8 +143,7 @@ struct TokenAnswer {
 // A refusal by an authorization server, with its code: invalid_grant, slow_down …
 class AuthRefusal : public Error {
 public:
-    AuthRefusal(std::string code, std::string detail)
-        : Error(errc::mcp_connection, std::move(detail)), code_(std::move(code)) {}
+    AuthRefusal(std::string code, std::string detail);
     const std::string& reason() const noexcept { return code_; }
 
 private:
@@ -402,67 +157,23 @@ struct AuthQuestion {
     bool guessed = false;  // the address: the server has no metadata that name one
 };
 
-[[noreturn]] inline void throw_refusal(unsigned status, const boost::json::object& document,
-                                       const AuthQuestion& question) {
-    const std::string code(string_of(document, "error"));
-    const std::string about(string_of(document, "error_description"));
-    std::string text = "the authorization server refused " + question.what + ": ";
-    text += code.empty() ? question.url.substr(0, question.url.find('?')) +
-                               " answers with HTTP status " + std::to_string(status)
-                         : in_quotes(code);
-    if (!about.empty()) text += ", " + in_quotes(about);
-    if (code.empty() && question.guessed)
-        text +=
-            "; the MCP server has no metadata, and that is where its revision of the protocol has "
-            "it: if it gives out its tokens elsewhere, get one there and put it into \"headers\"";
-    throw AuthRefusal(code, text);
-}
+// Throws AuthRefusal with what `document`, the body of an answer that is not 200, says.
+[[noreturn]] void throw_refusal(unsigned status, const boost::json::object& document,
+                                const AuthQuestion& question);
 
 // A value that goes into a header.
-inline bool is_header_text(std::string_view text) {
-    return !text.empty() && text.size() <= 64 * 1024 &&
-           std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
-}
+bool is_header_text(std::string_view text);
 
 // Throws AuthRefusal, or errc::mcp_protocol.
-inline TokenAnswer read_token_answer(unsigned status, std::string_view body,
-                                     const AuthQuestion& question) {
-    const auto document = parse_document(body);
-    if (status != 200) throw_refusal(status, document.value_or(boost::json::object()), question);
-    const auto broken = [&](const char* why) {
-        return Error(errc::mcp_protocol,
-                     "the authorization server answered " + question.what + " with " + why);
-    };
-    if (!document) throw broken("what is no JSON object");
-    TokenAnswer answer;
-    answer.access_token = string_of(*document, "access_token");
-    if (!is_header_text(answer.access_token)) throw broken("no proper \"access_token\"");
-    const std::string type(string_of(*document, "token_type"));
-    const auto lower = lower_case(type);
-    answer.type = lower == "bearer" ? "Bearer"
-                  : lower == "dpop" ? "DPoP"
-                  : lower == "n_a"  ? "N_A"
-                                    : "";
-    if (answer.type.empty()) throw broken("a token of a kind other than Bearer and DPoP");
-    answer.refresh_token = string_of(*document, "refresh_token");
-    answer.issued_type = string_of(*document, "issued_token_type");
-    answer.lifetime = seconds_member(*document, "expires_in");
-    if (document->contains("scope"))
-        answer.scope = join_scope(split_scope(string_of(*document, "scope")));
-    return answer;
-}
+TokenAnswer read_token_answer(unsigned status, std::string_view body, const AuthQuestion& question);
 
 // How long to wait between questions for a device's token (RFC 8628, 3.5).
 class DevicePolling {
 public:
-    explicit DevicePolling(std::optional<std::int64_t> interval)
-        : seconds_(std::clamp<std::int64_t>(interval.value_or(5), 1, 60)) {}
+    explicit DevicePolling(std::optional<std::int64_t> interval);
     std::int64_t seconds() const noexcept { return seconds_; }
     // True: ask again after seconds(). An unknown refusal ends it.
-    bool refused(std::string_view reason) {
-        if (reason == "slow_down") seconds_ = std::min<std::int64_t>(seconds_ + 5, 300);
-        return reason == "slow_down" || reason == "authorization_pending";
-    }
+    bool refused(std::string_view reason);
     // The connection failed: ask less often.
     void failed() { seconds_ = std::min<std::int64_t>(seconds_ * 2, 300); }
 
@@ -471,3 +182,7 @@ private:
 };
 
 }  // namespace ipybox::detail
+
+#ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/oauth/impl/protocol.ipp>
+#endif

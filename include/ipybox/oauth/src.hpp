@@ -4,4 +4,5 @@
 #include <ipybox/oauth/impl/oauth_clients.ipp>
 #include <ipybox/oauth/impl/oauth_discovery.ipp>
 #include <ipybox/oauth/impl/oauth_grants.ipp>
+#include <ipybox/oauth/impl/protocol.ipp>
 #include <ipybox/oauth/impl/redirect.ipp>
