@@ -271,6 +271,53 @@ int serve(ServeFlags flags) {
     return 0;
 }
 
+void add_http_flags(CLI::App& command, ServeFlags& flags) {
+    auto* http = command.add_option(
+        "--http", flags.http,
+        "Serve over HTTP instead: each client session has a kernel of its own; the bearer token is "
+        "$IPYBOX_HTTP_TOKEN or printed");
+    http->type_name("HOST:PORT");
+    command
+        .add_option("--http-name", flags.http_names,
+                    "Name or address by which clients may address the server; needed when others "
+                    "than this machine can; repeatable")
+        ->type_name("HOST")
+        ->allow_extra_args(false)
+        ->needs(http);
+    command
+        .add_option(
+            "--http-origin", flags.http_origins,
+            "Web page whose scripts may use the server, as https://HOST or, of this machine, "
+            "http://localhost:PORT; repeatable")
+        ->type_name("ORIGIN")
+        ->allow_extra_args(false)
+        ->needs(http);
+    command
+        .add_flag("--legacy-sse", flags.legacy_sse,
+                  "Serve clients that know only HTTP+SSE as well, at /sse")
+        ->needs(http);
+    command
+        .add_flag("--shared-workspace", flags.shared_workspace,
+                  "Sessions work in the workspace, not in directories of their own in it")
+        ->needs(http);
+    command
+        .add_flag("--allow-register", flags.allow_register,
+                  "Clients over HTTP may register MCP servers, which run with your rights")
+        ->needs(http);
+    command.add_option("--max-sessions", flags.max_sessions, "Kernels at most over HTTP")
+        ->check(CLI::Range(1, 100000))
+        ->capture_default_str();
+    command
+        .add_option("--starts-at-once", flags.starts_at_once, "Kernels that start at the same time")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    command
+        .add_option("--session-idle", flags.session_idle,
+                    "Seconds without use after which a session over HTTP ends; 0 means never")
+        ->check(CLI::Range(0.0, 1e8))
+        ->capture_default_str();
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, Action& action) {
@@ -316,50 +363,7 @@ void add_serve(CLI::App& app, Action& action) {
         ->add_option("--kernel-init-timeout", flags->kernel_init_timeout,
                      "Seconds for a kernel to start: 10, with --http 60")
         ->check(CLI::Range(0.1, 1e6));
-    auto* http = command->add_option(
-        "--http", flags->http,
-        "Serve over HTTP instead: each client session has a kernel of its own; the bearer token is "
-        "$IPYBOX_HTTP_TOKEN or printed");
-    http->type_name("HOST:PORT");
-    command
-        ->add_option("--http-name", flags->http_names,
-                     "Name or address by which clients may address the server; needed when others "
-                     "than this machine can; repeatable")
-        ->type_name("HOST")
-        ->allow_extra_args(false)
-        ->needs(http);
-    command
-        ->add_option("--http-origin", flags->http_origins,
-                     "Web page whose scripts may use the server, as https://HOST or, of this machine, "
-                     "http://localhost:PORT; repeatable")
-        ->type_name("ORIGIN")
-        ->allow_extra_args(false)
-        ->needs(http);
-    command
-        ->add_flag("--legacy-sse", flags->legacy_sse,
-                   "Serve clients that know only HTTP+SSE as well, at /sse")
-        ->needs(http);
-    command
-        ->add_flag("--shared-workspace", flags->shared_workspace,
-                   "Sessions work in the workspace, not in directories of their own in it")
-        ->needs(http);
-    command
-        ->add_flag("--allow-register", flags->allow_register,
-                   "Clients over HTTP may register MCP servers, which run with your rights")
-        ->needs(http);
-    command->add_option("--max-sessions", flags->max_sessions, "Kernels at most over HTTP")
-        ->check(CLI::Range(1, 100000))
-        ->capture_default_str();
-    command
-        ->add_option("--starts-at-once", flags->starts_at_once,
-                     "Kernels that start at the same time")
-        ->check(CLI::Range(1, 1000))
-        ->capture_default_str();
-    command
-        ->add_option("--session-idle", flags->session_idle,
-                     "Seconds without use after which a session over HTTP ends; 0 means never")
-        ->check(CLI::Range(0.0, 1e8))
-        ->capture_default_str();
+    add_http_flags(*command, *flags);
     command
         ->add_option("--max-message", flags->max_message,
                      "Bytes of a message of the client; a request that is longer is answered with an error: 32M")

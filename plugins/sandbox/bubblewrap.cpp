@@ -359,15 +359,9 @@ private:
         return layers;
     }
 
-    std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
-                                    std::vector<Channel> channels, Stdio stdio, const Layered& layered) {
-        const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
-        if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
-            throw Error(errc::bad_argument,
-                        "a list of allowed hosts needs the channel \"network\" to their proxy");
-        if (argv.empty() || !argv[0].starts_with('/'))
-            throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
-        const bool unix_sockets = this->unix_sockets(policy);
+    // Takes those out of the channels that are not bound into the sandbox but go over two pipes.
+    std::vector<MuxChannel> take_relayed(const SandboxPolicy& policy, bool unix_sockets,
+                                         std::vector<Channel>& channels) const {
         std::vector<MuxChannel> relayed;
         for (const auto& channel : channels) {
             if (channel.name.empty() ||
@@ -383,6 +377,19 @@ private:
         if (!relayed.empty() && policy.network.mode == NetworkPolicy::Mode::full)
             refuse("what sees the whole disk is reached through ports of a network of its own: restrict the "
                    "network, or name directories instead of \"/\"");
+        return relayed;
+    }
+
+    std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
+                                    std::vector<Channel> channels, Stdio stdio, const Layered& layered) {
+        const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
+        if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
+            throw Error(errc::bad_argument,
+                        "a list of allowed hosts needs the channel \"network\" to their proxy");
+        if (argv.empty() || !argv[0].starts_with('/'))
+            throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
+        const bool unix_sockets = this->unix_sockets(policy);
+        auto relayed = take_relayed(policy, unix_sockets, channels);
         refuse_written(bwrap_);
         SpawnRequest request;
         request.stdio = stdio;

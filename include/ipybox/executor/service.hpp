@@ -301,7 +301,16 @@ private:
                                   json::value otherwise = nullptr);
     static json::object hints(bool reads, bool destroys, bool repeats, bool world);
 
+    static json::object list_of_texts();
+
+    static void add_tool(State& state, std::string name, std::string title,
+                         std::string description, json::object properties, std::size_t required,
+                         json::object annotations, Handler handler, json::object output = {});
     static void add_tools(State& state);
+    static void add_setup_tools(State& state);  // of servers and packages
+    static void add_kernel_tools(State& state);
+    static void add_search_tools(State& state);
+    static void add_file_tools(State& state);
 
     static void add_resources(State& state);
 

@@ -16,8 +16,14 @@ IPYBOX_DECL json::object McpService::schema(json::object properties, std::size_t
     return result;
 }
 
+IPYBOX_DECL json::object McpService::list_of_texts() {
+    json::object list{{"type", "array"}}, text{{"type", "string"}};
+    list.emplace("items", std::move(text));
+    return list;
+}
+
 IPYBOX_DECL json::object McpService::parameter(std::string_view type, std::string_view description,
-                              json::value otherwise) {
+                                               json::value otherwise) {
     json::object result{{"type", type}, {"description", description}};
     if (!otherwise.is_null()) result.emplace("default", std::move(otherwise));
     return result;
@@ -30,33 +36,39 @@ IPYBOX_DECL json::object McpService::hints(bool reads, bool destroys, bool repea
             {"openWorldHint", world}};
 }
 
-IPYBOX_DECL void McpService::add_tools(State& state) {
-    const auto add = [&](std::string name, std::string title, std::string description,
-                         json::object properties, std::size_t required,
-                         json::object annotations, Handler handler, json::object output = {}) {
-        McpTool tool;
-        tool.name = name;
-        tool.title = std::move(title);
-        tool.description = state.of_api(std::move(description));
-        if (state.options.separate)
-            properties.emplace(
-                "session",
-                parameter("string", "Which of your kernels; each name has one of its own", ""));
-        tool.input_schema = schema(std::move(properties), required);
-        if (state.options.structured) tool.output_schema = std::move(output);
-        tool.annotations = std::move(annotations);
-        tool.call = [weak = state.weak_from_this(), name, handler](McpContext context,
-                                                                   json::object arguments) {
-            return guarded(weak, name, handler, std::move(context), std::move(arguments));
-        };
-        state.server->add_tool(std::move(tool));
+IPYBOX_DECL void McpService::add_tool(State& state, std::string name, std::string title,
+                                      std::string description, json::object properties,
+                                      std::size_t required, json::object annotations,
+                                      Handler handler, json::object output) {
+    McpTool tool;
+    tool.name = name;
+    tool.title = std::move(title);
+    tool.description = state.of_api(std::move(description));
+    if (state.options.separate)
+        properties.emplace(
+            "session",
+            parameter("string", "Which of your kernels; each name has one of its own", ""));
+    tool.input_schema = schema(std::move(properties), required);
+    if (state.options.structured) tool.output_schema = std::move(output);
+    tool.annotations = std::move(annotations);
+    tool.call = [weak = state.weak_from_this(), name, handler](McpContext context,
+                                                               json::object arguments) {
+        return guarded(weak, name, handler, std::move(context), std::move(arguments));
     };
-    json::object strings{{"type", "array"}}, text{{"type", "string"}};
-    strings.emplace("items", text);
+    state.server->add_tool(std::move(tool));
+}
 
+IPYBOX_DECL void McpService::add_tools(State& state) {
+    add_setup_tools(state);
+    add_kernel_tools(state);
+    add_search_tools(state);
+    add_file_tools(state);
+}
+
+IPYBOX_DECL void McpService::add_setup_tools(State& state) {
     json::object properties, output;
-    properties["server_name"] = parameter(
-        "string", "Name of the Python package: a lowercase identifier, such as files");
+    properties["server_name"] =
+        parameter("string", "Name of the Python package: a lowercase identifier, such as files");
     json::object params = parameter(
         "object",
         "How the server is reached: {\"command\", \"args\", \"env\", \"cwd\"} for stdio, "
@@ -64,31 +76,33 @@ IPYBOX_DECL void McpService::add_tools(State& state) {
         "write paths of the workspace as ${WORKSPACE}/PATH");
     params.emplace("additionalProperties", true);
     properties["server_params"] = std::move(params);
-    output["result"] = strings;
-    add("register_mcp_server", "Register an MCP server",
-        "Makes the tools of an MCP server callable from Python: writes the package "
-        "mcptools/SERVER_NAME with one typed module "
-        "for each tool. Use them as\n    from mcptools.SERVER_NAME import TOOL\n    result = "
-        "TOOL.run(parameter=value)\n"
-        "${NAME} in server_params is replaced by the variable of the environment or .env. "
-        "Registering again replaces the "
-        "package; reset() makes a kernel that has imported it see the new one. Packages "
-        "outlive reset(). Returns the names of "
-        "the tools.",
-        std::move(properties), 2, hints(false, false, true, true), register_server,
-        schema(std::move(output), 1));
+    output["result"] = list_of_texts();
+    add_tool(state, "register_mcp_server", "Register an MCP server",
+             "Makes the tools of an MCP server callable from Python: writes the package "
+             "mcptools/SERVER_NAME with one typed module "
+             "for each tool. Use them as\n    from mcptools.SERVER_NAME import TOOL\n    result = "
+             "TOOL.run(parameter=value)\n"
+             "${NAME} in server_params is replaced by the variable of the environment or .env. "
+             "Registering again replaces the "
+             "package; reset() makes a kernel that has imported it see the new one. Packages "
+             "outlive reset(). Returns the names of "
+             "the tools.",
+             std::move(properties), 2, hints(false, false, true, true), register_server,
+             schema(std::move(output), 1));
 
     properties = {};
-    properties["package_name"] = parameter(
-        "string", "A name, a requirement such as numpy>=1.20, or a git+https:// address");
-    add("install_package", "Install a Python package",
-        "Installs a Python package by pip for this workspace. It can be imported at once and "
-        "outlives reset(). Returns what "
-        "pip says, also when it fails.",
-        std::move(properties), 1, hints(false, false, true, true), install);
+    properties["package_name"] =
+        parameter("string", "A name, a requirement such as numpy>=1.20, or a git+https:// address");
+    add_tool(state, "install_package", "Install a Python package",
+             "Installs a Python package by pip for this workspace. It can be imported at once and "
+             "outlives reset(). Returns what "
+             "pip says, also when it fails.",
+             std::move(properties), 1, hints(false, false, true, true), install);
+}
 
-    properties = {};
-    output = {};
+IPYBOX_DECL void McpService::add_kernel_tools(State& state) {
+    const json::object text{{"type", "string"}};
+    json::object properties, output;
     properties["code"] = parameter("string", "Python code to execute in the IPython kernel");
     properties["timeout"] = parameter("number", "Seconds until the code is interrupted", 120);
     properties["max_output_chars"] =
@@ -96,9 +110,10 @@ IPYBOX_DECL void McpService::add_tools(State& state) {
     output["status"] =
         parameter("string", "ok, error, timed_out, cancelled, kernel_lost or output_limit");
     output["text"] = text;
-    output["images"] = strings;
+    output["images"] = list_of_texts();
     output["error"] = text;
-    add("execute_ipython_cell", "Execute Python code",
+    add_tool(
+        state, "execute_ipython_cell", "Execute Python code",
         "Executes Python code in an IPython kernel that keeps variables, imports and "
         "definitions from call to call. One cell "
         "runs at a time; `await` works at the top level. Returns what the code printed and the "
@@ -109,38 +124,41 @@ IPYBOX_DECL void McpService::add_tools(State& state) {
         std::move(properties), 1, hints(false, true, false, true), execute_cell,
         schema(std::move(output), 3));
 
-    add("reset", "Reset the kernel",
-        "Starts a new IPython kernel. Lost: variables, imports, definitions, connections to "
-        "MCP servers, which come back when "
-        "they are used. Kept: installed packages, files, mcptools/.",
-        {}, 0, hints(false, true, true, false), reset);
+    add_tool(state, "reset", "Reset the kernel",
+             "Starts a new IPython kernel. Lost: variables, imports, definitions, connections to "
+             "MCP servers, which come back when "
+             "they are used. Kept: installed packages, files, mcptools/.",
+             {}, 0, hints(false, true, true, false), reset);
 
-    add("interrupt", "Interrupt the running cell",
-        "Interrupts the cell that is running, if any; the kernel's state stays. The call that "
-        "runs it returns its output.",
-        {}, 0, hints(false, false, true, false), interrupt);
+    add_tool(state, "interrupt", "Interrupt the running cell",
+             "Interrupts the cell that is running, if any; the kernel's state stays. The call that "
+             "runs it returns its output.",
+             {}, 0, hints(false, false, true, false), interrupt);
+}
 
-    properties = {};
-    properties["server_name"] =
-        parameter("string", "A package in mcptools: lists its tools", "");
+IPYBOX_DECL void McpService::add_search_tools(State& state) {
+    json::object properties;
+    properties["server_name"] = parameter("string", "A package in mcptools: lists its tools", "");
     properties["tool_name"] = parameter("string", "And a module in it: returns its source", "");
-    add("list_tools", "List what code can import",
-        "Lists what code can import: without arguments the packages of mcptools and gentools, "
-        "with server_name the tools of "
-        "one, with tool_name as well the source of one module, which says its parameters and "
-        "result.",
-        std::move(properties), 0, hints(true, false, true, false), list_tools);
+    add_tool(state, "list_tools", "List what code can import",
+             "Lists what code can import: without arguments the packages of mcptools and gentools, "
+             "with server_name the tools of "
+             "one, with tool_name as well the source of one module, which says its parameters and "
+             "result.",
+             std::move(properties), 0, hints(true, false, true, false), list_tools);
 
     properties = {};
     properties["query"] = parameter("string", "Words to look for in names and descriptions");
     properties["limit"] = parameter("integer", "How many to return", 10);
-    add("search_tools", "Search what code can import",
-        "Finds tools in mcptools and saved code actions in gentools by words; returns a line "
-        "of Python to import each, best "
-        "first.",
-        std::move(properties), 1, hints(true, false, true, false), search);
+    add_tool(state, "search_tools", "Search what code can import",
+             "Finds tools in mcptools and saved code actions in gentools by words; returns a line "
+             "of Python to import each, best "
+             "first.",
+             std::move(properties), 1, hints(true, false, true, false), search);
+}
 
-    properties = {};
+IPYBOX_DECL void McpService::add_file_tools(State& state) {
+    json::object properties;
     properties["path"] = parameter("string", "Where to, in the workspace");
     properties["content"] = parameter("string", "What the file shall hold");
     json::object encoding = parameter("string", "How content is written", "utf-8");
@@ -148,16 +166,17 @@ IPYBOX_DECL void McpService::add_tools(State& state) {
     properties["encoding"] = std::move(encoding);
     properties["overwrite"] =
         parameter("boolean", "Whether a file that is there may be replaced", true);
-    add("upload_file", "Write a file",
-        "Writes a file in the workspace, where code can read it; makes directories as needed.",
-        std::move(properties), 2, hints(false, true, true, false), upload);
+    add_tool(state, "upload_file", "Write a file",
+             "Writes a file in the workspace, where code can read it; makes directories as needed.",
+             std::move(properties), 2, hints(false, true, true, false), upload);
 
     properties = {};
     properties["path"] = parameter("string", "Which file of the workspace");
     properties["offset"] = parameter("integer", "First byte to return", 0);
-    properties["max_bytes"] = parameter(
-        "integer", "Bytes to return at most; without, as many as one result can hold");
-    add("download_file", "Read a file",
+    properties["max_bytes"] =
+        parameter("integer", "Bytes to return at most; without, as many as one result can hold");
+    add_tool(
+        state, "download_file", "Read a file",
         "Returns a file of the workspace: text, an image, or anything else as bytes. A part of "
         "a file is marked as such.",
         std::move(properties), 1, hints(true, false, true, false), download);
@@ -171,8 +190,7 @@ IPYBOX_DECL void McpService::add_resources(State& state) {
         resource.description = description;
         resource.read = [weak = state.weak_from_this()](McpContext context, std::string asked,
                                                         json::object variables) {
-            return read_resource(weak, std::move(context), std::move(asked),
-                                 std::move(variables));
+            return read_resource(weak, std::move(context), std::move(asked), std::move(variables));
         };
         state.server->add_resource(std::move(resource));
     };
