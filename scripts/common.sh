@@ -42,6 +42,21 @@ clangxx() {
     return 1
 }
 
+# The files of the project: what git would take, or all but what .gitignore names.
+project_files() {
+    if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+        git ls-files --cached --others --exclude-standard -- "$@" | while read -r name; do
+            [ ! -f "$name" ] || printf '%s\n' "$name"
+        done
+    else
+        local name
+        for name in "$@"; do
+            find . -path './build*' -prune -o -path './.venv*' -prune -o -path './subprojects/*/*' -prune \
+                -o -path './node_modules' -prune -o -type f -name "${name##*/}" -printf '%P\n'
+        done
+    fi
+}
+
 # ninja, and again when not the code but the compiler failed: g++ 12 crashes now and then.
 run_ninja() {
     local log status=1 attempt

@@ -233,7 +233,8 @@ def unsteady(suite: Suite, log: Path, outcome: Outcome) -> bool:
     if not cases or len(cases) > limit or len(cases) != outcome.failed:
         return False
     print("again:", *cases, file=sys.stderr)
-    again = suite.outcome(*run(suite.again(cases), log.with_name(log.stem + "-again.log"), suite.limit))
+    file = log.with_name(log.stem + "-again.log")
+    again = suite.outcome(*run(suite.again(cases), file, suite.limit))
     return again.failed == 0 and again.passed >= len(cases)
 
 
