@@ -33,7 +33,7 @@ public:
 
     // 0 when everything that is needed is there.
     awaitable<int> examine(std::string python) {
-        std::cout << "ipybox " << detail::version << '\n';
+        std::cout << "ipybox " << detail::build_version << '\n';
         check_plugins();
         co_await check_python(std::move(python));
         check_reach();

@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     raise_open_files();
     CLI::App app{"Runs code actions: Python in a sandboxed IPython kernel that calls MCP tools under approval."};
     app.name("ipybox");
-    app.set_version_flag("--version", std::string("ipybox ") + detail::version);
+    app.set_version_flag("--version", std::string("ipybox ") + detail::build_version);
     app.require_subcommand(1);
     app.footer("`ipybox COMMAND --help` explains a command; `ipybox doctor` checks this machine.");
     app::Action action;

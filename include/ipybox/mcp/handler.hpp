@@ -202,7 +202,7 @@ struct McpPrompt {
 
 // What a server says of itself, and its limits.
 struct McpServerOptions {
-    std::string name = "ipybox", title, version = std::string(detail::version);
+    std::string name = "ipybox", title, version = std::string(detail::build_version);
     std::string instructions;   // for the model
     json::object info;          // other members of serverInfo: icons, websiteUrl
     std::size_t page_size = 0;  // items of a list in one answer; zero: all

@@ -187,7 +187,7 @@ IPYBOX_DECL json::object McpClient::client_info(const StatePtr& state) {
     json::object info = state->options.client_info;
     if (info.empty()) {
         info.emplace("name", "ipybox");
-        info.emplace("version", detail::version);
+        info.emplace("version", detail::build_version);
     }
     return info;
 }

@@ -57,7 +57,7 @@ IPYBOX_DECL std::string HttpClient::head_of(const State& state, const detail::Ht
         if (!again) add(entry->first, entry->second);
     }
     if (find_header(request.headers, "User-Agent").empty())
-        head.append("User-Agent: ipybox/").append(detail::version).append("\r\n");
+        head.append("User-Agent: ipybox/").append(detail::build_version).append("\r\n");
     if (!url.credentials.empty() && find_header(request.headers, "Authorization").empty())
         add("Authorization", "Basic " + detail::encode_base64(url.credentials));
     if (through_proxy)
