@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <ipybox/sandbox_kit/detail/placeholder.hpp>
+#include <ipybox/sandbox_kit/detail/project_walk.hpp>
 #include <ipybox/sandbox_kit/protected_files.hpp>
 #include <map>
 #include <set>

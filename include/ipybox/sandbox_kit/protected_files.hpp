@@ -1,24 +1,13 @@
 #pragma once
 // Which files of a workspace the host runs by itself (detail/host_run_files.hpp), found in what
 // hostile code may have left there: by directory handles, over no link, with a bound on everything.
-#include <sys/stat.h>
-
-#include <cstddef>
 #include <filesystem>
-#include <set>
+#include <ipybox/sandbox_kit/detail/project_directory.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace ipybox::detail {
-
-// Bounds of one search, as docs/sandboxing.md states them.
-inline constexpr std::size_t max_entries = 20'000;    // names read, of all directories together
-inline constexpr std::size_t max_listing = 10'000;    // of these, in one directory
-inline constexpr std::size_t max_protected = 400;     // mounts that protection may take
-inline constexpr std::size_t max_settings = 1 << 20;  // bytes read of a configuration or a script
-inline constexpr std::size_t max_read = 128;          // configurations and scripts read
-inline constexpr std::size_t max_words = 10'000;      // of these scripts that could name others
 
 // What is protected in a workspace, and how.
 struct ProtectionRules {
@@ -28,14 +17,6 @@ struct ProtectionRules {
     bool git_config = true;  // false: git's configuration may be written
     // Absolute; these and what lies in them may be written.
     std::vector<std::filesystem::path> opened;
-};
-
-// One directory of a project.
-struct ProjectDirectory {
-    std::string path;              // relative to the workspace; "" is the workspace
-    std::set<std::string> listed;  // names in it that are a first part in the list
-    bool is_repository = false;    // git takes it for one, without .git
-    struct stat status {};         // before it was read
 };
 
 // What a search found.
