@@ -36,6 +36,9 @@ AT_THE_TOP = {
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 HIGHEST_OF_PLUGINS = RANK["approval"]
 
+# Machines whose tests need no Asio, although they lie in no folder detail/.
+WITHOUT_ASIO = {"jupyter/link", "jupyter/websocket", "jupyter/wire"}
+
 # The only headers that may include these parts of libraries.
 HOLDERS = {
     "boost/dll/alias.hpp": {"plugin", "registry"},
@@ -114,6 +117,8 @@ def header_faults(name: str, included: str):
     in_detail = "detail" in name.split("/")[:-1]
     if in_detail and (included.startswith(("boost/asio", "boost/beast")) or (other and way_to_asio(other))):
         yield "a folder detail/ knows no Asio"
+    if name in WITHOUT_ASIO and (included.startswith("boost/asio") or (other and way_to_asio(other))):
+        yield f"{name} knows no Asio"
     if not other:
         return
     yield from reach_faults(name, other)
@@ -121,6 +126,21 @@ def header_faults(name: str, included: str):
         yield f"{room(other)} is no room of scripts/lint_includes.py"
     elif room(name) in RANK and room(other) != room(name) and RANK[room(other)] >= RANK[room(name)]:
         yield f"{room(other)} is not below {room(name)}"
+
+
+def is_of_another_plugin(path: Path, included: str) -> bool:
+    """A plugin is plugins/KIND/NAME.cpp, or a folder plugins/KIND/NAME that includes its own files."""
+    if included.startswith("ipybox/"):
+        return False
+    plugins = Path("plugins").resolve()
+    for place in (path.parent, plugins, *plugins.iterdir()):
+        target = Path(place, included).resolve()
+        if not target.is_file() or not target.is_relative_to(plugins):
+            continue
+        own_files = Path(*path.parts[:3]).resolve()
+        if len(path.parts) < 4 or not target.is_relative_to(own_files):
+            return True
+    return False
 
 
 def headers():
@@ -150,7 +170,7 @@ def faults():
                     continue
                 if other and RANK.get(room(other), 0) > HIGHEST_OF_PLUGINS:
                     yield f"{where}: a plugin knows nothing above approval/"
-                if not found[1].startswith("ipybox/") and Path(path.parent, found[1]).exists():
+                if is_of_another_plugin(path, found[1]):
                     yield f"{where}: a plugin includes none of its neighbours"
 
 

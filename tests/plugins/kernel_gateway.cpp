@@ -580,6 +580,30 @@ BOOST_AUTO_TEST_CASE(a_broken_connection_loses_nothing) {
     }
 }
 
+// Each connection to a channel there is none of is answered, and the answer kept until the kernel's
+// end has it: one that never says so is given up.
+BOOST_AUTO_TEST_CASE(a_kernel_that_acknowledges_nothing_is_given_up) {
+    Machine machine(common("server").kernel_options());
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        co_await begin(kernel, R"py(
+import gc, time
+from ipybox_kernel import link
+own = next(one for one in gc.get_objects() if isinstance(one, link._Link))
+own._report = lambda *_: None
+for number in range(20_000):
+    own._schedule(own._publish, {"op": "data", "stream": 1000 + number, "channel": "none"}, None)
+time.sleep(60)
+)py");
+        try {
+            co_await finish(kernel);
+            BOOST_ERROR("the cell ended");
+        } catch (const Error& error) {
+            BOOST_TEST((error.code() == errc::kernel_protocol), error.what());
+            BOOST_TEST(contains(error.detail(), "does not acknowledge"), error.detail());
+        }
+    });
+}
+
 BOOST_AUTO_TEST_CASE(sockets_and_files_of_the_host_reach_the_kernel) {
     const JupyterServer& server = common("server");
     auto config = server.kernel_options();

@@ -1,0 +1,37 @@
+#pragma once
+// The WebSocket that carries a kernel's messages, and how it is kept up.
+#include <boost/beast/websocket/stream.hpp>
+#include <deque>
+#include <ipybox/async.hpp>
+#include <ipybox/jupyter/websocket.hpp>
+#include <ipybox/net/http_client.hpp>
+#include <memory>
+
+namespace ipybox::gateway {
+
+struct Link;
+
+struct Connection {
+    explicit Connection(std::shared_ptr<HttpStream> connected);
+
+    // Returns at once; what waits to be written goes when the socket takes it.
+    void send(const detail::OutgoingMessage& message);
+    void close();
+
+    std::shared_ptr<HttpStream> stream;
+    boost::beast::websocket::stream<HttpStream&> socket;
+    bool v1 = false;  // the server knows the subprotocol
+    bool broken = false;
+    std::deque<detail::WebsocketFrame> outbox;
+    Event changed;
+};
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+// Opens the kernel's WebSocket. Throws Error: kernel_died when the server does not know the kernel,
+// http_failed or timed_out when there is no server to be reached.
+awaitable<ConnectionPtr> open_connection(std::shared_ptr<Link> link, Clock::time_point deadline);
+
+// Keeps the kernel connected until it ends, from a connection that is open.
+awaitable<void> keep_connected(std::shared_ptr<Link> link, ConnectionPtr connection);
+
+}  // namespace ipybox::gateway
