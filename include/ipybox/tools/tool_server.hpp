@@ -142,10 +142,11 @@ public:
     // The same as they were listed last, without asking the server; empty when it never started.
     const json::array& listed_tools(std::string_view name) const;
 
-    // Calls are accepted between these two; ending withdraws what is pending.
+    // Calls are accepted from here to end_execution().
     void begin_execution();
     // The number of the execution in audit records.
     unsigned long execution() const noexcept;
+    // Withdraws what is pending; calls are refused until the next execution.
     void end_execution();
 
     // Withdraws every call and stops every MCP server; they start again on their next use.
