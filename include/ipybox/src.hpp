@@ -2,6 +2,7 @@
 // All that is compiled once in a program; see compilation.hpp.
 #include <ipybox/detail/src.hpp>
 #include <ipybox/impl/async.ipp>
+#include <ipybox/impl/config.ipp>
 #include <ipybox/net/src.hpp>
 #include <ipybox/oauth/src.hpp>
 #include <ipybox/sandbox_kit/src.hpp>
