@@ -10,6 +10,7 @@
 
 namespace mcp_handshake_tests {
 
+namespace json = boost::json;
 using namespace ipybox;
 using detail::Handshake;
 using Action = Handshake::Action;
@@ -158,7 +159,7 @@ BOOST_AUTO_TEST_CASE(a_preset_era_is_not_left) {
         {modern, "1=unknown", "discover answer:server/discover"},
         {modern, "1=text", "discover answer:server/discover"},
         {modern, "1=nothing", "discover version"},
-        {modern, "1=old", "discover version"},
+        {modern, "1=old", "discover answer:server/discover"},
         {modern, "1-", "discover silence:server/discover"},
         {modern, "1!", "discover answer:server/discover"},
         {modern, "ended 1!", "discover answer:server/discover"},
