@@ -14,16 +14,18 @@
 
 namespace ipybox::app {
 
-json::object server_params(const std::string& name, const std::string& config, const std::string& text) {
-    if (!text.empty()) return check_server_params(parse_json(text, "--server-params"), "--server-params");
+json::object server_params(const std::string& name, const std::string& config,
+                           const std::string& text) {
+    if (!text.empty())
+        return check_server_params(parse_json(text, "--server-params"), "--server-params");
     auto servers = read_mcp_servers(parse_json(read_text_file(config), config), config);
     auto found = servers.find(name);
     if (found == servers.end()) found = servers.find(detail::package_name(name));
     if (found != servers.end()) return found->second;
     std::string known;
     for (const auto& entry : servers) known += (known.empty() ? "" : ", ") + entry.first;
-    throw Error(errc::bad_argument,
-                config + ": mcpServers has no \"" + name + "\"; it has: " + (known.empty() ? "none" : known));
+    throw Error(errc::bad_argument, config + ": mcpServers has no \"" + name +
+                                        "\"; it has: " + (known.empty() ? "none" : known));
 }
 
 namespace {
@@ -82,21 +84,27 @@ int print_module(const GeneratedPackage& package, const std::string& name) {
         if (known.size() < 500) known += (known.empty() ? "" : ", ") + detail::printable(tool);
     }
     for (const auto& [tool, reason] : package.skipped)
-        if (tool == name) throw Error(errc::bad_argument, "--stdout: no API for " + in_quotes(name) + ": " + reason);
-    throw Error(errc::bad_argument, "--stdout: no tool is named " + in_quotes(name) + "; there are: " + (known.empty() ? "none" : known));
+        if (tool == name)
+            throw Error(errc::bad_argument,
+                        "--stdout: no API for " + in_quotes(name) + ": " + reason);
+    throw Error(errc::bad_argument, "--stdout: no tool is named " + in_quotes(name) +
+                                        "; there are: " + (known.empty() ? "none" : known));
 }
 
 int run_apigen(const ApigenFlags& flags) {
     check_server_name(flags.name);
     if (flags.out.empty() && flags.one_tool.empty())
         throw Error(errc::bad_argument, "--out needs a directory, --stdout a tool");
-    const auto package = generate_package(flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags),
-                                          flags.async_api ? ApiStyle::async : ApiStyle::blocking);
+    const auto package = generate_package(
+        flags.name, flags.tools_json.empty() ? tools_from_server(flags) : tools_from_file(flags),
+        flags.async_api ? ApiStyle::async : ApiStyle::blocking);
     if (!flags.one_tool.empty()) return print_module(package, flags.one_tool);
     for (const auto& [tool, reason] : package.untyped)
-        std::cerr << "ipybox: the API of " << in_quotes(tool) << " is not typed: " << detail::printable(reason) << '\n';
+        std::cerr << "ipybox: the API of " << in_quotes(tool)
+                  << " is not typed: " << detail::printable(reason) << '\n';
     for (const auto& [tool, reason] : package.skipped)
-        std::cerr << "ipybox: no API for " << in_quotes(tool) << ": " << detail::printable(reason) << '\n';
+        std::cerr << "ipybox: no API for " << in_quotes(tool) << ": " << detail::printable(reason)
+                  << '\n';
     const auto changes = package_changes(flags.out, flags.name, package);
     if (flags.check) {
         for (const auto& change : changes) std::cout << change << '\n';
@@ -104,14 +112,16 @@ int run_apigen(const ApigenFlags& flags) {
     }
     for (const auto& change : changes)
         if (change.ends_with(" with own code"))
-            std::cerr << "ipybox: the server has no such tool any more: " << change.substr(2) << " is removed\n";
+            std::cerr << "ipybox: the server has no such tool any more: " << change.substr(2)
+                      << " is removed\n";
     std::string kept_as;
     const bool written = write_package(flags.out, flags.name, package, &kept_as);
     if (!kept_as.empty())
         std::cerr << "ipybox: what was there and is not of this program is kept as "
                   << (std::filesystem::path(flags.out) / kept_as).string() << '\n';
     std::cout << flags.name << ": " << package.tools.size() << " tools, "
-              << (written ? "written to " : "unchanged in ") << (std::filesystem::path(flags.out) / flags.name).string() << '\n';
+              << (written ? "written to " : "unchanged in ")
+              << (std::filesystem::path(flags.out) / flags.name).string() << '\n';
     return package.skipped.empty() ? 0 : 1;
 }
 
@@ -119,20 +129,35 @@ int run_apigen(const ApigenFlags& flags) {
 
 void add_apigen(CLI::App& app, Action& action) {
     auto flags = std::make_shared<ApigenFlags>();
-    auto* command = app.add_subcommand("apigen", "Write the typed Python API of an MCP server's tools");
-    command->add_option("NAME", flags->name, "Name of the server and of the Python package")->required();
+    auto* command =
+        app.add_subcommand("apigen", "Write the typed Python API of an MCP server's tools");
+    command->add_option("NAME", flags->name, "Name of the server and of the Python package")
+        ->required();
     auto* source = command->add_option_group("source", "Where the tools come from");
-    source->add_option("--server-params", flags->server_params, "JSON: {\"command\": …, \"args\": […]} or {\"url\": …}; ${WORKSPACE} is the current directory")->type_name("JSON");
-    source->add_option("--config", flags->config, "File with an mcpServers block that has NAME")->type_name("FILE");
-    source->add_option("--tools-json", flags->tools_json, "A tools/list result; no server is started")->type_name("FILE");
+    source
+        ->add_option("--server-params", flags->server_params,
+                     "JSON: {\"command\": …, \"args\": […]} or {\"url\": …}; ${WORKSPACE} is the "
+                     "current directory")
+        ->type_name("JSON");
+    source->add_option("--config", flags->config, "File with an mcpServers block that has NAME")
+        ->type_name("FILE");
+    source
+        ->add_option("--tools-json", flags->tools_json, "A tools/list result; no server is started")
+        ->type_name("FILE");
     source->require_option(1);
     auto* target = command->add_option_group("target", "What to do with the API");
-    target->add_option("--out", flags->out, "Directory in which the package NAME is written")->type_name("DIR");
-    auto* one_tool = target->add_option("--stdout", flags->one_tool, "Print the module of one tool instead")->type_name("TOOL");
+    target->add_option("--out", flags->out, "Directory in which the package NAME is written")
+        ->type_name("DIR");
+    auto* one_tool =
+        target->add_option("--stdout", flags->one_tool, "Print the module of one tool instead")
+            ->type_name("TOOL");
     target->require_option(1);
-    command->add_flag("--check", flags->check, "With --out: write nothing, print what would change, exit 1 if anything would")
+    command
+        ->add_flag("--check", flags->check,
+                   "With --out: write nothing, print what would change, exit 1 if anything would")
         ->excludes(one_tool);
-    command->add_flag("--async-api", flags->async_api, "The functions are coroutines: await run(…)");
+    command->add_flag("--async-api", flags->async_api,
+                      "The functions are coroutines: await run(…)");
     add_log_level(*command, flags->log_level);
     command->callback([&action, flags] { action = [flags] { return run_apigen(*flags); }; });
 }

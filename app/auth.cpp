@@ -42,12 +42,14 @@ void open_browser(const std::string& url) {
     };
     if (!set("DISPLAY") && !set("WAYLAND_DISPLAY")) return;
     // It looks a browser up itself: neither comes from where code could have put one.
-    const std::string path = host_search_path(set("PATH") ? std::getenv("PATH") : "/usr/local/bin:/usr/bin:/bin");
+    const std::string path =
+        host_search_path(set("PATH") ? std::getenv("PATH") : "/usr/local/bin:/usr/bin:/bin");
     const auto opener = find_program("xdg-open", path);
     if (!opener) return;
     std::vector<std::string> variables{"PATH=" + path};
     for (char** variable = environ; *variable != nullptr; ++variable)
-        if (const std::string text = *variable; !text.starts_with("PATH=")) variables.push_back(text);
+        if (const std::string text = *variable; !text.starts_with("PATH="))
+            variables.push_back(text);
     std::vector<char*> environment;
     for (auto& variable : variables) environment.push_back(variable.data());
     environment.push_back(nullptr);
@@ -107,10 +109,13 @@ public:
         : executor_(context.get_executor()), flags_(flags) {
         const auto params = server_params(flags.name, flags.config, flags.server_params);
         const VariableSource source(read_env_file(".", make_logger("warning")));
-        params_ = substitute_variables(params, source, "MCP server " + flags.name, secrets_).as_object();
+        params_ =
+            substitute_variables(params, source, "MCP server " + flags.name, secrets_).as_object();
         if (!params_.contains("url"))
-            throw Error(errc::bad_argument, flags.name + " is started as a command: it gets what it needs by "
-                                                         "\"env\", and nobody can log in to it");
+            throw Error(errc::bad_argument,
+                        flags.name +
+                            " is started as a command: it gets what it needs by "
+                            "\"env\", and nobody can log in to it");
         OAuthOptions options;
         options.name = flags.name;
         options.url = params_.at("url").as_string();
@@ -118,8 +123,10 @@ public:
         if (flags.device) options.auth["grant"] = "device_code";
         if (!flags.scope.empty()) options.auth["scope"] = flags.scope;
         options.logger = make_logger(flags.log_level);
-        options.browse = [no_browser = flags.no_browser](std::string url) -> awaitable<std::string> {
-            std::cerr << "To log in, open this page in a browser:\n\n" << detail::printable(url)
+        options.browse = [no_browser =
+                              flags.no_browser](std::string url) -> awaitable<std::string> {
+            std::cerr << "To log in, open this page in a browser:\n\n"
+                      << detail::printable(url)
                       << "\n\nIf the browser runs on another machine, copy the address it ends at "
                          "(the page will not load) and paste it here:\n"
                       << std::flush;
@@ -127,8 +134,9 @@ public:
             co_return co_await typed_line();
         };
         options.show_code = [](const std::string& url, const std::string& code) {
-            std::cerr << "To log in, open " << detail::printable(url) << " in any browser and enter the code "
-                      << detail::printable(code) << '\n' << std::flush;
+            std::cerr << "To log in, open " << detail::printable(url)
+                      << " in any browser and enter the code " << detail::printable(code) << '\n'
+                      << std::flush;
         };
         oauth_ = std::make_unique<OAuth>(executor_, std::move(options));
     }
@@ -141,7 +149,9 @@ public:
             co_await oauth_->login(challenge);
         } catch (const Error& error) {
             if (wanted) throw;
-            trouble.emplace(error.code(), "the server answers without authorization, and logging in failed: " + error.detail());
+            trouble.emplace(error.code(),
+                            "the server answers without authorization, and logging in failed: " +
+                                error.detail());
         }
         if (trouble) throw *trouble;
         co_return status();
@@ -154,10 +164,13 @@ public:
             return 1;
         }
         const bool usable = !now.expired || now.refreshable;
-        std::cout << flags_.name << ": " << (usable ? "logged in at " : "expired; the login was at ")
-                  << detail::printable(now.issuer) << " as client " << detail::printable(now.client_id);
+        std::cout << flags_.name << ": "
+                  << (usable ? "logged in at " : "expired; the login was at ")
+                  << detail::printable(now.issuer) << " as client "
+                  << detail::printable(now.client_id);
         if (!now.scope.empty()) std::cout << ", scope " << detail::printable(now.scope);
-        if (now.expires_at != 0) std::cout << (now.expired ? ", expired " : ", expires ") << login_time(now.expires_at);
+        if (now.expires_at != 0)
+            std::cout << (now.expired ? ", expired " : ", expires ") << login_time(now.expires_at);
         if (now.refreshable) std::cout << ", refreshed by itself";
         std::cout << '\n';
         return usable ? 0 : 1;
@@ -221,16 +234,24 @@ void add_auth(CLI::App& app, Action& action) {
         auto* command = group->add_subcommand(name, about);
         command->add_option("NAME", flags->name, "Name of the server")->required();
         auto* source = command->add_option_group("source", "Where the server is described");
-        source->add_option("--server-params", flags->server_params, "JSON: {\"url\": …, \"auth\": {…}}")->type_name("JSON");
-        source->add_option("--config", flags->config, "File with an mcpServers block that has NAME")->type_name("FILE");
+        source
+            ->add_option("--server-params", flags->server_params,
+                         "JSON: {\"url\": …, \"auth\": {…}}")
+            ->type_name("JSON");
+        source->add_option("--config", flags->config, "File with an mcpServers block that has NAME")
+            ->type_name("FILE");
         source->require_option(1);
         if (std::string_view(name) == "login") {
-            command->add_flag("--device", flags->device, "Show a code to enter in a browser anywhere");
+            command->add_flag("--device", flags->device,
+                              "Show a code to enter in a browser anywhere");
             command->add_flag("--no-browser", flags->no_browser, "Only show the page's address");
-            command->add_option("--scope", flags->scope, "What to ask for, instead of what the server suggests");
+            command->add_option("--scope", flags->scope,
+                                "What to ask for, instead of what the server suggests");
         }
         add_log_level(*command, flags->log_level);
-        command->callback([&action, flags, what = std::string(name)] { action = [flags, what] { return run_auth(*flags, what); }; });
+        command->callback([&action, flags, what = std::string(name)] {
+            action = [flags, what] { return run_auth(*flags, what); };
+        });
     }
 }
 

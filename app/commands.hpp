@@ -24,7 +24,8 @@ void add_audit(CLI::App& app, Action& action);
 
 // The parameters of the server `name`: `text`, which is JSON, or else those in the file `config`.
 // Throws errc::bad_argument and errc::bad_config.
-boost::json::object server_params(const std::string& name, const std::string& config, const std::string& text);
+boost::json::object server_params(const std::string& name, const std::string& config,
+                                  const std::string& text);
 
 // A logger that writes to standard error through spdlog; lines are made safe for a terminal.
 Logger make_logger(const std::string& level);

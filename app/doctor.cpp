@@ -39,14 +39,19 @@ public:
         check_reach();
         co_await check_sandbox("bubblewrap", true);
         co_await check_sandbox("srt", false);
-        check_limit("memory-total", "all processes of a sandbox together, by a control group", memory_problem_);
-        check_limit("workspace", "in " + workspace_.string() + ", by a project quota; sandbox bubblewrap", quota_problem_);
+        check_limit("memory-total", "all processes of a sandbox together, by a control group",
+                    memory_problem_);
+        check_limit("workspace",
+                    "in " + workspace_.string() + ", by a project quota; sandbox bubblewrap",
+                    quota_problem_);
         co_await check_node();
         co_return healthy_ ? 0 : 1;
     }
 
 private:
-    void good(const std::string& what, const std::string& detail) { line("ok      ", what, detail); }
+    void good(const std::string& what, const std::string& detail) {
+        line("ok      ", what, detail);
+    }
     void bad(const std::string& what, const std::string& problem) {
         healthy_ = false;
         line("FAILED  ", what, problem);
@@ -60,7 +65,8 @@ private:
             registry_ = PluginRegistry::standard();
             std::string names;
             for (const auto& entry : registry_.list())
-                names += (names.empty() ? "" : ", ") + std::string(kind_of(*entry.plugin)) + "/" + std::string(entry.plugin->name);
+                names += (names.empty() ? "" : ", ") + std::string(kind_of(*entry.plugin)) + "/" +
+                         std::string(entry.plugin->name);
             if (names.empty()) {
                 bad("plugins", "none found; install ipybox completely or set IPYBOX_PLUGIN_PATH");
             } else {
@@ -74,22 +80,26 @@ private:
     awaitable<void> check_python(std::string configured) {
         try {
             const auto python = find_python(configured);
-            const PythonEnvironment found = co_await inspect_python(executor_, python, std::chrono::seconds(30));
+            const PythonEnvironment found =
+                co_await inspect_python(executor_, python, std::chrono::seconds(30));
             reached_.push_back({found.executable, R_OK | X_OK});
-            for (const auto& directory : found.readable) reached_.push_back({directory, R_OK | X_OK});
+            for (const auto& directory : found.readable)
+                reached_.push_back({directory, R_OK | X_OK});
             good("Python", found.version + " at " + python.string());
             if (const auto problem = package_problem(found); !problem.empty()) {
                 bad("kernel packages", problem);
             } else {
-                good("kernel packages", "ipykernel " + *found.ipykernel + ", pydantic " + *found.pydantic);
+                good("kernel packages",
+                     "ipykernel " + *found.ipykernel + ", pydantic " + *found.pydantic);
             }
         } catch (const Error& error) {
             bad("Python", error.detail());
         }
     }
 
-    // Where `scripts/setup` installs Node.js and srt: beside the program that was built there, so that whoever could put
-    // something there could replace the program as well. Empty when there is nothing, or code could have written it.
+    // Where `scripts/setup` installs Node.js and srt: beside the program that was built there, so
+    // that whoever could put something there could replace the program as well. Empty when there is
+    // nothing, or code could have written it.
     static std::filesystem::path modules_of_setup() {
         std::error_code error;
         const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -111,9 +121,11 @@ private:
             const auto identity = ipybox::detail::guest_identity(policy, std::nullopt);
             reached_.insert(reached_.begin(), {workspace_, R_OK | W_OK | X_OK});
             ipybox::detail::check_reach(identity, reached_);
-            good(what, "uid " + std::to_string(identity->user) + " reaches " + workspace_.string() + " and what kernels need");
+            good(what, "uid " + std::to_string(identity->user) + " reaches " + workspace_.string() +
+                           " and what kernels need");
         } catch (const Error& error) {
-            line("missing ", what, "root's kernels in a sandbox run as one, in the workspace: " + error.detail());
+            line("missing ", what,
+                 "root's kernels in a sandbox run as one, in the workspace: " + error.detail());
         }
     }
 
@@ -142,28 +154,32 @@ private:
             if (needed) {
                 bad(name, able.problem);
             } else {
-                line("missing ", name, "not needed unless chosen with --sandbox " + name + ": " + able.problem);
+                line("missing ", name,
+                     "not needed unless chosen with --sandbox " + name + ": " + able.problem);
             }
             co_return;
         }
         std::string can, cannot;
-        const std::pair<const char*, bool> abilities[] = {{"files", able.filesystem},
-                                                          {"no network", able.network_none},
-                                                          {"allowed hosts", able.network_allow_list},
-                                                          {"processes of its own", able.process_isolation},
-                                                          {"limits per process", able.limits_per_process},
-                                                          {"total memory", able.memory_total},
-                                                          {"wall time", able.wall_time},
-                                                          {"scratch size", able.scratch_size},
-                                                          {"scratch inodes", able.scratch_inodes},
-                                                          {"workspace size", able.workspace_size && quota_problem_.empty()}};
+        const std::pair<const char*, bool> abilities[] = {
+            {"files", able.filesystem},
+            {"no network", able.network_none},
+            {"allowed hosts", able.network_allow_list},
+            {"processes of its own", able.process_isolation},
+            {"limits per process", able.limits_per_process},
+            {"total memory", able.memory_total},
+            {"wall time", able.wall_time},
+            {"scratch size", able.scratch_size},
+            {"scratch inodes", able.scratch_inodes},
+            {"workspace size", able.workspace_size && quota_problem_.empty()}};
         for (const auto& [what, enforced] : abilities) {
             std::string& list = enforced ? can : cannot;
             list += (list.empty() ? "" : ", ") + std::string(what);
         }
-        good(name, how + "a sandboxed process runs; enforced: " + can + (cannot.empty() ? "" : "; not enforceable here: " + cannot));
+        good(name, how + "a sandboxed process runs; enforced: " + can +
+                       (cannot.empty() ? "" : "; not enforceable here: " + cannot));
         const std::string held = co_await absent_names(name);
-        if (!held.empty()) good(name, "protected names that " + workspace_.string() + " lacks are held " + held);
+        if (!held.empty())
+            good(name, "protected names that " + workspace_.string() + " lacks are held " + held);
     }
 
     awaitable<std::string> absent_names(std::string name) {
@@ -192,9 +208,11 @@ private:
         const char* path = std::getenv("PATH");
         auto node = find_program("node", path ? path : "");
         const bool installed = node.has_value();
-        if (!node && !setup_modules_.empty()) node = find_program((setup_modules_ / "node/bin/node").string(), "");
+        if (!node && !setup_modules_.empty())
+            node = find_program((setup_modules_ / "node/bin/node").string(), "");
         if (!node) {
-            line("missing ", "Node.js", "only MCP servers from npm need it; install it with `apt-get install nodejs npm`");
+            line("missing ", "Node.js",
+                 "only MCP servers from npm need it; install it with `apt-get install nodejs npm`");
             co_return;
         }
         SpawnRequest request;
@@ -205,9 +223,12 @@ private:
         const std::string version = output.value_or("");
         if (version.starts_with("v") && std::atoi(version.c_str() + 1) >= 18) {
             good("Node.js", version.substr(0, version.find('\n')) + " at " + node->string() +
-                                (installed ? "" : "; MCP servers find it with " + node->parent_path().string() + " in PATH"));
+                                (installed ? ""
+                                           : "; MCP servers find it with " +
+                                                 node->parent_path().string() + " in PATH"));
         } else {
-            line("missing ", "Node.js", node->string() + " is too old; MCP servers from npm need version 18 or newer");
+            line("missing ", "Node.js",
+                 node->string() + " is too old; MCP servers from npm need version 18 or newer");
         }
     }
 
@@ -231,13 +252,17 @@ int run_doctor(const std::string& python, const std::string& workspace) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Action& action) {
-    auto* command = app.add_subcommand("doctor", "Check Python, its packages, the sandboxes and Node.js on this machine");
+    auto* command = app.add_subcommand(
+        "doctor", "Check Python, its packages, the sandboxes and Node.js on this machine");
     auto python = std::make_shared<std::string>();
     command->add_option("--python", *python, "Interpreter to check")->type_name("PATH");
     auto workspace = std::make_shared<std::string>(".");
     command->add_option("--workspace", *workspace, "Directory whose size is to be limited")
-        ->type_name("DIR")->capture_default_str();
-    command->callback([&action, python, workspace] { action = [python, workspace] { return run_doctor(*python, *workspace); }; });
+        ->type_name("DIR")
+        ->capture_default_str();
+    command->callback([&action, python, workspace] {
+        action = [python, workspace] { return run_doctor(*python, *workspace); };
+    });
 }
 
 }  // namespace ipybox::app

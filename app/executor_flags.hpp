@@ -52,86 +52,157 @@ struct ExecutorFlags {
     double tool_timeout = 300;
 };
 
-inline Duration seconds(double number) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number)); }
+inline Duration seconds(double number) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
+}
 
 // HOST:PORT of a flag. Throws errc::bad_argument.
-inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text, const std::string& flag) {
+inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text,
+                                                           const std::string& flag) {
     const auto [host, port] = detail::split_port(text);
     const auto number = port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
     if (host.empty() || !number)
-        throw Error(errc::bad_argument, flag + ": expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"");
+        throw Error(errc::bad_argument,
+                    flag + ": expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"");
     return {std::string(host), *number};
 }
 
 // But for --approve, whose meaning differs.
 inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
-    command.add_option("--policy", flags.policy, "File with the policy that decides on calls; what it asks, --approve answers")->type_name("FILE");
-    command.add_option("--audit", flags.audit, "File to which every execution and call is appended; `ipybox audit show` reads it")->type_name("FILE");
-    command.add_option("--audit-with", flags.audit_with,
-                       "code: the code itself; fsync: each record reaches the disk first; lossy: calls go on when it cannot be written; "
-                       "in-workspace: the file may be there; repeatable")
-        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))->allow_extra_args(false);
-    command.add_flag("--approve-shell-cmds", flags.approve_shell, "Shell commands (!command, %%bash and their kin) need approval too");
+    command
+        .add_option("--policy", flags.policy,
+                    "File with the policy that decides on calls; what it asks, --approve answers")
+        ->type_name("FILE");
+    command
+        .add_option(
+            "--audit", flags.audit,
+            "File to which every execution and call is appended; `ipybox audit show` reads it")
+        ->type_name("FILE");
+    command
+        .add_option("--audit-with", flags.audit_with,
+                    "code: the code itself; fsync: each record reaches the disk first; lossy: "
+                    "calls go on when it cannot be written; "
+                    "in-workspace: the file may be there; repeatable")
+        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))
+        ->allow_extra_args(false);
+    command.add_flag("--approve-shell-cmds", flags.approve_shell,
+                     "Shell commands (!command, %%bash and their kin) need approval too");
     command.add_flag("--require-shell-escape", flags.require_shell_escape,
-                     "And other ways to start processes are refused, by a guard in Python: no security boundary");
-    command.add_option("--approval-channel", flags.channel,
-                       "Address on this machine where approvers connect by WebSocket; the token is $IPYBOX_APPROVAL_TOKEN or printed")
+                     "And other ways to start processes are refused, by a guard in Python: no "
+                     "security boundary");
+    command
+        .add_option("--approval-channel", flags.channel,
+                    "Address on this machine where approvers connect by WebSocket; the token is "
+                    "$IPYBOX_APPROVAL_TOKEN or printed")
         ->type_name("HOST:PORT");
-    command.add_option("--approval-origin", flags.channel_origins,
-                       "Web page that may connect there, as http://localhost:PORT or https://HOST; repeatable")
-        ->type_name("ORIGIN")->allow_extra_args(false);
+    command
+        .add_option(
+            "--approval-origin", flags.channel_origins,
+            "Web page that may connect there, as http://localhost:PORT or https://HOST; repeatable")
+        ->type_name("ORIGIN")
+        ->allow_extra_args(false);
 }
 
 // All but those of approval and --workspace, --sandbox, --sandbox-config and --log-level.
 inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
-    command.add_option("--sandbox-user", flags.sandbox_user, "When started by root: the uid the kernel runs as")
-        ->type_name("UID")->check(CLI::Range(1, 2147483647));
-    command.add_option("--sandbox-options", flags.sandbox_options, "The sandbox plugin's own configuration; `ipybox plugins` shows its schema")
+    command
+        .add_option("--sandbox-user", flags.sandbox_user,
+                    "When started by root: the uid the kernel runs as")
+        ->type_name("UID")
+        ->check(CLI::Range(1, 2147483647));
+    command
+        .add_option("--sandbox-options", flags.sandbox_options,
+                    "The sandbox plugin's own configuration; `ipybox plugins` shows its schema")
         ->type_name("JSON");
-    command.add_option("--kernel", flags.kernel, "Kernel backend plugin")->type_name("NAME")->capture_default_str();
-    command.add_option("--kernel-options", flags.kernel_options,
-                       "The kernel plugin's own configuration, such as {\"url\": …, \"token\": …} of gateway")
+    command.add_option("--kernel", flags.kernel, "Kernel backend plugin")
+        ->type_name("NAME")
+        ->capture_default_str();
+    command
+        .add_option(
+            "--kernel-options", flags.kernel_options,
+            "The kernel plugin's own configuration, such as {\"url\": …, \"token\": …} of gateway")
         ->type_name("JSON");
-    command.add_option("--python", flags.python, "Interpreter with ipykernel and pydantic")->type_name("PATH");
-    command.add_option("--config", flags.config, "File with an mcpServers block; its servers become mcptools.NAME; ${WORKSPACE} in it is the workspace")->type_name("FILE");
-    command.add_option("--connect-timeout", flags.connect_timeout, "Seconds for an MCP server to start; npx and uvx install it first")
-        ->check(CLI::Range(0.1, 1e6))->capture_default_str();
-    command.add_option("--tool-timeout", flags.tool_timeout,
-                       "Seconds for a tool to answer or to report progress; 0 means never, as long as the code may run")
-        ->check(CLI::Range(0.0, 1e6))->capture_default_str();
-    command.add_option("--images-dir", flags.images_dir, "Where images are saved, relative to the workspace")->type_name("DIR")->capture_default_str();
-    command.add_option("--working-dir", flags.working_dir,
-                       "Directory in the workspace, and relative to it, in which every cell starts; without it the workspace, and chdir lasts")
+    command.add_option("--python", flags.python, "Interpreter with ipykernel and pydantic")
+        ->type_name("PATH");
+    command
+        .add_option("--config", flags.config,
+                    "File with an mcpServers block; its servers become mcptools.NAME; ${WORKSPACE} "
+                    "in it is the workspace")
+        ->type_name("FILE");
+    command
+        .add_option("--connect-timeout", flags.connect_timeout,
+                    "Seconds for an MCP server to start; npx and uvx install it first")
+        ->check(CLI::Range(0.1, 1e6))
+        ->capture_default_str();
+    command
+        .add_option("--tool-timeout", flags.tool_timeout,
+                    "Seconds for a tool to answer or to report progress; 0 means never, as long as "
+                    "the code may run")
+        ->check(CLI::Range(0.0, 1e6))
+        ->capture_default_str();
+    command
+        .add_option("--images-dir", flags.images_dir,
+                    "Where images are saved, relative to the workspace")
+        ->type_name("DIR")
+        ->capture_default_str();
+    command
+        .add_option("--working-dir", flags.working_dir,
+                    "Directory in the workspace, and relative to it, in which every cell starts; "
+                    "without it the workspace, and chdir lasts")
         ->type_name("DIR");
-    command.add_flag("--async-api", flags.async_api, "Generated tool functions are coroutines: await run(…)");
-    command.add_option("--env", flags.env, "Variable for the kernel, which inherits none; repeatable")->type_name("NAME=VALUE")
+    command.add_flag("--async-api", flags.async_api,
+                     "Generated tool functions are coroutines: await run(…)");
+    command
+        .add_option("--env", flags.env, "Variable for the kernel, which inherits none; repeatable")
+        ->type_name("NAME=VALUE")
         ->allow_extra_args(false);
-    command.add_option("--allow-host", flags.hosts,
-                       "Host the code may connect to, as HOST, *.HOST or with :PORT; none without; repeatable")
-        ->type_name("HOST")->allow_extra_args(false);
-    command.add_option("--private-network", flags.private_networks,
-                       "Private network, such as 10.1.0.0/16, that allowed hosts may have their addresses in; none without; repeatable")
-        ->type_name("NETWORK")->allow_extra_args(false);
-    command.add_option("--package-host", flags.package_hosts,
-                       "Hosts that pip may connect to instead of pypi.org and files.pythonhosted.org; repeatable")
-        ->type_name("HOST")->allow_extra_args(false);
+    command
+        .add_option(
+            "--allow-host", flags.hosts,
+            "Host the code may connect to, as HOST, *.HOST or with :PORT; none without; repeatable")
+        ->type_name("HOST")
+        ->allow_extra_args(false);
+    command
+        .add_option("--private-network", flags.private_networks,
+                    "Private network, such as 10.1.0.0/16, that allowed hosts may have their "
+                    "addresses in; none without; repeatable")
+        ->type_name("NETWORK")
+        ->allow_extra_args(false);
+    command
+        .add_option("--package-host", flags.package_hosts,
+                    "Hosts that pip may connect to instead of pypi.org and files.pythonhosted.org; "
+                    "repeatable")
+        ->type_name("HOST")
+        ->allow_extra_args(false);
     command.add_flag("--exact-numbers", flags.exact_numbers,
-                     "Numbers of tools that are no integers become decimal.Decimal in Python, with all their digits, instead of float");
+                     "Numbers of tools that are no integers become decimal.Decimal in Python, with "
+                     "all their digits, instead of float");
     command.add_flag("--allow-home", flags.allow_home,
-                     "The workspace may be a home directory, or hold one; what its owner's programs start from is write-protected");
-    command.add_option("--allow-write", flags.allow_write,
-                       "Path in the workspace, such as .envrc, that the code may write although programs of the host run it; repeatable")
-        ->type_name("PATH")->allow_extra_args(false);
-    command.add_option("--protect", flags.protect,
-                       "usual: what programs of the host run unasked is write-protected; strict: so is what they run or obey when a person says so")
-        ->check(CLI::IsMember({"usual", "strict"}))->capture_default_str();
-    command.add_option("--limit", flags.limits,
-                       "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, open-files=1000, file-size=1G, "
-                       "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")
-        ->type_name("NAME=VALUE")->allow_extra_args(false);
+                     "The workspace may be a home directory, or hold one; what its owner's "
+                     "programs start from is write-protected");
+    command
+        .add_option("--allow-write", flags.allow_write,
+                    "Path in the workspace, such as .envrc, that the code may write although "
+                    "programs of the host run it; repeatable")
+        ->type_name("PATH")
+        ->allow_extra_args(false);
+    command
+        .add_option("--protect", flags.protect,
+                    "usual: what programs of the host run unasked is write-protected; strict: so "
+                    "is what they run or obey when a person says so")
+        ->check(CLI::IsMember({"usual", "strict"}))
+        ->capture_default_str();
+    command
+        .add_option("--limit", flags.limits,
+                    "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, "
+                    "open-files=1000, file-size=1G, "
+                    "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")
+        ->type_name("NAME=VALUE")
+        ->allow_extra_args(false);
 }
 
-// A file that the next start reads, or that only the host may write, and the place under which it is found again.
+// A file that the next start reads, or that only the host may write, and the place under which it
+// is found again.
 inline void protect(std::vector<std::filesystem::path>& list, const std::filesystem::path& file) {
     namespace fs = std::filesystem;
     const auto absolute = fs::absolute(file);
@@ -147,7 +218,8 @@ inline json::object plugin_options(const std::string& text, const std::string& f
     return std::move(value.get_object());
 }
 
-// The directory of --working-dir. It gives code no place that it does not have. Throws errc::bad_argument.
+// The directory of --working-dir. It gives code no place that it does not have. Throws
+// errc::bad_argument.
 inline std::filesystem::path working_directory(const ExecutorFlags& flags) {
     namespace fs = std::filesystem;
     if (flags.kernel == "gateway") return flags.working_dir;  // on the kernel's machine
@@ -160,7 +232,8 @@ inline std::filesystem::path working_directory(const ExecutorFlags& flags) {
     if (failed || !fs::is_directory(place))
         throw refuse(" is no directory in the workspace " + flags.workspace + ": make it first");
     if (!detail::within(place, workspace))
-        throw refuse(" is not in the workspace " + flags.workspace + ": name a directory in it, or a larger --workspace");
+        throw refuse(" is not in the workspace " + flags.workspace +
+                     ": name a directory in it, or a larger --workspace");
     return place;
 }
 
@@ -172,8 +245,10 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     for (const auto& file : {flags.config, flags.sandbox_config, flags.policy})
         if (!file.empty()) protect(options.write_protected, file);
     if (!flags.sandbox_config.empty()) {
-        const auto settings = parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
-        if (!settings.is_object()) throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
+        const auto settings =
+            parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
+        if (!settings.is_object())
+            throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
         options.sandbox_config = settings.get_object();
     }
     options.sandbox_options = plugin_options(flags.sandbox_options, "--sandbox-options");
@@ -183,7 +258,8 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
         if (!list.is_array()) list = json::array();
         list.get_array().emplace_back(network);
     }
-    if (!flags.sandbox_user.empty()) options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
+    if (!flags.sandbox_user.empty())
+        options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
     options.kernel = flags.kernel;
     // On a busy or slow machine the first start takes longer than the class expects.
     options.kernel_init_timeout = std::chrono::seconds(60);
@@ -204,7 +280,8 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     }
     for (const auto& limit : flags.limits) {
         const auto equals = limit.find('=');
-        if (equals == limit.npos) throw Error(errc::bad_argument, "--limit: expected NAME=VALUE, got \"" + limit + "\"");
+        if (equals == limit.npos)
+            throw Error(errc::bad_argument, "--limit: expected NAME=VALUE, got \"" + limit + "\"");
         set_limit(options.limits, limit.substr(0, equals), limit.substr(equals + 1));
     }
     options.allow_write.assign(flags.allow_write.begin(), flags.allow_write.end());
@@ -233,10 +310,14 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
 }
 
 // The channel of --approval-channel, after saying where it is; null without the flag.
-inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor executor, const ExecutorFlags& flags, const Logger& logger) {
+inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor executor,
+                                                     const ExecutorFlags& flags,
+                                                     const Logger& logger) {
     if (flags.channel.empty()) return nullptr;
     if (flags.sandbox == "none")
-        throw Error(errc::bad_argument, "--approval-channel needs a sandbox: without one the code could approve its own calls");
+        throw Error(
+            errc::bad_argument,
+            "--approval-channel needs a sandbox: without one the code could approve its own calls");
     ApprovalChannelOptions settings;
     settings.approval_required = true;
     settings.approval_timeout = {};  // the executor's counts
@@ -254,23 +335,30 @@ inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor execu
 }
 
 // The servers of --config. What of it does nothing here is said.
-inline std::map<std::string, json::object> configured_servers(const ExecutorFlags& flags, const Logger& logger) {
+inline std::map<std::string, json::object> configured_servers(const ExecutorFlags& flags,
+                                                              const Logger& logger) {
     if (flags.config.empty()) return {};
     std::vector<std::string> notices;
-    auto servers = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config), flags.config, &notices);
+    auto servers = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config),
+                                    flags.config, &notices);
     for (const auto& notice : notices) logger(LogLevel::warning, notice);
     return servers;
 }
 
-// Packages that the original generated are written anew when their servers are registered; of the others
-// it is said what to do.
-inline void name_packages_of_original(const ExecutorFlags& flags, const std::map<std::string, json::object>& servers, const Logger& logger) {
+// Packages that the original generated are written anew when their servers are registered; of the
+// others it is said what to do.
+inline void name_packages_of_original(const ExecutorFlags& flags,
+                                      const std::map<std::string, json::object>& servers,
+                                      const Logger& logger) {
     std::string names;
     for (const auto& name : packages_of_original(flags.workspace))
         if (!servers.contains(name)) names += (names.empty() ? "mcptools/" : ", mcptools/") + name;
     if (!names.empty())
-        logger(LogLevel::warning, names + ": generated by the original ipybox, cannot be imported here. Name the server in --config or "
-                                          "register it, and its package is written anew; the old one is kept");
+        logger(LogLevel::warning,
+               names +
+                   ": generated by the original ipybox, cannot be imported here. Name the server "
+                   "in --config or "
+                   "register it, and its package is written anew; the old one is kept");
 }
 
 }  // namespace ipybox::app

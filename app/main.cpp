@@ -25,9 +25,9 @@ Logger make_logger(const std::string& level) {
         made->set_level(spdlog::level::trace);
         return made;
     }();
-    static constexpr spdlog::level::level_enum levels[] = {spdlog::level::trace, spdlog::level::debug,
-                                                           spdlog::level::info,  spdlog::level::warn,
-                                                           spdlog::level::err,   spdlog::level::off};
+    static constexpr spdlog::level::level_enum levels[] = {
+        spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
+        spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
     Logger logger;
     logger.level = level == "trace"     ? LogLevel::trace
                    : level == "debug"   ? LogLevel::debug
@@ -36,9 +36,12 @@ Logger make_logger(const std::string& level) {
                    : level == "error"   ? LogLevel::error
                                         : LogLevel::off;
     auto& output = TerminalOutput::instance();
-    output.on_left_out([](std::size_t lines) { sink->warn("{} more lines while a question was open", lines); });
+    output.on_left_out(
+        [](std::size_t lines) { sink->warn("{} more lines while a question was open", lines); });
     logger.write = [&output](LogLevel at, std::string_view line) {
-        const auto write = [level = levels[static_cast<int>(at)], text = detail::printable(line)] { sink->log(level, text); };
+        const auto write = [level = levels[static_cast<int>(at)], text = detail::printable(line)] {
+            sink->log(level, text);
+        };
         output.log(line.size(), write);
     };
     return logger;
@@ -46,7 +49,8 @@ Logger make_logger(const std::string& level) {
 
 void add_log_level(CLI::App& command, std::string& level) {
     command.add_option("--log-level", level, "What is logged to standard error")
-        ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}, CLI::ignore_case))
+        ->check(
+            CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}, CLI::ignore_case))
         ->transform([](std::string text) { return CLI::detail::to_lower(text); })
         ->capture_default_str();
 }
@@ -57,7 +61,9 @@ int main(int argc, char** argv) {
     using namespace ipybox;
     std::signal(SIGPIPE, SIG_IGN);
     raise_open_files();
-    CLI::App app{"Runs code actions: Python in a sandboxed IPython kernel that calls MCP tools under approval."};
+    CLI::App app{
+        "Runs code actions: Python in a sandboxed IPython kernel that calls MCP tools under "
+        "approval."};
     app.name("ipybox");
     app.set_version_flag("--version", std::string("ipybox ") + detail::build_version);
     app.require_subcommand(1);
@@ -73,24 +79,29 @@ int main(int argc, char** argv) {
     app::add_policy(app, action);
     app::add_audit(app, action);
     std::vector<std::string> arguments(argv + 1, argv + argc);
-    // Configurations of the original say `uvx ipybox …`; whoever changes their command alone leaves the name.
+    // Configurations of the original say `uvx ipybox …`; whoever changes their command alone leaves
+    // the name.
     if (!arguments.empty() && arguments.front() == "ipybox") arguments.erase(arguments.begin());
     std::string command;  // what was asked for, when it exists
     if (!arguments.empty() && !arguments.front().starts_with('-')) {
         const auto& wanted = arguments.front();
-        const auto known = app.get_subcommands([&](const CLI::App* one) { return one->check_name(wanted); });
+        const auto known =
+            app.get_subcommands([&](const CLI::App* one) { return one->check_name(wanted); });
         if (known.empty()) {
             std::string names;
-            for (const auto* one : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + one->get_name();
-            std::cerr << "ipybox: there is no command \"" << detail::printable(wanted) << "\"; there are: " << names << '\n';
+            for (const auto* one : app.get_subcommands({}))
+                names += (names.empty() ? "" : ", ") + one->get_name();
+            std::cerr << "ipybox: there is no command \"" << detail::printable(wanted)
+                      << "\"; there are: " << names << '\n';
             return 2;
         }
         command = wanted + " ";
     }
-    // Flags without a command are those of `serve`, as in the original; nothing at all is, to a program.
+    // Flags without a command are those of `serve`, as in the original; nothing at all is, to a
+    // program.
     const bool bare = arguments.empty() && ::isatty(STDIN_FILENO) == 0;
-    const bool flags_only = !arguments.empty() && arguments.front().starts_with("--") && arguments.front() != "--help" &&
-                            arguments.front() != "--version";
+    const bool flags_only = !arguments.empty() && arguments.front().starts_with("--") &&
+                            arguments.front() != "--help" && arguments.front() != "--version";
     if (bare || flags_only) {
         arguments.insert(arguments.begin(), "serve");
         command = "serve ";
@@ -100,7 +111,8 @@ int main(int argc, char** argv) {
         app.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == 0) return app.exit(error);
-        std::cerr << "ipybox: " << detail::printable(error.what()) << "; see `ipybox " << command << "--help`\n";
+        std::cerr << "ipybox: " << detail::printable(error.what()) << "; see `ipybox " << command
+                  << "--help`\n";
         return 2;
     }
     try {

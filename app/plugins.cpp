@@ -9,7 +9,8 @@
 namespace ipybox::app {
 
 void add_plugins(CLI::App& app, Action& action) {
-    auto* command = app.add_subcommand("plugins", "List plugins: kind, name, file and configuration schema");
+    auto* command =
+        app.add_subcommand("plugins", "List plugins: kind, name, file and configuration schema");
     auto as_json = std::make_shared<bool>(false);
     command->add_flag("--json", *as_json, "Print a JSON array instead of text");
     command->callback([&action, as_json] {
@@ -32,8 +33,9 @@ void add_plugins(CLI::App& app, Action& action) {
                     entry["config_schema"] = schema;
                     listing.push_back(std::move(entry));
                 } else {
-                    std::cout << kind_of(*plugin) << ' ' << plugin->name << ": " << plugin->summary << "\n  file:   "
-                              << file.string() << "\n  config: " << detail::write_json(schema) << "\n";
+                    std::cout << kind_of(*plugin) << ' ' << plugin->name << ": " << plugin->summary
+                              << "\n  file:   " << file.string()
+                              << "\n  config: " << detail::write_json(schema) << "\n";
                 }
             }
             if (*as_json) std::cout << detail::write_json(listing) << '\n';

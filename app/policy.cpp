@@ -28,15 +28,21 @@ ToolCall parse_call(const std::string& text) {
     ToolCall call;
     call.session = "default";
     for (const auto& [key, field] : *object) {
-        const auto wrong = [&](const std::string& what) { throw Error(errc::bad_argument, "--call: " + std::string(key) + " must be " + what); };
+        const auto wrong = [&](const std::string& what) {
+            throw Error(errc::bad_argument, "--call: " + std::string(key) + " must be " + what);
+        };
         if (key == "arguments" || key == "annotations") {
             if (!field.is_object()) wrong("an object");
-            if (key == "arguments") call.set_arguments(field.get_object());
-            else call.annotations = field.get_object();
+            if (key == "arguments")
+                call.set_arguments(field.get_object());
+            else
+                call.annotations = field.get_object();
             continue;
         }
         const bool known = key == "server" || key == "tool" || key == "session" || key == "origin";
-        if (!known) throw Error(errc::bad_argument, "--call: unknown key \"" + std::string(key) + "\"; " + accepted);
+        if (!known)
+            throw Error(errc::bad_argument,
+                        "--call: unknown key \"" + std::string(key) + "\"; " + accepted);
         if (!field.is_string()) wrong("a text");
         const std::string text_value(field.get_string());
         if (key == "server") call.server = text_value;
@@ -44,11 +50,13 @@ ToolCall parse_call(const std::string& text) {
         if (key == "session") call.session = text_value;
         if (key != "origin") continue;
         bool found = false;
-        for (const auto origin : {CallOrigin::mcp, CallOrigin::shell, CallOrigin::shell_magic, CallOrigin::package, CallOrigin::registration})
+        for (const auto origin : {CallOrigin::mcp, CallOrigin::shell, CallOrigin::shell_magic,
+                                  CallOrigin::package, CallOrigin::registration})
             if (to_string(origin) == text_value) call.origin = origin, found = true;
         if (!found) wrong("mcp, shell, shell_magic, package or register");
     }
-    if (call.server.empty() || call.tool.empty()) throw Error(errc::bad_argument, "--call: needs \"server\" and \"tool\"");
+    if (call.server.empty() || call.tool.empty())
+        throw Error(errc::bad_argument, "--call: needs \"server\" and \"tool\"");
     return call;
 }
 
@@ -69,7 +77,8 @@ json::value without_console(const json::value& policy, int depth = 0) {
 }
 
 // What the real policy decides when a person, if asked at all, gives this answer.
-Decision decide(const json::value& policy, const std::string& file, const ToolCall& call, Verdict person, bool& asked) {
+Decision decide(const json::value& policy, const std::string& file, const ToolCall& call,
+                Verdict person, bool& asked) {
     asio::io_context context(1);
     auto registry = PluginRegistry::standard();
     Host host;
@@ -85,18 +94,22 @@ Decision decide(const json::value& policy, const std::string& file, const ToolCa
 }
 
 std::string_view word(detail::Rule::Effect effect) {
-    return effect == detail::Rule::Effect::allow ? "allows" : effect == detail::Rule::Effect::deny ? "denies" : "asks";
+    return effect == detail::Rule::Effect::allow  ? "allows"
+           : effect == detail::Rule::Effect::deny ? "denies"
+                                                  : "asks";
 }
 
 // Every rule of the policy against the call, in order.
-void explain(const json::value& policy, const detail::CallFacts& facts, const std::string& place, json::array& lines) {
+void explain(const json::value& policy, const detail::CallFacts& facts, const std::string& place,
+             json::array& lines) {
     const auto* object = policy.if_object();
     if (!object || object->size() != 1) return;
     const auto& entry = *object->begin();
     const std::string here = place + (place.empty() ? "" : "/") + std::string(entry.key());
     if (entry.key() != "rules") {
         if (const auto* members = entry.value().if_array())
-            for (std::size_t i = 0; i < members->size(); ++i) explain((*members)[i], facts, here + "/" + std::to_string(i), lines);
+            for (std::size_t i = 0; i < members->size(); ++i)
+                explain((*members)[i], facts, here + "/" + std::to_string(i), lines);
         return;
     }
     const json::value& list = entry.value().is_object() ? entry.value().at("rules") : entry.value();
@@ -115,8 +128,9 @@ void explain(const json::value& policy, const detail::CallFacts& facts, const st
         line["nearly"] = fit == detail::Fit::no && why.size() == 1 && rule.parts() > 1;
         json::array reasons;
         for (const auto& part : why)
-            reasons.emplace_back(part.fit == detail::Fit::unclear ? detail::RuleSet::unclear_text(part)
-                                                                  : part.what + " does not hold: " + part.value);
+            reasons.emplace_back(part.fit == detail::Fit::unclear
+                                     ? detail::RuleSet::unclear_text(part)
+                                     : part.what + " does not hold: " + part.value);
         line["why"] = std::move(reasons);
         lines.push_back(std::move(line));
     }
@@ -138,7 +152,9 @@ int test_policy(const PolicyFlags& flags) {
     if (passes) reason = "no policy judges this call, which denies it";
 
     json::array lines;
-    const detail::CallFacts facts{call.server, call.tool, to_string(call.origin), call.session, call.sent_arguments(), call.annotations};
+    const detail::CallFacts facts{
+        call.server,           call.tool,       to_string(call.origin), call.session,
+        call.sent_arguments(), call.annotations};
     explain(policy, facts, "", lines);
     if (flags.as_json) {
         json::object report;
@@ -148,17 +164,24 @@ int test_policy(const PolicyFlags& flags) {
         report["rules"] = std::move(lines);
         std::cout << detail::write_json(report) << '\n';
     } else {
-        std::cout << verdict << ": " << detail::call_text(call.server, call.tool, call.sent_arguments()) << '\n';
-        if (!decision.by.empty()) std::cout << "decided by " << detail::printable(decision.by) << '\n';
+        std::cout << verdict << ": "
+                  << detail::call_text(call.server, call.tool, call.sent_arguments()) << '\n';
+        if (!decision.by.empty())
+            std::cout << "decided by " << detail::printable(decision.by) << '\n';
         if (!reason.empty()) std::cout << "reason: " << detail::printable(reason) << '\n';
         for (const auto& entry : lines) {
             const auto& line = entry.as_object();
-            const auto text = [&](const char* key) { return detail::printable(line.at(key).as_string()); };
+            const auto text = [&](const char* key) {
+                return detail::printable(line.at(key).as_string());
+            };
             const std::string fits = text("fits");
             std::cout << "  " << text("place") << ", " << text("rule") << ": "
-                      << (fits == "yes" ? "fits, " + text("effect") : fits == "unclear" ? "cannot be told, denies" : "does not fit");
+                      << (fits == "yes"       ? "fits, " + text("effect")
+                          : fits == "unclear" ? "cannot be told, denies"
+                                              : "does not fit");
             if (line.at("nearly").as_bool()) std::cout << ", but nearly";
-            for (const auto& why : line.at("why").as_array()) std::cout << "\n    " << detail::printable(why.as_string());
+            for (const auto& why : line.at("why").as_array())
+                std::cout << "\n    " << detail::printable(why.as_string());
             std::cout << '\n';
         }
     }
@@ -171,14 +194,20 @@ void add_policy(CLI::App& app, Action& action) {
     auto flags = std::make_shared<PolicyFlags>();
     auto* command = app.add_subcommand("policy", "Check an approval policy and try it out");
     command->require_subcommand(1);
-    auto* test = command->add_subcommand("test", "What a policy says to a call, which rule says it, and which nearly did");
-    test->footer("Exit code: 0 the call is allowed, 1 denied, 2 the policy or the call has a mistake, 3 a person is asked.\n"
-                 "Budgets are taken as unspent. A policy file is what --policy of `ipybox run` takes; docs/approval.md.");
+    auto* test = command->add_subcommand(
+        "test", "What a policy says to a call, which rule says it, and which nearly did");
+    test->footer(
+        "Exit code: 0 the call is allowed, 1 denied, 2 the policy or the call has a mistake, 3 a "
+        "person is asked.\n"
+        "Budgets are taken as unspent. A policy file is what --policy of `ipybox run` takes; "
+        "docs/approval.md.");
     test->add_option("FILE", flags->file, "File with the policy")->required();
     test->add_option("--call", flags->call,
-                     "The call, such as {\"server\": \"files\", \"tool\": \"write_file\", \"arguments\": {\"path\": \"/x\"}, "
+                     "The call, such as {\"server\": \"files\", \"tool\": \"write_file\", "
+                     "\"arguments\": {\"path\": \"/x\"}, "
                      "\"annotations\": {\"readOnlyHint\": false}}; session and origin too")
-        ->type_name("JSON")->required();
+        ->type_name("JSON")
+        ->required();
     test->add_flag("--json", flags->as_json, "Print a JSON object instead of text");
     test->callback([&action, flags] { action = [flags] { return test_policy(*flags); }; });
 }

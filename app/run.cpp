@@ -69,7 +69,8 @@ public:
         console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
         channel_ = open_channel(context_.get_executor(), flags, options.logger);
         options.approvers.push_back([this](ToolCall call) { return answer(std::move(call)); });
-        executor_ = std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
+        executor_ =
+            std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
     }
 
     ~Session() {
@@ -80,7 +81,8 @@ public:
     awaitable<int> run(std::string code) {
         for (const auto& package : flags_.packages) co_await install(package);
         co_await prepare();
-        auto execution = co_await executor_->stream(std::move(code), timeout(), true, ResultText::none);
+        auto execution =
+            co_await executor_->stream(std::move(code), timeout(), true, ResultText::none);
         asio::signal_set signals(context_, SIGINT, SIGTERM);
         signals.async_wait([&execution](boost::system::error_code error, int) {
             if (!error) execution.cancel();
@@ -122,7 +124,8 @@ private:
             });
         };
         begin("the kernel", executor_->start());
-        for (const auto& [name, params] : servers_) begin("MCP server " + name, register_server(name, params));
+        for (const auto& [name, params] : servers_)
+            begin("MCP server " + name, register_server(name, params));
         while (!shared->waiting.empty() && !shared->failure) {
             std::string names;
             for (const auto& name : shared->waiting) names += (names.empty() ? "" : ", ") + name;
@@ -174,7 +177,8 @@ private:
             co_await ask_all(std::move(call), decision);
         }
         if (decision.by == "nobody") {
-            const std::string nobody = channel_ ? "no approver connected and no terminal to ask at" : "no terminal to ask at";
+            const std::string nobody = channel_ ? "no approver connected and no terminal to ask at"
+                                                : "no terminal to ask at";
             fresh_line();
             output_.print(std::cerr, "[denied, " + nobody + "] " + shown + '\n');
             decision.reason = "there is " + nobody + "; --approve allow would allow every call";
@@ -186,7 +190,8 @@ private:
         try {
             std::vector<Approver> approvers;
             approvers.push_back([this](ToolCall one) { return ask_at_console(std::move(one)); });
-            if (channel_) approvers.push_back([this](ToolCall one) { return channel_->ask(std::move(one)); });
+            if (channel_)
+                approvers.push_back([this](ToolCall one) { return channel_->ask(std::move(one)); });
             decision = co_await first_answer(std::move(approvers), std::move(call));
         } catch (const Error& error) {
             decision = Decision(Verdict::deny, error.detail());
@@ -195,11 +200,13 @@ private:
         }
     }
 
-    // What was printed before a call comes another way than the call, and belongs before the question.
+    // What was printed before a call comes another way than the call, and belongs before the
+    // question.
     awaitable<Decision> ask_at_console(ToolCall call) {
         constexpr auto quiet = std::chrono::milliseconds(50);
         const auto latest = Clock::now() + std::chrono::seconds(1);
-        for (auto at = Clock::now() + quiet; Clock::now() < std::min(at, latest); at = std::max(at, printed_at_ + quiet)) {
+        for (auto at = Clock::now() + quiet; Clock::now() < std::min(at, latest);
+             at = std::max(at, printed_at_ + quiet)) {
             const auto until = std::min(at, latest);
             co_await sleep_until(until);
         }
@@ -208,7 +215,8 @@ private:
 
     int conclude(const CodeExecutionResult& result) {
         fresh_line();
-        for (const auto& image : result.images) output_.print(std::cout, "[image] " + detail::printable(image.string()) + '\n');
+        for (const auto& image : result.images)
+            output_.print(std::cout, "[image] " + detail::printable(image.string()) + '\n');
         if (result.ok()) return 0;
         std::string error = result.error;
         if (::isatty(STDERR_FILENO) == 1) {
@@ -247,23 +255,47 @@ int run_code(const RunFlags& flags) {
 void add_run(CLI::App& app, Action& action) {
     auto flags = std::make_shared<RunFlags>();
     auto* command = app.add_subcommand("run", "Run a code action and print what it prints");
-    command->footer("Exit code: 0 the code ran, 1 it failed, timed out or was cancelled, 2 it could not be started.");
+    command->footer(
+        "Exit code: 0 the code ran, 1 it failed, timed out or was cancelled, 2 it could not be "
+        "started.");
     auto* code = command->add_option_group("code", "The code action");
     code->add_option("-c", flags->code, "Python code")->type_name("CODE");
     code->add_option("FILE", flags->file, "File with Python code; - reads standard input");
     code->require_option(1);
-    command->add_option("--approve", flags->approve, "Tool calls: ask at the terminal, allow or deny all; without a terminal ask denies")
-        ->check(CLI::IsMember({"ask", "allow", "deny"}))->capture_default_str();
+    command
+        ->add_option(
+            "--approve", flags->approve,
+            "Tool calls: ask at the terminal, allow or deny all; without a terminal ask denies")
+        ->check(CLI::IsMember({"ask", "allow", "deny"}))
+        ->capture_default_str();
     add_approval_flags(*command, *flags);
-    command->add_option("--timeout", flags->timeout, "Seconds until the code is interrupted; 0 means never")
-        ->check(CLI::Range(0.0, 1e6))->capture_default_str();
-    command->add_option("--kernel-init-timeout", flags->kernel_init_timeout, "Seconds for the kernel to start")
-        ->check(CLI::Range(0.1, 1e6))->capture_default_str();
-    command->add_option("--workspace", flags->workspace, "Directory the code works in and may write to")->type_name("DIR")->capture_default_str();
-    command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel")->type_name("NAME")->capture_default_str();
-    command->add_option("--sandbox-config", flags->sandbox_config, "Settings in sandbox-runtime's JSON format")->type_name("FILE");
-    command->add_option("--package", flags->packages, "Python package to install for this workspace first, by pip; repeatable")
-        ->type_name("PACKAGE")->allow_extra_args(false);
+    command
+        ->add_option("--timeout", flags->timeout,
+                     "Seconds until the code is interrupted; 0 means never")
+        ->check(CLI::Range(0.0, 1e6))
+        ->capture_default_str();
+    command
+        ->add_option("--kernel-init-timeout", flags->kernel_init_timeout,
+                     "Seconds for the kernel to start")
+        ->check(CLI::Range(0.1, 1e6))
+        ->capture_default_str();
+    command
+        ->add_option("--workspace", flags->workspace,
+                     "Directory the code works in and may write to")
+        ->type_name("DIR")
+        ->capture_default_str();
+    command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel")
+        ->type_name("NAME")
+        ->capture_default_str();
+    command
+        ->add_option("--sandbox-config", flags->sandbox_config,
+                     "Settings in sandbox-runtime's JSON format")
+        ->type_name("FILE");
+    command
+        ->add_option("--package", flags->packages,
+                     "Python package to install for this workspace first, by pip; repeatable")
+        ->type_name("PACKAGE")
+        ->allow_extra_args(false);
     add_executor_flags(*command, *flags);
     add_log_level(*command, flags->log_level);
     command->callback([&action, flags] { action = [flags] { return run_code(*flags); }; });

@@ -111,7 +111,8 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     // --sandbox-config, unless it is found from here.
     if (!flags.working_dir.empty() && !flags.http.empty() && !flags.shared_workspace)
         throw Error(errc::bad_argument,
-                    "--working-dir: over HTTP each session has a workspace of its own; it needs --shared-workspace");
+                    "--working-dir: over HTTP each session has a workspace of its own; it needs "
+                    "--shared-workspace");
     fs::create_directories(flags.workspace);
     const auto workspace = fs::canonical(flags.workspace);
     flags.workspace = workspace.string();
@@ -366,12 +367,14 @@ void add_serve(CLI::App& app, Action& action) {
     add_http_flags(*command, *flags);
     command
         ->add_option("--max-message", flags->max_message,
-                     "Bytes of a message of the client; a request that is longer is answered with an error: 32M")
+                     "Bytes of a message of the client; a request that is longer is answered with "
+                     "an error: 32M")
         ->transform(CLI::AsSizeValue(false))
         ->check(CLI::Range(std::uint64_t{4096}, std::uint64_t{1} << 30));
     command
         ->add_option("--max-result", flags->max_result,
-                     "Bytes of a result as JSON: 8M, but 1M over HTTP after reports of progress, of which some clients take no more")
+                     "Bytes of a result as JSON: 8M, but 1M over HTTP after reports of progress, "
+                     "of which some clients take no more")
         ->transform(CLI::AsSizeValue(false))
         ->check(CLI::Range(std::uint64_t{4096}, std::uint64_t{1} << 30));
     add_executor_flags(*command, *flags);

@@ -1,6 +1,6 @@
 #pragma once
-// What the program prints. While a question is open on the terminal it waits, so that nothing but the
-// question speaks there.
+// What the program prints. While a question is open on the terminal it waits, so that nothing but
+// the question speaks there.
 #include <functional>
 #include <ipybox/detail/terminal_turns.hpp>
 #include <mutex>
@@ -20,7 +20,8 @@ public:
     }
     static constexpr std::size_t most_held = std::size_t{1} << 20;
 
-    // Code's output: it is never left out, so that who prints it asks full() before they fetch more.
+    // Code's output: it is never left out, so that who prints it asks full() before they fetch
+    // more.
     void print(std::ostream& stream, std::string text) {
         const auto size = text.size();
         hold(size, [&stream, text = std::move(text)] { stream << text << std::flush; });
@@ -41,7 +42,9 @@ public:
     // released: called when what was held has been printed; empty: nobody waits for that.
     void on_release(std::function<void()> released) { released_ = std::move(released); }
     // tell: prints how many lines of the log were left out.
-    void on_left_out(std::function<void(std::size_t lines)> tell) { tell_left_out_ = std::move(tell); }
+    void on_left_out(std::function<void(std::size_t lines)> tell) {
+        tell_left_out_ = std::move(tell);
+    }
     // Prints what is held.
     void release() {
         std::vector<std::function<void()>> held;
@@ -71,7 +74,8 @@ private:
         {
             const std::lock_guard lock(mutex_);
             if (open_) {
-                size_ += size + sizeof(std::function<void()>) + 128;  // many small ones weigh as well
+                size_ +=
+                    size + sizeof(std::function<void()>) + 128;  // many small ones weigh as well
                 held_.push_back(std::move(write));
                 return;
             }

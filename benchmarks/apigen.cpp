@@ -22,7 +22,8 @@ namespace json = boost::json;
 
 std::string required(const char* name) {
     const char* value = std::getenv(name);
-    if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
+    if (value == nullptr)
+        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
     return value;
 }
 
@@ -34,7 +35,8 @@ std::string read(const fs::path& path) {
 double milliseconds(const std::function<void()>& work) {
     const auto start = std::chrono::steady_clock::now();
     work();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
 }
 
 double median(std::vector<double> values) {
@@ -48,8 +50,8 @@ json::array real_tools(const fs::path& corpus) {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(corpus, none)) {
         const auto name = entry.path().filename().string();
-        if (entry.path().extension() == ".json" && !name.starts_with("hardcases") && !name.starts_with("jsts") &&
-            !name.starts_with("synth"))
+        if (entry.path().extension() == ".json" && !name.starts_with("hardcases") &&
+            !name.starts_with("jsts") && !name.starts_with("synth"))
             files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
@@ -73,7 +75,8 @@ struct Scratch {
 };
 
 json::object ask_peer(const std::string& python, const fs::path& tools) {
-    const auto command = python + " " IPYBOX_BENCHMARKS "/datamodel_codegen_peer.py " + tools.string();
+    const auto command =
+        python + " " IPYBOX_BENCHMARKS "/datamodel_codegen_peer.py " + tools.string();
     FILE* output = ::popen(command.c_str(), "r");
     if (output == nullptr) throw std::runtime_error("cannot start " + python);
     std::string line;
@@ -97,13 +100,16 @@ void measure_apigen(int rounds) {
     std::size_t failed = 0, asked = 0;
     for (int round = 0; round < rounds; ++round) {
         json::array batch;  // other tools in each round, from all servers
-        for (std::size_t i = static_cast<std::size_t>(round); i < tools.size(); i += 60) batch.push_back(tools[i]);
+        for (std::size_t i = static_cast<std::size_t>(round); i < tools.size(); i += 60)
+            batch.push_back(tools[i]);
         const auto count = static_cast<double>(batch.size());
         const auto file = scratch.path / "tools.json";
         std::ofstream(file) << json::serialize(batch);
         ours.push_back(milliseconds([&] {
-            for (const auto& tool : batch) ipybox::generate_package("bench", json::array{tool});
-        }) / count);
+                           for (const auto& tool : batch)
+                               ipybox::generate_package("bench", json::array{tool});
+                       }) /
+                       count);
         const auto peer = ask_peer(python, file);
         formatted.push_back(peer.at("formatted").to_number<double>() / 1e6 / count);
         plain.push_back(peer.at("plain").to_number<double>() / 1e6 / count);
@@ -118,18 +124,21 @@ void measure_apigen(int rounds) {
     json::array server;
     std::set<std::string> names;
     for (const auto& tool : tools)
-        if (server.size() < 500 && names.insert(std::string(tool.at("name").as_string())).second) server.push_back(tool);
+        if (server.size() < 500 && names.insert(std::string(tool.at("name").as_string())).second)
+            server.push_back(tool);
     const auto text = json::serialize(server);
     std::vector<double> whole, unchanged;
     for (int round = 0; round < rounds; ++round) {
-        const auto package = [&] { return ipybox::generate_package("bench", ipybox::parse_tools(text)); };
+        const auto package = [&] {
+            return ipybox::generate_package("bench", ipybox::parse_tools(text));
+        };
         const auto root = scratch.path / std::to_string(round);
         whole.push_back(milliseconds([&] { ipybox::write_package(root, "bench", package()); }));
         unchanged.push_back(milliseconds([&] { ipybox::write_package(root, "bench", package()); }));
     }
 
-    std::printf("\ngeneration of typed APIs, %zu tools in %d rounds, medians\n%-46s %12s %9s\n", asked, rounds, "", "ms a tool",
-                "x ipybox");
+    std::printf("\ngeneration of typed APIs, %zu tools in %d rounds, medians\n%-46s %12s %9s\n",
+                asked, rounds, "", "ms a tool", "x ipybox");
     const auto row = [&](const std::string& who, double value) {
         std::printf("%-46s %12.3f %9.1f\n", who.c_str(), value, value / median(ours));
     };
@@ -137,6 +146,8 @@ void measure_apigen(int rounds) {
     row("datamodel-code-generator " + version, median(formatted));
     row("datamodel-code-generator, no formatters", median(plain));
     std::printf("(the peer failed on %zu tools)\n", failed);
-    std::printf("all %zu tools of the corpora, one by one: %.3f ms a tool\n", tools.size(), all / static_cast<double>(tools.size()));
-    std::printf("a server of 500 tools, from JSON to files: %.0f ms; again, unchanged: %.0f ms\n", median(whole), median(unchanged));
+    std::printf("all %zu tools of the corpora, one by one: %.3f ms a tool\n", tools.size(),
+                all / static_cast<double>(tools.size()));
+    std::printf("a server of 500 tools, from JSON to files: %.0f ms; again, unchanged: %.0f ms\n",
+                median(whole), median(unchanged));
 }

@@ -39,9 +39,12 @@ awaitable<void> measure(ApprovalPolicy& policy, int rounds, std::vector<double>&
     for (int i = 0; i < rounds + 100; ++i) {
         ToolCall copy = call;
         const auto start = Clock::now();
-        const Decision decision = co_await approve(policy, std::move(copy), std::chrono::seconds(60));
-        const double spent = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-        if (decision.verdict != Verdict::allow) throw std::runtime_error("the policy denies: " + decision.reason);
+        const Decision decision =
+            co_await approve(policy, std::move(copy), std::chrono::seconds(60));
+        const double spent =
+            std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+        if (decision.verdict != Verdict::allow)
+            throw std::runtime_error("the policy denies: " + decision.reason);
         if (i >= 100) samples.push_back(spent);
     }
 }
@@ -49,7 +52,8 @@ awaitable<void> measure(ApprovalPolicy& policy, int rounds, std::vector<double>&
 
 void measure_approval(int rounds) {
     const char* plugins = std::getenv("IPYBOX_TEST_PLUGINS");
-    if (plugins == nullptr) throw std::runtime_error("IPYBOX_TEST_PLUGINS is not set: use scripts/bench");
+    if (plugins == nullptr)
+        throw std::runtime_error("IPYBOX_TEST_PLUGINS is not set: use scripts/bench");
     asio::io_context context(1);
     Host host;
     host.executor = context.get_executor();
@@ -58,11 +62,17 @@ void measure_approval(int rounds) {
     const auto policy = make_policy(registry, host, parse_json(policy_text, "policy"));
     std::vector<double> samples;
     std::exception_ptr failure;
-    asio::co_spawn(context, measure(*policy, rounds, samples), [&](std::exception_ptr error) { failure = error; });
+    asio::co_spawn(context, measure(*policy, rounds, samples),
+                   [&](std::exception_ptr error) { failure = error; });
     context.run();
     if (failure) std::rethrow_exception(failure);
     std::sort(samples.begin(), samples.end());
-    const auto quantile = [&](double part) { return samples[static_cast<std::size_t>(part * static_cast<double>(samples.size() - 1) + 0.5)]; };
-    std::printf("\napproval by policy, added to a call\n%-40s %6s %9s %9s %9s %9s\n", "", "n", "min us", "p50 us", "p99 us", "limit p50");
-    std::printf("%-40s %6d %9.1f %9.1f %9.1f %9d\n", "approve(), twelve rules", rounds, quantile(0), quantile(0.5), quantile(0.99), 50);
+    const auto quantile = [&](double part) {
+        return samples[static_cast<std::size_t>(part * static_cast<double>(samples.size() - 1) +
+                                                0.5)];
+    };
+    std::printf("\napproval by policy, added to a call\n%-40s %6s %9s %9s %9s %9s\n", "", "n",
+                "min us", "p50 us", "p99 us", "limit p50");
+    std::printf("%-40s %6d %9.1f %9.1f %9.1f %9d\n", "approve(), twelve rules", rounds, quantile(0),
+                quantile(0.5), quantile(0.99), 50);
 }

@@ -47,7 +47,8 @@ struct Options {
 
 std::string required(const char* name) {
     const char* value = std::getenv(name);
-    if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
+    if (value == nullptr)
+        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
     return value;
 }
 
@@ -71,7 +72,8 @@ std::string sha256(std::string_view text) {
 // One row each for whoever takes part in a measurement; milliseconds.
 class Table {
 public:
-    Table(std::string title, std::string floor) : title_(std::move(title)), floor_(std::move(floor)) {}
+    Table(std::string title, std::string floor)
+        : title_(std::move(title)), floor_(std::move(floor)) {}
 
     void add(const std::string& who, double milliseconds) {
         if (!samples_.contains(who)) order_.push_back(who);
@@ -99,7 +101,8 @@ public:
 
 private:
     static double at(const std::vector<double>& sorted, double part) {
-        return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1) + 0.5)];
+        return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1) +
+                                               0.5)];
     }
 
     std::string title_, floor_;
@@ -138,7 +141,8 @@ struct Machine {
             value.emplace(std::move(result));
         });
         context.restart();
-        while (!value && context.run_one() > 0) {}
+        while (!value && context.run_one() > 0) {
+        }
         if (failure) std::rethrow_exception(failure);
         return std::move(*value);
     }
@@ -243,16 +247,20 @@ class Floor final : public Contender {
 public:
     // With the extension the kernel is the same as ours, so that only the client differs.
     Floor(Machine& machine, bool extension)
-        : machine_(machine), extension_(extension), key_(ipybox::detail::random_hex(16)), session_(key_) {}
+        : machine_(machine),
+          extension_(extension),
+          key_(ipybox::detail::random_hex(16)),
+          session_(key_) {}
     ~Floor() override { stop(); }
 
     double start() override {
         const Stopwatch watch;
-        std::string name = (std::filesystem::temp_directory_path() / "ipybox-bench-XXXXXX").string();
+        std::string name =
+            (std::filesystem::temp_directory_path() / "ipybox-bench-XXXXXX").string();
         if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
         directory_ = name;
         process_ = machine_.run(launch());
-        struct stat info {};
+        struct stat info{};
         // The iopub socket is the last one that counts.
         while (::stat((name + "/s-2").c_str(), &info) != 0)
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -286,12 +294,14 @@ private:
         file["signature_scheme"] = "hmac-sha256";
         file["key"] = key_;
         int number = 0;
-        for (const auto* name : {"shell_port", "iopub_port", "stdin_port", "control_port", "hb_port"})
+        for (const auto* name :
+             {"shell_port", "iopub_port", "stdin_port", "control_port", "hb_port"})
             file[name] = ++number;
         const auto path = (directory_ / "connection.json").string();
         std::ofstream(path) << json::serialize(file);
-        std::vector<std::string> argv = {required("IPYBOX_TEST_PYTHON"), "-m", "ipykernel_launcher",
-                                         "-f", path, "--HistoryManager.enabled=False"};
+        std::vector<std::string> argv = {
+            required("IPYBOX_TEST_PYTHON"),  "-m", "ipykernel_launcher", "-f", path,
+            "--HistoryManager.enabled=False"};
         SandboxPolicy policy;
         policy.env["PATH"] = "/usr/bin:/bin";
         policy.env["IPYTHONDIR"] = directory_ / "ipython";
@@ -308,8 +318,9 @@ private:
     std::string request(std::string_view type, const json::object& content) {
         const auto message = session_.request(type, content);
         for (const auto& frame : message.frames)
-            shell_.send(zmq::buffer(frame), &frame == &message.frames.back() ? zmq::send_flags::none
-                                                                             : zmq::send_flags::sndmore);
+            shell_.send(zmq::buffer(frame), &frame == &message.frames.back()
+                                                ? zmq::send_flags::none
+                                                : zmq::send_flags::sndmore);
         return message.id;
     }
 
@@ -321,8 +332,10 @@ private:
             zmq::message_t part;
             if (!socket.recv(part, zmq::recv_flags::none)) break;
             more = part.more();
-            if (body) parts.push_back(std::move(part));
-            else body = part.to_string_view() == WireSession::delimiter;
+            if (body)
+                parts.push_back(std::move(part));
+            else
+                body = part.to_string_view() == WireSession::delimiter;
         }
         return parts;
     }
@@ -350,7 +363,8 @@ private:
                 } else if (has(parts[1], "\"stream\"")) {
                     output += json::parse(body.to_string_view()).at("text").as_string();
                 } else if (has(parts[1], "\"execute_result\"")) {
-                    output += json::parse(body.to_string_view()).at("data").at("text/plain").as_string();
+                    output +=
+                        json::parse(body.to_string_view()).at("data").at("text/plain").as_string();
                 }
             }
             if (items[1].revents != 0) replied = has(receive(shell_)[2], id) || replied;
@@ -422,7 +436,8 @@ private:
     }
     json::object answer() {
         std::string line;
-        for (int c = 0; (c = std::fgetc(output_)) != EOF && c != '\n';) line += static_cast<char>(c);
+        for (int c = 0; (c = std::fgetc(output_)) != EOF && c != '\n';)
+            line += static_cast<char>(c);
         if (line.empty()) throw std::runtime_error("the peer " + name_ + " died");
         return json::parse(line).as_object();
     }
@@ -440,8 +455,8 @@ public:
     SrtAlone() {
         const auto settings = place_.path / "settings.json";
         std::ofstream(settings) << R"({"network": {"allowedDomains": [], "deniedDomains": []},
-            "filesystem": {"denyRead": ["/home"], "allowWrite": [")" << place_.path.string()
-                                << R"("], "denyWrite": []}})";
+            "filesystem": {"denyRead": ["/home"], "allowWrite": [")"
+                                << place_.path.string() << R"("], "denyWrite": []}})";
         const std::string as_guest =
             ::geteuid() == 0 ? "setpriv --reuid 65534 --regid 65534 --clear-groups " : "";
         command_ = "cd " + place_.path.string() + " && HOME=$PWD " + as_guest + "srt --settings " +
@@ -481,10 +496,13 @@ void kernels(const Options& options) {
     if (machine.confined) all.emplace_back("ipybox, " + options.sandbox, &confined);
     std::printf("%s\n", jupyter.versions.c_str());
 
-    const auto wanted = [&](const char* what) { return options.only.empty() || options.only == what; };
+    const auto wanted = [&](const char* what) {
+        return options.only.empty() || options.only == what;
+    };
     if (wanted("start")) {
         Table table("cold start to the first result", peer);
-        std::vector<std::pair<std::string, Contender*>> starters = {{ours, &ipybox}, {peer, &jupyter}};
+        std::vector<std::pair<std::string, Contender*>> starters = {{ours, &ipybox},
+                                                                    {peer, &jupyter}};
         if (machine.confined) starters.push_back(all.back());
         std::optional<SrtAlone> srt;
         if (options.sandbox == "srt") starters.emplace_back("`srt true`", &srt.emplace());
@@ -496,7 +514,8 @@ void kernels(const Options& options) {
         table.print(ours);
         if (srt) {
             const double added = table.median("ipybox, srt") - table.median(ours);
-            std::printf("srt adds %.0f ms, %.2f x `srt true`\n", added, added / table.median("`srt true`"));
+            std::printf("srt adds %.0f ms, %.2f x `srt true`\n", added,
+                        added / table.median("`srt true`"));
         }
     }
     for (const auto& [who, contender] : all) contender->start();
@@ -512,9 +531,10 @@ void kernels(const Options& options) {
         Table table("1,000,000 prints", same);
         std::string expected;
         for (int i = 0; i < 1'000'000; ++i) expected += std::to_string(i) + "\n";
-        // Plain ipykernel drops what its reader does not take at once, the end of the cell included:
-        // its clients would wait for ever.
-        std::vector<std::pair<std::string, Contender*>> lossless = {{ours, &ipybox}, {same, &same_floor}};
+        // Plain ipykernel drops what its reader does not take at once, the end of the cell
+        // included: its clients would wait for ever.
+        std::vector<std::pair<std::string, Contender*>> lossless = {{ours, &ipybox},
+                                                                    {same, &same_floor}};
         if (machine.confined) lossless.push_back(all.back());
         in_turns(table, lossless, options.prints, [&](Contender& contender) {
             return contender.execute("for i in range(1_000_000): print(i)", expected);
@@ -527,7 +547,8 @@ void kernels(const Options& options) {
 // The way by a kernel gateway, which is the original's only one.
 void gateways(const Options& options) {
     Machine machine(options.sandbox);
-    const std::string ours = "ipybox, kernel gateway", direct = "ipybox, zmq", original = "original ipybox";
+    const std::string ours = "ipybox, kernel gateway", direct = "ipybox, zmq",
+                      original = "original ipybox";
     Ours gateway(machine, false, *machine.gateway), zmq(machine, false);
     PythonPeer peer(original, required("IPYBOX_BENCH_ORIGINAL_PYTHON"), "original_peer.py");
     std::printf("%s\n", peer.versions.c_str());
@@ -553,14 +574,19 @@ void gateways(const Options& options) {
 int main(int argc, char** argv) {
     Options options;
     CLI::App app("Measures ipybox against its floors and against jupyter_client, in turns.");
-    app.add_option("--starts", options.starts, "cold starts of each contender")->capture_default_str();
-    app.add_option("--round-trips", options.round_trips, "executions of `pass`")->capture_default_str();
+    app.add_option("--starts", options.starts, "cold starts of each contender")
+        ->capture_default_str();
+    app.add_option("--round-trips", options.round_trips, "executions of `pass`")
+        ->capture_default_str();
     app.add_option("--prints", options.prints, "rounds of 1,000,000 prints")->capture_default_str();
     app.add_option("--tool-calls", options.tool_calls, "tool calls")->capture_default_str();
-    app.add_option("--apigen-rounds", options.apigen_rounds, "rounds of generated APIs")->capture_default_str();
-    app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")->capture_default_str();
+    app.add_option("--apigen-rounds", options.apigen_rounds, "rounds of generated APIs")
+        ->capture_default_str();
+    app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")
+        ->capture_default_str();
     app.add_option("--only", options.only, "one measurement")
-        ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval", "apigen", "many-kernels"}));
+        ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval",
+                               "apigen", "many-kernels"}));
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {

@@ -74,7 +74,8 @@ void HttpEcho::serve() {
         acceptor_.accept(socket, error);
         if (error) return;
         socket.set_option(tcp::no_delay(true), error);
-        connections_.emplace_back([connection = std::move(socket)]() mutable { converse(std::move(connection)); });
+        connections_.emplace_back(
+            [connection = std::move(socket)]() mutable { converse(std::move(connection)); });
     }
 }
 

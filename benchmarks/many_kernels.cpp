@@ -26,7 +26,8 @@ using namespace ipybox;
 
 std::string required(const char* name) {
     const char* value = std::getenv(name);
-    if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
+    if (value == nullptr)
+        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
     return value;
 }
 
@@ -66,13 +67,15 @@ Usages usages() {
         const auto name = entry.path().filename().string();
         if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
         const auto stat = text_of(entry.path() / "stat");
-        if (const auto end = stat.rfind(')'); end != stat.npos) parents[std::stoi(name)] = std::stoi(stat.substr(end + 4));
+        if (const auto end = stat.rfind(')'); end != stat.npos)
+            parents[std::stoi(name)] = std::stoi(stat.substr(end + 4));
     }
     Usages all;
     all.host.add("/proc/self");
     for (const auto& [process, parent] : parents) {
         int above = parent;
-        while (above > 1 && above != ::getpid()) above = parents.contains(above) ? parents[above] : 0;
+        while (above > 1 && above != ::getpid())
+            above = parents.contains(above) ? parents[above] : 0;
         const auto place = std::filesystem::path("/proc") / std::to_string(process);
         const auto command = text_of(place / "cmdline");
         if (above != ::getpid()) continue;
@@ -94,7 +97,8 @@ T run(asio::io_context& context, awaitable<T> work) {
         value.emplace(std::move(result));
     });
     context.restart();
-    while (!value && context.run_one() > 0) {}
+    while (!value && context.run_one() > 0) {
+    }
     if (failure) std::rethrow_exception(failure);
     return std::move(*value);
 }
@@ -111,7 +115,9 @@ std::uint16_t free_port() {
     return ntohs(address.sin_port);
 }
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 class Kernels {
 public:
@@ -157,7 +163,8 @@ public:
         const std::size_t before = executors_.size();
         std::size_t next = before;
         while (executors_.size() < count)
-            executors_.push_back(std::make_unique<CodeExecutor>(context.get_executor(), registry_, options_));
+            executors_.push_back(
+                std::make_unique<CodeExecutor>(context.get_executor(), registry_, options_));
         const auto work = [&]() -> awaitable<void> {
             while (next < count) {
                 const std::size_t mine = next++;
@@ -189,7 +196,8 @@ public:
 
     void idle(double seconds) {
         context.restart();
-        context.run_for(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+        context.run_for(
+            std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
     }
 
     asio::io_context context{1};
@@ -205,7 +213,8 @@ private:
                 --running;
             });
         context.restart();
-        while (running > 0 && context.run_one() > 0) {}
+        while (running > 0 && context.run_one() > 0) {
+        }
         if (failure) std::rethrow_exception(failure);
     }
 
@@ -218,8 +227,9 @@ private:
 }  // namespace
 
 void measure_many_kernels() {
-    std::printf("\n%-8s %7s %9s %9s %10s %8s %8s %9s %9s %9s %9s\n", "backend", "kernels", "starts/s", "MB each", "gateway MB",
-                "host MB", "idle CPU", "trip p50", "cells/s", "busy p50", "busy p99");
+    std::printf("\n%-8s %7s %9s %9s %10s %8s %8s %9s %9s %9s %9s\n", "backend", "kernels",
+                "starts/s", "MB each", "gateway MB", "host MB", "idle CPU", "trip p50", "cells/s",
+                "busy p50", "busy p99");
     for (const bool behind_gateway : {false, true}) {
         Kernels kernels(behind_gateway);
         kernels.grow(1);  // the gateway's own start counts for none
@@ -229,13 +239,17 @@ void measure_many_kernels() {
             const auto before = usages();
             kernels.idle(5);
             const auto after = usages();
-            const auto cpu = [](const Usages& all) { return all.kernels.cpu + all.gateway.cpu + all.host.cpu; };
+            const auto cpu = [](const Usages& all) {
+                return all.kernels.cpu + all.gateway.cpu + all.host.cpu;
+            };
             const auto alone = kernels.cells(1, 3), busy = kernels.cells(count, 5);
             std::printf("%-8s %7zu %9.2f %9.1f %10.1f %8.1f %7.1f%% %9.2f %9.0f %9.2f %9.2f\n",
                         behind_gateway ? "gateway" : "zmq", count, starts,
-                        after.kernels.memory / std::max(after.kernels.processes, 1), after.gateway.memory, after.host.memory,
-                        (cpu(after) - cpu(before)) / 5 * 100, alone[alone.size() / 2], static_cast<double>(busy.size()) / 5,
-                        busy[busy.size() / 2], busy[busy.size() * 99 / 100]);
+                        after.kernels.memory / std::max(after.kernels.processes, 1),
+                        after.gateway.memory, after.host.memory,
+                        (cpu(after) - cpu(before)) / 5 * 100, alone[alone.size() / 2],
+                        static_cast<double>(busy.size()) / 5, busy[busy.size() / 2],
+                        busy[busy.size() * 99 / 100]);
         }
     }
 }

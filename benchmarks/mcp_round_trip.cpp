@@ -25,7 +25,8 @@ constexpr int warm_up = 200;
 
 std::string required(const char* name) {
     const char* value = std::getenv(name);
-    if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
+    if (value == nullptr)
+        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
     return value;
 }
 
@@ -38,7 +39,8 @@ class Lines {
 public:
     Lines() {
         int to[2], from[2];
-        if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
+        if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0)
+            throw std::runtime_error("pipe failed");
         const auto python = required("IPYBOX_TEST_PYTHON");
         pid_ = ::fork();
         if (pid_ == 0) {
@@ -63,7 +65,8 @@ public:
             "\n";
         char buffer[65536];
         const auto start = Clock::now();
-        if (::write(input_.get(), line.data(), line.size()) < 0 || ::read(output_.get(), buffer, sizeof buffer) <= 0)
+        if (::write(input_.get(), line.data(), line.size()) < 0 ||
+            ::read(output_.get(), buffer, sizeof buffer) <= 0)
             throw std::runtime_error("the server died");
         return since(start);
     }
@@ -75,8 +78,8 @@ private:
 
 // Turns of both, so that the machine's moods reach both.
 template <class Floor>
-awaitable<void> measure(McpClient& client, Sandbox& sandbox, Floor& bare_calls, int rounds, std::vector<double>& floor,
-                        std::vector<double>& calls) {
+awaitable<void> measure(McpClient& client, Sandbox& sandbox, Floor& bare_calls, int rounds,
+                        std::vector<double>& floor, std::vector<double>& calls) {
     co_await client.connect(sandbox);
     co_await client.list_tools();
     for (int i = 0; i < rounds + warm_up; ++i) {
@@ -85,7 +88,8 @@ awaitable<void> measure(McpClient& client, Sandbox& sandbox, Floor& bare_calls, 
         arguments["text"] = "x";
         CallOptions limits;
         const auto start = Clock::now();
-        const CallResult result = co_await client.call_tool("echo", std::move(arguments), std::move(limits));
+        const CallResult result =
+            co_await client.call_tool("echo", std::move(arguments), std::move(limits));
         const double spent = since(start);
         if (result.content.empty()) throw std::runtime_error("no result");
         if (i < warm_up) continue;
@@ -102,7 +106,8 @@ double quantile(std::vector<double>& values, double part) {
 
 // One transport against its floor.
 template <class Floor>
-void compare(const char* transport, const json::object& config, Floor& bare_calls, const char* bare_label, int rounds) {
+void compare(const char* transport, const json::object& config, Floor& bare_calls,
+             const char* bare_label, int rounds) {
     asio::io_context context{1};
     Host host;
     host.executor = context.get_executor();
@@ -112,29 +117,36 @@ void compare(const char* transport, const json::object& config, Floor& bare_call
     McpClientOptions options;
     options.name = "echo";
     options.era = McpEra::legacy;
-    McpClient client(host.executor, registry.make<McpTransport>(transport, host, config), std::move(options));
+    McpClient client(host.executor, registry.make<McpTransport>(transport, host, config),
+                     std::move(options));
     std::vector<double> floor, calls;
     std::exception_ptr failure;
-    asio::co_spawn(context, measure(client, *sandbox, bare_calls, rounds, floor, calls), [&](std::exception_ptr problem) {
-        failure = problem;
-        context.stop();
-    });
+    asio::co_spawn(context, measure(client, *sandbox, bare_calls, rounds, floor, calls),
+                   [&](std::exception_ptr problem) {
+                       failure = problem;
+                       context.stop();
+                   });
     context.run();
     if (failure) std::rethrow_exception(failure);
     const double bare = quantile(floor, 0.5);
-    std::printf("\nMCP server over %s\n%-40s %6s %9s %9s %9s %9s\n", transport, "", "n", "min us", "p50 us", "p99 us", "x floor");
-    for (auto& [label, samples] : {std::pair{bare_label, &floor}, std::pair{"McpClient::call_tool", &calls}})
-        std::printf("%-40s %6d %9.1f %9.1f %9.1f %9.2f\n", label, rounds, quantile(*samples, 0), quantile(*samples, 0.5),
-                    quantile(*samples, 0.99), quantile(*samples, 0.5) / bare);
+    std::printf("\nMCP server over %s\n%-40s %6s %9s %9s %9s %9s\n", transport, "", "n", "min us",
+                "p50 us", "p99 us", "x floor");
+    for (auto& [label, samples] :
+         {std::pair{bare_label, &floor}, std::pair{"McpClient::call_tool", &calls}})
+        std::printf("%-40s %6d %9.1f %9.1f %9.1f %9.2f\n", label, rounds, quantile(*samples, 0),
+                    quantile(*samples, 0.5), quantile(*samples, 0.99),
+                    quantile(*samples, 0.5) / bare);
 }
 }  // namespace
 
 void measure_mcp_round_trips(int rounds) {
     Lines lines;
-    const json::object program = {{"command", required("IPYBOX_TEST_PYTHON")}, {"args", json::array({server})}};
+    const json::object program = {{"command", required("IPYBOX_TEST_PYTHON")},
+                                  {"args", json::array({server})}};
     compare("stdio", program, lines, "write and read of its lines", rounds);
     const HttpEcho echo;
     BarePosts posts(echo.port());
-    const json::object address = {{"url", "http://127.0.0.1:" + std::to_string(echo.port()) + "/mcp"}};
+    const json::object address = {
+        {"url", "http://127.0.0.1:" + std::to_string(echo.port()) + "/mcp"}};
     compare("streamable_http", address, posts, "POST of Beast, kept alive", rounds);
 }

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <cstdio>
 #include <ipybox/executor/blocking.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
 #include <thread>
@@ -21,14 +21,16 @@ using namespace ipybox;
 
 std::string required(const char* name) {
     const char* value = std::getenv(name);
-    if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
+    if (value == nullptr)
+        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
     return value;
 }
 
 // Parses and serializes what it gets, one connection; the least that a tool server could do.
 class EchoServer {
 public:
-    explicit EchoServer(const std::filesystem::path& path) : listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    explicit EchoServer(const std::filesystem::path& path)
+        : listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         path.string().copy(address.sun_path, sizeof address.sun_path - 1);
@@ -49,7 +51,8 @@ private:
         for (;;) {
             const auto size = ::read(connection.get(), buffer, sizeof buffer);
             if (size <= 0) return;
-            const auto answer = json::serialize(json::parse({buffer, static_cast<std::size_t>(size)}));
+            const auto answer =
+                json::serialize(json::parse({buffer, static_cast<std::size_t>(size)}));
             if (::write(connection.get(), answer.data(), answer.size()) < 0) return;
         }
     }
@@ -60,27 +63,35 @@ private:
 // Lines to a Python process that sends them back, in microseconds.
 std::vector<double> pipe_echo(int rounds) {
     int to[2], from[2];
-    if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
+    if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0)
+        throw std::runtime_error("pipe failed");
     const auto python = required("IPYBOX_TEST_PYTHON");
     const pid_t pid = ::fork();
     if (pid == 0) {
         ::dup2(to[0], 0);
         ::dup2(from[1], 1);
         ::execl(python.c_str(), python.c_str(), "-c",
-                "import os\nwhile True:\n    data = os.read(0, 65536)\n    if not data: break\n    os.write(1, data)", nullptr);
+                "import os\nwhile True:\n    data = os.read(0, 65536)\n    if not data: break\n    "
+                "os.write(1, data)",
+                nullptr);
         ::_exit(127);
     }
     ::close(to[0]);
     ::close(from[1]);
     const UniqueFd input(to[1]), output(from[0]);
-    const std::string line = R"({"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"x"}}})" "\n";
+    const std::string line =
+        R"({"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"x"}}})"
+        "\n";
     std::vector<double> samples;
     char buffer[65536];
     for (int i = 0; i < rounds + 100; ++i) {
         const auto start = Clock::now();
-        if (::write(input.get(), line.data(), line.size()) < 0 || ::read(output.get(), buffer, sizeof buffer) <= 0)
+        if (::write(input.get(), line.data(), line.size()) < 0 ||
+            ::read(output.get(), buffer, sizeof buffer) <= 0)
             throw std::runtime_error("the echo process died");
-        if (i >= 100) samples.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+        if (i >= 100)
+            samples.push_back(
+                std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     }
     return samples;
 }
@@ -140,15 +151,19 @@ void measure_tool_calls(int rounds) {
 
     std::map<std::string, std::vector<double>> rows;
     for (const auto& [name, values] : samples)
-        for (const auto& value : values.as_array()) rows[std::string(name)].push_back(value.to_number<double>());
+        for (const auto& value : values.as_array())
+            rows[std::string(name)].push_back(value.to_number<double>());
     rows["pipe"] = pipe_echo(rounds);
     const double floor = quantile(rows["bare"], 0.5) + quantile(rows["pipe"], 0.5);
     std::printf("\ntool call from the kernel\n%-40s %6s %9s %9s %9s %9s\n", "", "n", "min us",
                 "p50 us", "p99 us", "x floor");
     static constexpr std::pair<const char*, const char*> names[] = {
-        {"bare", "JSON echo over a Unix socket"}, {"pipe", "echo over a pipe"},
-        {"send", "tool call, ipybox_kernel._send"}, {"run", "tool call, generated run()"}};
+        {"bare", "JSON echo over a Unix socket"},
+        {"pipe", "echo over a pipe"},
+        {"send", "tool call, ipybox_kernel._send"},
+        {"run", "tool call, generated run()"}};
     for (const auto& [key, label] : names)
-        std::printf("%-40s %6d %9.1f %9.1f %9.1f %9.2f\n", label, rounds, quantile(rows[key], 0), quantile(rows[key], 0.5),
-                    quantile(rows[key], 0.99), quantile(rows[key], 0.5) / floor);
+        std::printf("%-40s %6d %9.1f %9.1f %9.1f %9.2f\n", label, rounds, quantile(rows[key], 0),
+                    quantile(rows[key], 0.5), quantile(rows[key], 0.99),
+                    quantile(rows[key], 0.5) / floor);
 }

@@ -13,7 +13,8 @@ struct Workspace {
         std::string name = "/tmp/ipybox-bench-XXXXXX";
         if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
         path = name;
-        if (::geteuid() == 0 && ::chown(name.c_str(), 65534, 65534) != 0) throw std::runtime_error("chown failed");
+        if (::geteuid() == 0 && ::chown(name.c_str(), 65534, 65534) != 0)
+            throw std::runtime_error("chown failed");
     }
     ~Workspace() {
         std::error_code ignored;

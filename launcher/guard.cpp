@@ -24,7 +24,8 @@ void leave_own_file() {
     if (name != nullptr && sscanf(name, "/proc/self/fd/%d", &own) == 1 && own > 2) close(own);
 }
 
-// Ends us as the command has ended: by the same signal, which whoever started us can tell from an exit.
+// Ends us as the command has ended: by the same signal, which whoever started us can tell from an
+// exit.
 int end_as(int status) {
     if (WIFSIGNALED(status)) {
         const int number = WTERMSIG(status);
@@ -71,7 +72,8 @@ int guard_main(int argc, char** argv) {
         fprintf(stderr, "ipybox guard: fork: %s\n", strerror(errno));
         return 125;
     }
-    // A group without us, so that a signal for all of it reaches each once. Both sides, as either may be first.
+    // A group without us, so that a signal for all of it reaches each once. Both sides, as either
+    // may be first.
     setpgid(command, command);
     // What was handed over is the command's, and the ends of these streams must be seen by those
     // who use them.
@@ -108,7 +110,8 @@ int guard_main(int argc, char** argv) {
                 return end_as(status);
             }
         } else if (number > 0) {
-            const bool group = cause.si_code == SI_QUEUE && cause.si_value.sival_int == guard_whole_group;
+            const bool group =
+                cause.si_code == SI_QUEUE && cause.si_value.sival_int == guard_whole_group;
             kill(group ? -command : command, number);
         }
     }

@@ -40,7 +40,8 @@ constexpr const char* usage =
     "  --seccomp-file PATH   the same from a file; repeatable\n"
     "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
-    "  --relay IN:OUT        the command comes from descriptor IN, and its loopback connections are\n"
+    "  --relay IN:OUT        the command comes from descriptor IN, and its loopback connections "
+    "are\n"
     "                        carried over IN and OUT; there is none behind --\n"
     "usage: ipybox-launcher relay\n"
     "Runs what standard input says, and carries its loopback connections over standard input and "
@@ -110,8 +111,7 @@ public:
         // The header of an older system does not know the later members.
         const std::uint64_t attributes[] = {writes_, 0, version >= 6 ? scope_all : 0};
         const std::size_t size = version >= 6 ? 24 : version >= 4 ? 16 : 8;
-        rules_ = static_cast<int>(
-            ::syscall(SYS_landlock_create_ruleset, attributes, size, 0u));
+        rules_ = static_cast<int>(::syscall(SYS_landlock_create_ruleset, attributes, size, 0u));
         if (rules_ < 0) fail("landlock_create_ruleset", "");
     }
 
@@ -119,7 +119,7 @@ public:
         if (rules_ < 0) return;
         const int file = ::open(path, O_PATH | O_CLOEXEC);
         if (file < 0) fail("cannot open", path);
-        struct stat status {};
+        struct stat status{};
         if (::fstat(file, &status) != 0) fail("cannot look at", path);
         auto rights = writes_;
         if (!S_ISDIR(status.st_mode)) rights &= LANDLOCK_ACCESS_FS_WRITE_FILE | truncate;
@@ -176,7 +176,7 @@ void require_same(char* text) {
         text = colon + 1;
     }
     const int file = ::open(text, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    struct stat found {};
+    struct stat found{};
     if (file < 0 || ::fstat(file, &found) != 0) fail("cannot look at", text);
     ::close(file);
     errno = ESTALE;
@@ -240,10 +240,12 @@ int main(int argc, char** argv) {
             relay[1] = static_cast<int>(number(colon + 1, INT32_MAX));
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
-        } else if (std::strcmp(option, "--writable") != 0 && std::strcmp(option, "--sockets") != 0 &&
+        } else if (std::strcmp(option, "--writable") != 0 &&
+                   std::strcmp(option, "--sockets") != 0 &&
                    std::strcmp(option, "--seccomp-file") != 0) {
             bool known = false;
-            for (const auto& limit : limits) known = known || std::strcmp(option, limit.option) == 0;
+            for (const auto& limit : limits)
+                known = known || std::strcmp(option, limit.option) == 0;
             if (!known) misuse("there is an unknown option");
             number(argv[at]);
         }
@@ -274,7 +276,8 @@ int main(int argc, char** argv) {
     if (!forwarder.start()) fail("cannot start the network forwarder", "");
     for (int i = 1; i < at; ++i)
         for (const auto& limit : limits)
-            if (std::strcmp(argv[i], limit.option) == 0) set_limit(limit.resource, number(argv[++i]));
+            if (std::strcmp(argv[i], limit.option) == 0)
+                set_limit(limit.resource, number(argv[++i]));
 
     ::syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
     if (relay[0] >= 0) return relay_main(relay[0], relay[1]);

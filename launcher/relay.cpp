@@ -302,7 +302,8 @@ void Relay::start_command() {
     if (getppid() != relay) std::_Exit(125);
     if (input_ == 0) {
         const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (null < 0 || dup2(null, 0) < 0 || dup2(2, 1) < 0) fail_errno("cannot set up the streams");
+        if (null < 0 || dup2(null, 0) < 0 || dup2(2, 1) < 0)
+            fail_errno("cannot set up the streams");
     }
     enter();
 }
@@ -518,7 +519,8 @@ void Relay::pass_on(Connection& connection) {
 void Relay::make_room(unsigned number) {
     for (unsigned i = 0; i < used_; ++i) {
         auto& connection = connections_[i];
-        if (connection.channel == number && connection.state == Connection::State::open && connection.gone)
+        if (connection.channel == number && connection.state == Connection::State::open &&
+            connection.gone)
             return give_up(connection);
     }
 }

@@ -1,6 +1,7 @@
-// What bwrap binds into a sandbox and cannot make itself, made beforehand in namespaces of its own: tmpfs
-// mounts with a limit on the number of files too, because a tree of empty files takes memory of the
-// machine as well; and layers, in which a workspace has names that it does not have on the host.
+// What bwrap binds into a sandbox and cannot make itself, made beforehand in namespaces of its own:
+// tmpfs mounts with a limit on the number of files too, because a tree of empty files takes memory
+// of the machine as well; and layers, in which a workspace has names that it does not have on the
+// host.
 #include "scratch.hpp"
 
 #include <fcntl.h>
@@ -47,14 +48,15 @@ long configure(int context, unsigned command, const char* key, const void* value
     return ::syscall(SYS_fsconfig, context, command, key, value, aux);
 }
 
-// ---- layers --------------------------------------------------------------------------------------
+// ---- layers
+// --------------------------------------------------------------------------------------
 
 // The words that describe the layers, each ended by a NUL byte.
 class Words {
 public:
     // False when they cannot be read.
     bool read(int file) {
-        struct stat status {};
+        struct stat status{};
         if (::fstat(file, &status) != 0) return false;
         const auto size = static_cast<std::size_t>(status.st_size);
         text_ = static_cast<char*>(std::malloc(size + 1));
@@ -75,11 +77,11 @@ private:
     char* end_ = nullptr;
 };
 
-// Opens a directory whose DEVICE:INODE the host has seen: the way to it may lead over places that code
-// can write.
+// Opens a directory whose DEVICE:INODE the host has seen: the way to it may lead over places that
+// code can write.
 int open_same(const char* path, const char* expected) {
     const int directory = ::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    struct stat found {};
+    struct stat found{};
     if (directory < 0 || ::fstat(directory, &found) != 0) return -1;
     char text[64];
     std::snprintf(text, sizeof text, "%ju:%ju", static_cast<std::uintmax_t>(found.st_dev),
@@ -90,7 +92,8 @@ int open_same(const char* path, const char* expected) {
     return -1;
 }
 
-// By descriptor, so that no character of a path means anything; before Linux 6.13 by its name in /proc.
+// By descriptor, so that no character of a path means anything; before Linux 6.13 by its name in
+// /proc.
 bool add_directory(int context, const char* key, const char* old_key, int directory) {
     if (configure(context, FSCONFIG_SET_FD, key, nullptr, directory) == 0) return true;
     char link[40];
@@ -99,14 +102,15 @@ bool add_directory(int context, const char* key, const char* old_key, int direct
            configure(context, FSCONFIG_SET_STRING, old_key, link, 0) == 0;
 }
 
-// Makes `name`, which ends with a slash when it is to be a directory, and what leads to it, below the
-// current directory.
+// Makes `name`, which ends with a slash when it is to be a directory, and what leads to it, below
+// the current directory.
 bool make_name(const char* name) {
     char path[4096];
     const std::size_t size = std::strlen(name);
     if (size == 0 || size >= sizeof path) return errno = EINVAL, false;
     std::memcpy(path, name, size + 1);
-    for (char* slash = std::strchr(path, '/'); slash != nullptr; slash = std::strchr(slash + 1, '/')) {
+    for (char* slash = std::strchr(path, '/'); slash != nullptr;
+         slash = std::strchr(slash + 1, '/')) {
         *slash = '\0';
         if (::mkdir(path, 0755) != 0 && errno != EEXIST) return false;
         *slash = '/';
@@ -121,7 +125,8 @@ bool make_name(const char* name) {
     return good;
 }
 
-// At /sys/layerN, the workspace as it is on the host, written through, with names below that it lacks.
+// At /sys/layerN, the workspace as it is on the host, written through, with names below that it
+// lacks.
 bool mount_layer(Words& words, unsigned number) {
     char names[] = "/sys/names/0", target[] = "/sys/layer0";
     names[sizeof names - 2] = target[sizeof target - 2] = static_cast<char>('0' + number);
@@ -129,28 +134,32 @@ bool mount_layer(Words& words, unsigned number) {
     const int upper = open_same(path, words.next());
     const char* work_path = words.next();
     const int work = open_same(work_path, words.next());
-    if (upper < 0 || work < 0 || ::mkdir(names, 0755) != 0 || ::mkdir(target, 0755) != 0 || ::chdir(names) != 0)
+    if (upper < 0 || work < 0 || ::mkdir(names, 0755) != 0 || ::mkdir(target, 0755) != 0 ||
+        ::chdir(names) != 0)
         return false;
     const int lower = ::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
     for (const char* name = words.next(); *name != '\0'; name = words.next())
         if (!make_name(name)) return false;
-    struct statvfs status {};
+    struct statvfs status{};
     if (lower < 0 || ::fstatvfs(upper, &status) != 0) return false;
     const int context = static_cast<int>(::syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC));
     if (context < 0 || !add_directory(context, "lowerdir+", "lowerdir", lower) ||
-        !add_directory(context, "upperdir", "upperdir", upper) || !add_directory(context, "workdir", "workdir", work) ||
+        !add_directory(context, "upperdir", "upperdir", upper) ||
+        !add_directory(context, "workdir", "workdir", work) ||
         configure(context, FSCONFIG_SET_FLAG, "userxattr", nullptr, 0) != 0)
         return false;
-    // Else the end of each kernel would wait for all that the machine has not written to this file system yet.
+    // Else the end of each kernel would wait for all that the machine has not written to this file
+    // system yet.
     if (configure(context, FSCONFIG_SET_FLAG, "volatile", nullptr, 0) != 0) return false;
     // One attribute less on the workspace; not every kernel knows it.
     configure(context, FSCONFIG_SET_STRING, "uuid", "null", 0);
     if (configure(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return false;
     const unsigned attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
                                 ((status.f_flag & ST_NOEXEC) != 0 ? MOUNT_ATTR_NOEXEC : 0);
-    const int mounted = static_cast<int>(::syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC, attributes));
-    const bool good = mounted >= 0 &&
-                      ::syscall(SYS_move_mount, mounted, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH) == 0;
+    const int mounted =
+        static_cast<int>(::syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC, attributes));
+    const bool good = mounted >= 0 && ::syscall(SYS_move_mount, mounted, "", AT_FDCWD, target,
+                                                MOVE_MOUNT_F_EMPTY_PATH) == 0;
     for (const int file : {upper, work, lower, context, mounted}) ::close(file);
     return good;
 }
@@ -161,8 +170,10 @@ bool refresh(unsigned layers) {
     for (unsigned number = 0; number < layers; ++number) {
         char target[] = "/sys/layer0";
         target[sizeof target - 2] = static_cast<char>('0' + number);
-        const int picked = static_cast<int>(::syscall(SYS_fspick, AT_FDCWD, target, FSPICK_CLOEXEC));
-        good = picked >= 0 && configure(picked, FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) == 0 && good;
+        const int picked =
+            static_cast<int>(::syscall(SYS_fspick, AT_FDCWD, target, FSPICK_CLOEXEC));
+        good = picked >= 0 &&
+               configure(picked, FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) == 0 && good;
         ::close(picked);
     }
     return good;
@@ -181,7 +192,9 @@ bool refresh(unsigned layers) {
             if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) ::_exit(0);
         }
         refresh(layers);
-        if (count > 0 && ::write(control, asked, static_cast<std::size_t>(count)) < 0 && errno == EPIPE) ::_exit(0);
+        if (count > 0 && ::write(control, asked, static_cast<std::size_t>(count)) < 0 &&
+            errno == EPIPE)
+            ::_exit(0);
     }
 }
 
@@ -191,14 +204,17 @@ int make_layers(int description, int control) {
     Words words;
     if (!words.read(description)) return fail("layers");
     ::close(description);
-    if (::mkdir("/sys/names", 0755) != 0 || ::mount("tmpfs", "/sys/names", "tmpfs", MS_NOSUID | MS_NODEV, "size=4m,nr_inodes=4096,mode=0755") != 0)
+    if (::mkdir("/sys/names", 0755) != 0 ||
+        ::mount("tmpfs", "/sys/names", "tmpfs", MS_NOSUID | MS_NODEV,
+                "size=4m,nr_inodes=4096,mode=0755") != 0)
         return fail("/sys/names");
     unsigned layers = 0;
     for (; words.more(); ++layers)
         if (layers == max_layers || !mount_layer(words, layers)) return fail("a layer");
     if (::chdir("/") != 0 || !refresh(layers)) return fail("refreshing a layer");
     ::fcntl(control, F_SETFD, FD_CLOEXEC);
-    const long keeper = ::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+    const long keeper =
+        ::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
     if (keeper < 0) return fail("clone");
     if (keeper == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -223,11 +239,14 @@ int scratch_main(int argc, char** argv) {
         argv += 3;
     }
     if (argc < 5 || std::strcmp(argv[3], "--") != 0) {
-        std::fputs("usage: ipybox-launcher scratch [--layers FD CONTROL] OPTIONS COUNT -- COMMAND [ARGUMENT]...\n"
-                   "Becomes COMMAND, which sees COUNT (0 to 9) fresh tmpfs mounts with these mount\n"
-                   "options at /sys/0, /sys/1 …, and at /sys/layer0 … the layers that FD describes; a byte\n"
-                   "to CONTROL, a socket, makes it see what the host has changed there\n",
-                   stderr);
+        std::fputs(
+            "usage: ipybox-launcher scratch [--layers FD CONTROL] OPTIONS COUNT -- COMMAND "
+            "[ARGUMENT]...\n"
+            "Becomes COMMAND, which sees COUNT (0 to 9) fresh tmpfs mounts with these mount\n"
+            "options at /sys/0, /sys/1 …, and at /sys/layer0 … the layers that FD describes; a "
+            "byte\n"
+            "to CONTROL, a socket, makes it see what the host has changed there\n",
+            stderr);
         return 2;
     }
     const auto user = ::getuid();

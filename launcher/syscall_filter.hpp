@@ -1,7 +1,7 @@
 #pragma once
 // The system calls that a guest may make, as the two programs that Linux runs at each of them. The
-// first lists what is allowed; the second refuses some of that by its arguments, with the error that
-// programs expect. Where both refuse, Linux gives the error of the one that was added last.
+// first lists what is allowed; the second refuses some of that by its arguments, with the error
+// that programs expect. Where both refuse, Linux gives the error of the one that was added last.
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -26,17 +26,22 @@
 
 namespace ipybox::detail {
 
-// What Python, NumPy, pandas, Matplotlib, multiprocessing, Node.js, git, pip and compilers were seen
-// to use, with the older and newer ways to the same on other architectures and C libraries.
+// What Python, NumPy, pandas, Matplotlib, multiprocessing, Node.js, git, pip and compilers were
+// seen to use, with the older and newer ways to the same on other architectures and C libraries.
 inline constexpr std::string_view allowed_calls =
     // files and directories
     "access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat "
-    "faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchown fchownat fcntl fdatasync fgetxattr "
-    "flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents "
+    "faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchown fchownat fcntl fdatasync "
+    "fgetxattr "
+    "flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd "
+    "getdents "
     "getdents64 getxattr inotify_add_watch inotify_init inotify_init1 inotify_rm_watch lchown "
-    "lgetxattr link linkat listxattr llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod "
-    "mknodat newfstatat open openat pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead "
-    "readlink readlinkat readv removexattr rename renameat renameat2 rmdir sendfile setxattr splice stat "
+    "lgetxattr link linkat listxattr llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat "
+    "mknod "
+    "mknodat newfstatat open openat pread64 preadv preadv2 pwrite64 pwritev pwritev2 read "
+    "readahead "
+    "readlink readlinkat readv removexattr rename renameat renameat2 rmdir sendfile setxattr "
+    "splice stat "
     "statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask unlink unlinkat "
     "utime utimensat utimes write writev "
     // memory
@@ -46,21 +51,25 @@ inline constexpr std::string_view allowed_calls =
     "arch_prctl capget capset clone execve execveat exit exit_group fork futex futex_waitv "
     "get_robust_list getcpu getegid geteuid getgid getgroups getpgid getpgrp getpid getppid "
     "getpriority getrandom getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get "
-    "ioprio_set kill personality pidfd_open pidfd_send_signal pipe pipe2 prctl prlimit64 restart_syscall "
+    "ioprio_set kill personality pidfd_open pidfd_send_signal pipe pipe2 prctl prlimit64 "
+    "restart_syscall "
     "rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend "
     "rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min "
     "sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval "
     "sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield set_robust_list "
     "set_tid_address setfsgid setfsuid setgid setgroups setpgid setpriority setregid setresgid "
-    "setresuid setreuid setrlimit setsid setuid sigaltstack signalfd signalfd4 sysinfo tgkill tkill "
+    "setresuid setreuid setrlimit setsid setuid sigaltstack signalfd signalfd4 sysinfo tgkill "
+    "tkill "
     "uname vfork wait4 waitid "
     // time, and waiting for several things
-    "alarm clock_getres clock_gettime clock_nanosleep epoll_create epoll_create1 epoll_ctl epoll_pwait "
+    "alarm clock_getres clock_gettime clock_nanosleep epoll_create epoll_create1 epoll_ctl "
+    "epoll_pwait "
     "epoll_pwait2 epoll_wait eventfd eventfd2 getitimer gettimeofday nanosleep pause poll ppoll "
     "pselect6 select setitimer time timer_create timer_delete timer_getoverrun timer_gettime "
     "timer_settime timerfd_create timerfd_gettime timerfd_settime times "
     // sockets
-    "accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg "
+    "accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg "
+    "recvmsg "
     "shutdown socket socketpair "
     // giving up more rights
     "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp";
@@ -84,16 +93,18 @@ inline constexpr std::string_view denied_calls =
 inline constexpr unsigned allowed_requests[] = {
     0x5401, 0x5402, 0x5403, 0x5404, 0x5405, 0x5406, 0x5407, 0x5408,  // TCGETS … TCSETAF
     0x5409, 0x540a, 0x540b, 0x540c, 0x540d, 0x540e, 0x540f, 0x5410,  // TCSBRK … TIOCSPGRP
-    0x5411, 0x5413, 0x5414, 0x5415, 0x541b,  // TIOCOUTQ, TIOC[GS]WINSZ, TIOCMGET, FIONREAD
-    0x5420, 0x5421, 0x5422, 0x5425, 0x5429,  // TIOCPKT, FIONBIO, TIOCNOTTY, TCSBRKP, TIOCGSID
-    0x802c542a, 0x402c542b, 0x402c542c, 0x402c542d,  // TC[GS]ETS2 and their kin
+    0x5411, 0x5413, 0x5414, 0x5415, 0x541b,                          // TIOCOUTQ, TIOC[GS]WINSZ,
+                                                                     // TIOCMGET, FIONREAD
+    0x5420, 0x5421, 0x5422, 0x5425, 0x5429,                          // TIOCPKT, FIONBIO, TIOCNOTTY,
+                                                                     // TCSBRKP, TIOCGSID
+    0x802c542a, 0x402c542b, 0x402c542c, 0x402c542d,                  // TC[GS]ETS2 and their kin
     0x80045430, 0x40045431, 0x80045438, 0x80045439, 0x80045440, 0x5441,  // pseudo-terminals
-    0x5450, 0x5451, 0x5452, 0x5460,                  // FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE
-    0x2, 0x80086601, 0x801c581f,                     // FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR
-    0x40049409, 0x4020940d, 0xc020660b,              // FICLONE, FICLONERANGE, FS_IOC_FIEMAP
-    0x8905, 0x8906, 0x8907,                          // SIOCATMARK, SIOCGSTAMP[NS]
-    0x8910, 0x8912, 0x8913, 0x8915, 0x8917, 0x8919, 0x891b, 0x891d, 0x8921, 0x8927, 0x8933,
-    0x8942, 0x8946, 0x8970,                          // SIOCGIF…, SIOCETHTOOL
+    0x5450, 0x5451, 0x5452, 0x5460,      // FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE
+    0x2, 0x80086601, 0x801c581f,         // FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR
+    0x40049409, 0x4020940d, 0xc020660b,  // FICLONE, FICLONERANGE, FS_IOC_FIEMAP
+    0x8905, 0x8906, 0x8907,              // SIOCATMARK, SIOCGSTAMP[NS]
+    0x8910, 0x8912, 0x8913, 0x8915, 0x8917, 0x8919, 0x891b, 0x891d, 0x8921, 0x8927, 0x8933, 0x8942,
+    0x8946, 0x8970,  // SIOCGIF…, SIOCETHTOOL
 };
 
 // Options of setsockopt(2) by level.
@@ -104,15 +115,17 @@ struct SocketOptions {
 inline const std::vector<SocketOptions>& allowed_socket_options() {
     static const std::vector<SocketOptions> list = {
         // SOL_SOCKET, without filters, marks, devices and zero copy
-        {1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 16, 18, 19, 20, 21, 27, 28, 29, 35, 40, 41, 42, 46, 47,
-             49, 63, 66, 67, 69, 76}},
+        {1, {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 12, 13, 15, 16, 18, 19, 20,
+             21, 27, 28, 29, 35, 40, 41, 42, 46, 47, 49, 63, 66, 67, 69, 76}},
         // IPPROTO_IP: type of service, time to live, errors, path MTU, multicast, source addresses
         {0, {1, 2, 6, 8, 10, 11, 12, 13, 24, 32, 33, 34, 35, 36, 37, 38, 39, 49, 50, 51}},
         // IPPROTO_TCP, without TCP_ULP, repair, signatures and zero copy
         {6, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 18, 23, 25, 27, 30, 34, 36}},
         {17, {1, 103, 104}},  // IPPROTO_UDP: cork, segments
-        {41, {16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 49, 50, 51, 66, 67, 70, 72, 76}},  // IPPROTO_IPV6: as for IP
-        {58, {1}},                  // IPPROTO_ICMPV6: filter
+        {41,
+         {16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 49, 50, 51, 66, 67, 70, 72,
+          76}},                        // IPPROTO_IPV6: as for IP
+        {58, {1}},                     // IPPROTO_ICMPV6: filter
         {270, {1, 2, 3, 10, 11, 12}},  // SOL_NETLINK: groups, packet information, acknowledgements
     };
     return list;
@@ -122,12 +135,17 @@ inline const std::vector<SocketOptions>& allowed_socket_options() {
 class SyscallProgram {
 public:
     // otherwise: what happens to a call that no rule names.
-    explicit SyscallProgram(std::uint32_t otherwise) : filter_(seccomp_init(otherwise), seccomp_release) {
+    explicit SyscallProgram(std::uint32_t otherwise)
+        : filter_(seccomp_init(otherwise), seccomp_release) {
         if (!filter_) fail("libseccomp cannot build a filter for this machine");
     }
 
-    void allow(int number, const std::vector<scmp_arg_cmp>& when = {}) { add(SCMP_ACT_ALLOW, number, when); }
-    void allow(std::string_view name, const std::vector<scmp_arg_cmp>& when = {}) { allow(number_of(name), when); }
+    void allow(int number, const std::vector<scmp_arg_cmp>& when = {}) {
+        add(SCMP_ACT_ALLOW, number, when);
+    }
+    void allow(std::string_view name, const std::vector<scmp_arg_cmp>& when = {}) {
+        allow(number_of(name), when);
+    }
     void deny(int number, int error, const std::vector<scmp_arg_cmp>& when = {}) {
         add(SCMP_ACT_ERRNO(static_cast<std::uint16_t>(error)), number, when);
     }
@@ -135,11 +153,12 @@ public:
         deny(number_of(name), error, when);
     }
 
-    // The program as the kernel reads it. unknown: the first number of a call that did not exist when
-    // this was written; from there on there is no such call. Zero: all are as the rules say.
+    // The program as the kernel reads it. unknown: the first number of a call that did not exist
+    // when this was written; from there on there is no such call. Zero: all are as the rules say.
     std::string code(unsigned unknown = 0) const {
         const UniqueFd file(::memfd_create("seccomp", MFD_CLOEXEC));
-        if (!file || seccomp_export_bpf(filter_.get(), file.get()) != 0) fail("libseccomp cannot export the filter");
+        if (!file || seccomp_export_bpf(filter_.get(), file.get()) != 0)
+            fail("libseccomp cannot export the filter");
         std::string text(static_cast<std::size_t>(::lseek(file.get(), 0, SEEK_END)), '\0');
         if (::pread(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
             fail("the system call filter cannot be read back");
@@ -161,7 +180,8 @@ public:
         const std::string text(name);
         const int number = seccomp_syscall_resolve_name(text.c_str());
         if (number == __NR_SCMP_ERROR)
-            fail("libseccomp does not know the system call " + text + ": install libseccomp 2.5.3 or newer");
+            fail("libseccomp does not know the system call " + text +
+                 ": install libseccomp 2.5.3 or newer");
         return number;
     }
     // A condition on the lower 32 bits of an argument, which are all that Linux looks at.
@@ -173,12 +193,14 @@ public:
         return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, bits, value};
     }
 
-    [[noreturn]] static void fail(const std::string& what) { throw Error(errc::sandbox_refused, what); }
+    [[noreturn]] static void fail(const std::string& what) {
+        throw Error(errc::sandbox_refused, what);
+    }
 
 private:
     void add(std::uint32_t action, int number, const std::vector<scmp_arg_cmp>& when) {
-        const int result = seccomp_rule_add_array(filter_.get(), action, number, static_cast<unsigned>(when.size()),
-                                                  when.data());
+        const int result = seccomp_rule_add_array(filter_.get(), action, number,
+                                                  static_cast<unsigned>(when.size()), when.data());
         // EDOM: the call does not exist on this architecture.
         if (result != 0 && result != -EDOM)
             fail("libseccomp refuses a rule for system call " + std::to_string(number));
@@ -193,8 +215,8 @@ inline void check_call_name(const std::string& name) {
         throw Error(errc::bad_config, "allow_calls: \"" + name + "\" is no system call of Linux");
 }
 
-// Allows what is listed, and answers that all other calls are not permitted. more: names of further calls to allow,
-// checked.
+// Allows what is listed, and answers that all other calls are not permitted. more: names of further
+// calls to allow, checked.
 inline std::string allowing_filter(const std::vector<std::string>& more = {}) {
     using P = SyscallProgram;
     P filter(SCMP_ACT_ERRNO(EPERM));
@@ -203,10 +225,12 @@ inline std::string allowing_filter(const std::vector<std::string>& more = {}) {
         if (number >= 0 && known.insert(number).second) filter.allow(number);
     };
     std::string name;
-    for (std::istringstream names{std::string(allowed_calls)}; names >> name;) allow(P::number_of(name));
+    for (std::istringstream names{std::string(allowed_calls)}; names >> name;)
+        allow(P::number_of(name));
     for (const int number : allowed_numbers) allow(number);
     for (const auto& wanted : more) allow(P::number_of(wanted));
-    for (std::istringstream names{std::string(denied_calls)}; names >> name;) known.insert(P::number_of(name));
+    for (std::istringstream names{std::string(denied_calls)}; names >> name;)
+        known.insert(P::number_of(name));
 
     const auto partly = [&](std::string_view call) {
         const int number = P::number_of(call);
@@ -214,35 +238,41 @@ inline std::string allowing_filter(const std::vector<std::string>& more = {}) {
         return number >= 0 && known.insert(number).second ? number : -1;
     };
     if (const int number = partly("ioctl"); number >= 0)
-        for (const unsigned request : allowed_requests) filter.allow(number, {P::low_half(1, request)});
+        for (const unsigned request : allowed_requests)
+            filter.allow(number, {P::low_half(1, request)});
     if (const int number = partly("setsockopt"); number >= 0)
         for (const auto& [level, options] : allowed_socket_options())
             for (const unsigned option : options)
                 filter.allow(number, {P::low_half(1, level), P::low_half(2, option)});
     // Urgent data of Unix sockets (MSG_OOB) was a way into the kernel, and nothing needs it.
-    for (const auto& [call, flags] : {std::pair("sendto", 3u), std::pair("sendmsg", 2u), std::pair("sendmmsg", 3u)})
-        if (const int number = partly(call); number >= 0) filter.allow(number, {P::masked(flags, 1 /* MSG_OOB */, 0)});
+    for (const auto& [call, flags] :
+         {std::pair("sendto", 3u), std::pair("sendmsg", 2u), std::pair("sendmmsg", 3u)})
+        if (const int number = partly(call); number >= 0)
+            filter.allow(number, {P::masked(flags, 1 /* MSG_OOB */, 0)});
 
-    // For these, programs have another way when there is no such call: io_uring, clone3 and openat2, whose
-    // arguments a filter cannot see, and everything newer.
+    // For these, programs have another way when there is no such call: io_uring, clone3 and
+    // openat2, whose arguments a filter cannot see, and everything newer.
     constexpr int first_unknown = 471;
-    for (const char* call : {"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "openat2"})
-        if (const int number = P::number_of(call); known.insert(number).second) filter.deny(number, ENOSYS);
+    for (const char* call :
+         {"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "openat2"})
+        if (const int number = P::number_of(call); known.insert(number).second)
+            filter.deny(number, ENOSYS);
     for (int number = 443; number < first_unknown; ++number)
         if (known.insert(number).second) filter.deny(number, ENOSYS);
     return filter.code(first_unknown);
 }
 
-// Refuses by their arguments some of the calls that the other one allows. unix_sockets: whether the guest
-// can make Unix sockets; pairs of stream sockets it always can.
+// Refuses by their arguments some of the calls that the other one allows. unix_sockets: whether the
+// guest can make Unix sockets; pairs of stream sockets it always can.
 inline std::string denying_filter(bool unix_sockets = true) {
     using P = SyscallProgram;
     P filter(SCMP_ACT_ALLOW);
     // No such call: programs then take the older way, whose arguments a filter can see.
     for (const char* call : {"clone3", "openat2"}) filter.deny(call, ENOSYS);
     for (const unsigned flag :
-         {0x00020000u /* NEWNS */, 0x02000000u /* NEWCGROUP */, 0x04000000u /* NEWUTS */, 0x08000000u /* NEWIPC */,
-          0x10000000u /* NEWUSER */, 0x20000000u /* NEWPID */, 0x40000000u /* NEWNET */, 0x00000080u /* NEWTIME */})
+         {0x00020000u /* NEWNS */, 0x02000000u /* NEWCGROUP */, 0x04000000u /* NEWUTS */,
+          0x08000000u /* NEWIPC */, 0x10000000u /* NEWUSER */, 0x20000000u /* NEWPID */,
+          0x40000000u /* NEWNET */, 0x00000080u /* NEWTIME */})
         filter.deny("clone", EPERM, {P::masked(0, flag, flag)});
 
     // Unix, IPv4, IPv6 and route netlink (libzmq lists interfaces) are what a kernel needs.
@@ -256,7 +286,8 @@ inline std::string denying_filter(bool unix_sockets = true) {
     filter.deny("socket", EAFNOSUPPORT, {netlink, not_route});
     // Not TCP, UDP or ICMP: SCTP, MPTCP, L2TP …, and DCCP.
     for (const unsigned family : {2u, 10u}) {
-        filter.deny("socket", EPROTONOSUPPORT, {P::low_half(0, family), scmp_arg_cmp{2, SCMP_CMP_GT, 58, 0}});
+        filter.deny("socket", EPROTONOSUPPORT,
+                    {P::low_half(0, family), scmp_arg_cmp{2, SCMP_CMP_GT, 58, 0}});
         filter.deny("socket", EPROTONOSUPPORT, {P::low_half(0, family), P::low_half(2, 33)});
     }
     // Only Unix sockets come in pairs, but others are made and their modules loaded first.
@@ -264,8 +295,8 @@ inline std::string denying_filter(bool unix_sockets = true) {
 
     if (!unix_sockets) {
         filter.deny("socket", EAFNOSUPPORT, {P::low_half(0, 1)});
-        // One of a pair can be connected anew, or send to any name, unless it is a stream. Linux takes a raw
-        // one for a datagram socket.
+        // One of a pair can be connected anew, or send to any name, unless it is a stream. Linux
+        // takes a raw one for a datagram socket.
         for (unsigned type = 0; type < 16; ++type)
             if (type != 1 /* SOCK_STREAM */)
                 filter.deny("socketpair", ESOCKTNOSUPPORT, {P::masked(1, 0xf, type)});
@@ -279,8 +310,14 @@ inline std::string denying_filter(bool unix_sockets = true) {
         unsigned mode;
     };
     for (const unsigned bit : {04000u, 02000u}) {
-        for (const Call& call : {Call{"chmod", 1}, {"fchmod", 1}, {"fchmodat", 2}, {"creat", 1}, {"mkdir", 1},
-                                 {"mkdirat", 2}, {"mknod", 1}, {"mknodat", 2}})
+        for (const Call& call : {Call{"chmod", 1},
+                                 {"fchmod", 1},
+                                 {"fchmodat", 2},
+                                 {"creat", 1},
+                                 {"mkdir", 1},
+                                 {"mkdirat", 2},
+                                 {"mknod", 1},
+                                 {"mknodat", 2}})
             filter.deny(call.name, EPERM, {P::masked(call.mode, bit, bit)});
         filter.deny(452 /* fchmodat2 */, EPERM, {P::masked(2, bit, bit)});
         for (const unsigned creates : {unsigned{O_CREAT}, unsigned{O_TMPFILE & ~O_DIRECTORY}}) {
@@ -290,7 +327,8 @@ inline std::string denying_filter(bool unix_sockets = true) {
     }
     // What programs that want no core dumps take for a system without them.
     filter.deny("setrlimit", EINVAL, {P::low_half(0, RLIMIT_CORE)});
-    filter.deny("prlimit64", EINVAL, {P::low_half(1, RLIMIT_CORE), scmp_arg_cmp{2, SCMP_CMP_NE, 0, 0}});
+    filter.deny("prlimit64", EINVAL,
+                {P::low_half(1, RLIMIT_CORE), scmp_arg_cmp{2, SCMP_CMP_NE, 0, 0}});
     return filter.code();
 }
 

@@ -1,9 +1,9 @@
 // An agent: a model behind a chat-completions endpoint writes Python, ipybox runs it, and what that
 // prints goes back to the model, until the model answers without code.
 //
-//   export AGENT_BASE_URL=http://localhost:11434/v1 AGENT_MODEL=qwen3   # AGENT_API_KEY if it needs one
-//   export IPYBOX_PLUGIN_PATH=build/plugins
-//   build/examples/agent_loop/agent_loop 'How many words are in my reports?' mcp.json
+//   export AGENT_BASE_URL=http://localhost:11434/v1 AGENT_MODEL=qwen3   # AGENT_API_KEY if it needs
+//   one export IPYBOX_PLUGIN_PATH=build/plugins build/examples/agent_loop/agent_loop 'How many
+//   words are in my reports?' mcp.json
 //
 // Tools that their server calls read-only are allowed; about the others a person is asked.
 #include <termios.h>
@@ -26,8 +26,10 @@ constexpr std::size_t max_feedback = 20000;  // characters of a cell's output th
 
 constexpr const char* instructions =
     "You solve the user's task by writing Python. execute_ipython_cell runs a cell in a stateful "
-    "IPython kernel and returns what it printed. The packages in mcptools/ hold one module for each "
-    "tool that you can call; the docstring of mcptools/SERVER/__init__.py lists them, a module shows "
+    "IPython kernel and returns what it printed. The packages in mcptools/ hold one module for "
+    "each "
+    "tool that you can call; the docstring of mcptools/SERVER/__init__.py lists them, a module "
+    "shows "
     "the parameters. Read the modules first. Then call several tools in one cell, as in "
     "'from mcptools.files import read_text_file; read_text_file.run(path=\"a.txt\").content', and "
     "print only what you need to know. A person may refuse a call. Answer without a cell when the "
@@ -49,7 +51,8 @@ std::string shown(std::string_view text) { return detail::TerminalFilter()(text)
 std::string setting(const char* name, const char* otherwise = nullptr) {
     const char* value = std::getenv(name);
     if (value == nullptr) value = otherwise;
-    if (value == nullptr) throw Error(errc::bad_argument, std::string("set ") + name + " in the environment");
+    if (value == nullptr)
+        throw Error(errc::bad_argument, std::string("set ") + name + " in the environment");
     return value;
 }
 
@@ -68,23 +71,28 @@ public:
 
     awaitable<void> run(std::string task, std::map<std::string, json::object> servers) {
         co_await executor_.start();
-        for (const auto& [name, params] : servers) co_await executor_.generate_mcp_sources(name, params);
-        messages_ = {{{"role", "system"}, {"content", instructions}}, {{"role", "user"}, {"content", task}}};
+        for (const auto& [name, params] : servers)
+            co_await executor_.generate_mcp_sources(name, params);
+        messages_ = {{{"role", "system"}, {"content", instructions}},
+                     {{"role", "user"}, {"content", task}}};
         for (int turn = 0; turn < max_turns; ++turn) {
             json::object answer = co_await complete();
             messages_.push_back(answer);
             const json::value calls = answer["tool_calls"];
             if (!calls.is_array() || calls.get_array().empty()) {
-                if (const auto* text = answer["content"].if_string()) std::cout << shown(*text) << std::endl;
+                if (const auto* text = answer["content"].if_string())
+                    std::cout << shown(*text) << std::endl;
                 co_await executor_.stop();
                 co_return;
             }
             for (const auto& call : calls.get_array()) {
                 std::string feedback = co_await act(call.at("function").as_object());
-                messages_.push_back({{"role", "tool"}, {"tool_call_id", call.at("id")}, {"content", feedback}});
+                messages_.push_back(
+                    {{"role", "tool"}, {"tool_call_id", call.at("id")}, {"content", feedback}});
             }
         }
-        throw Error(errc::output_limit, "the model did not finish in " + std::to_string(max_turns) + " turns");
+        throw Error(errc::output_limit,
+                    "the model did not finish in " + std::to_string(max_turns) + " turns");
     }
 
 private:
@@ -99,7 +107,9 @@ private:
     // The model's next message.
     awaitable<json::object> complete() {
         HttpRequest request = request_;
-        const json::value body = {{"model", setting("AGENT_MODEL")}, {"messages", messages_}, {"tools", json::parse(tools)}};
+        const json::value body = {{"model", setting("AGENT_MODEL")},
+                                  {"messages", messages_},
+                                  {"tools", json::parse(tools)}};
         request.body = json::serialize(body);
         request.deadline = Clock::now() + 10min;
         const auto deadline = request.deadline;
@@ -107,7 +117,8 @@ private:
         const std::string text = co_await response->read_all(16u << 20, deadline);
         if (response->status() != 200)
             throw Error(errc::bad_argument, response->url().printable() + " answers " +
-                                                std::to_string(response->status()) + ": " + text.substr(0, 500));
+                                                std::to_string(response->status()) + ": " +
+                                                text.substr(0, 500));
         const json::value answer = parse_json(text, response->url().printable());
         co_return answer.at("choices").at(0).at("message").as_object();
     }
@@ -168,15 +179,17 @@ int main(int count, char** arguments) try {
     if (count < 2) throw Error(errc::bad_argument, "usage: agent_loop TASK [MCP-CONFIG]");
     const std::string config = count > 2 ? arguments[2] : "";
     std::map<std::string, json::object> servers;
-    if (!config.empty()) servers = read_mcp_servers(parse_json(read_text_file(config), config), config);
+    if (!config.empty())
+        servers = read_mcp_servers(parse_json(read_text_file(config), config), config);
     asio::io_context context(1);
     auto registry = PluginRegistry::standard();
     Agent agent(context.get_executor(), registry, config);
     std::exception_ptr failure;
-    asio::co_spawn(context, agent.run(arguments[1], std::move(servers)), [&](std::exception_ptr error) {
-        failure = error;
-        context.stop();
-    });
+    asio::co_spawn(context, agent.run(arguments[1], std::move(servers)),
+                   [&](std::exception_ptr error) {
+                       failure = error;
+                       context.stop();
+                   });
     context.run();
     if (failure) std::rethrow_exception(failure);
 } catch (const std::exception& error) {

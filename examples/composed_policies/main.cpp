@@ -54,7 +54,8 @@ awaitable<void> judge(PolicyPtr policy, std::vector<ToolCall> calls) {
     for (const auto& made : calls) {
         const Decision decision = co_await approve(*policy, made, std::chrono::seconds(60));
         std::cout << made.server << '.' << made.tool << ": "
-                  << (decision.verdict == Verdict::allow ? "allowed" : "denied, " + decision.reason) << '\n';
+                  << (decision.verdict == Verdict::allow ? "allowed" : "denied, " + decision.reason)
+                  << '\n';
     }
 }
 }  // namespace

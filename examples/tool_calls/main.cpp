@@ -1,6 +1,6 @@
-// Tool calls under approval without a kernel: the server that carries them out, the channel by which
-// it asks, an approver, and a program that calls. Here all four are in one process; each can be in
-// one of its own, given host, port and token.
+// Tool calls under approval without a kernel: the server that carries them out, the channel by
+// which it asks, an approver, and a program that calls. Here all four are in one process; each can
+// be in one of its own, given host, port and token.
 //
 //   IPYBOX_PLUGIN_PATH=build/plugins build/examples/tool_calls COMMAND [ARGUMENT...]
 //

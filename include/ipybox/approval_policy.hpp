@@ -17,11 +17,16 @@ enum class CallOrigin { mcp, shell, shell_magic, package, registration };
 // As in policies and the audit log.
 constexpr std::string_view to_string(CallOrigin origin) noexcept {
     switch (origin) {
-        case CallOrigin::mcp: return "mcp";
-        case CallOrigin::shell: return "shell";
-        case CallOrigin::shell_magic: return "shell_magic";
-        case CallOrigin::package: return "package";
-        case CallOrigin::registration: return "register";
+        case CallOrigin::mcp:
+            return "mcp";
+        case CallOrigin::shell:
+            return "shell";
+        case CallOrigin::shell_magic:
+            return "shell_magic";
+        case CallOrigin::package:
+            return "package";
+        case CallOrigin::registration:
+            return "register";
     }
     return "mcp";
 }
@@ -31,8 +36,8 @@ constexpr std::string_view to_string(CallOrigin origin) noexcept {
 struct ToolCall {
     std::string server;
     std::string tool;
-    json::object arguments;     // of numbers that a double cannot hold, the nearest one
-    json::object annotations;   // the tool's hints as the MCP server states them
+    json::object arguments;    // of numbers that a double cannot hold, the nearest one
+    json::object annotations;  // the tool's hints as the MCP server states them
     // What the tool takes, in JSON Schema; never null. Copies of the call share it, and it lives as
     // long as they do, whatever becomes of the server.
     std::shared_ptr<const json::object> input_schema = no_schema();
@@ -46,9 +51,11 @@ struct ToolCall {
         static const auto empty = std::make_shared<const json::object>();
         return empty;
     }
-    // The arguments as they are sent: numbers that Boost.JSON would write otherwise have their own text. To be
-    // written with detail::write_json(), and read with what detail/json_number.hpp has.
-    const json::object& sent_arguments() const noexcept { return exact_arguments ? *exact_arguments : arguments; }
+    // The arguments as they are sent: numbers that Boost.JSON would write otherwise have their own
+    // text. To be written with detail::write_json(), and read with what detail/json_number.hpp has.
+    const json::object& sent_arguments() const noexcept {
+        return exact_arguments ? *exact_arguments : arguments;
+    }
     // sent: as parsed by detail::parse_exact(), or with ordinary numbers alone.
     void set_arguments(json::object sent) {
         exact_arguments.reset();

@@ -25,7 +25,8 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t limit 
 enum class Numbers { rounded, exact };
 
 // Parses JSON; an error names `what`, the line and the column.
-json::value parse_json(std::string_view text, const std::string& what, Numbers numbers = Numbers::rounded);
+json::value parse_json(std::string_view text, const std::string& what,
+                       Numbers numbers = Numbers::rounded);
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -33,9 +34,9 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 // quotes with \n \" \\ escapes, # comments. Throws errc::bad_config naming the line.
 Variables parse_env(std::string_view text, const std::string& what);
 
-// What the .env file of a directory says, if there is one. Code may have worked there: only a regular
-// file of at most 1 MiB is read, and no link followed; of anything else the log says why it was not.
-// Throws errc::bad_config naming the line.
+// What the .env file of a directory says, if there is one. Code may have worked there: only a
+// regular file of at most 1 MiB is read, and no link followed; of anything else the log says why it
+// was not. Throws errc::bad_config naming the line.
 Variables read_env_file(const std::filesystem::path& directory, const Logger& logger);
 
 namespace detail {
@@ -55,7 +56,8 @@ public:
     void add(std::string value, bool in_results = false);
     // The text with [hidden] in the place of each secret.
     std::string hide(std::string text) const { return hidden(std::move(text), values_); }
-    // The same in every text and name of a result for the code, of those secrets that it must not get.
+    // The same in every text and name of a result for the code, of those secrets that it must not
+    // get.
     void hide_in_result(json::value& result) const;
     // The same, of an object.
     void hide_in_result(json::object& result) const;
@@ -71,7 +73,8 @@ private:
 // Looks ${NAME} up: what ipybox itself defines, the environment of this process, then `variables`.
 class VariableSource {
 public:
-    // variables: what a .env file says. defined: what nothing else can set, such as WORKSPACE; no secrets.
+    // variables: what a .env file says. defined: what nothing else can set, such as WORKSPACE; no
+    // secrets.
     explicit VariableSource(Variables variables = {}, Variables defined = {})
         : variables_(std::move(variables)), defined_(std::move(defined)) {}
     // The variable's value; absent when it is set nowhere.
@@ -88,42 +91,52 @@ namespace detail {
 // ipybox's directory below `variable`, else below `usual` of HOME; empty when neither is set.
 std::filesystem::path own_directory(const char* variable, const char* usual);
 // Where this person's settings are, and what ipybox keeps for them; existing or not.
-inline std::filesystem::path config_directory() { return own_directory("XDG_CONFIG_HOME", ".config"); }
-inline std::filesystem::path data_directory() { return own_directory("XDG_DATA_HOME", ".local/share"); }
-// What ipybox remembers of its sessions. Root's does not follow HOME, which sudo may leave another's.
+inline std::filesystem::path config_directory() {
+    return own_directory("XDG_CONFIG_HOME", ".config");
+}
+inline std::filesystem::path data_directory() {
+    return own_directory("XDG_DATA_HOME", ".local/share");
+}
+// What ipybox remembers of its sessions. Root's does not follow HOME, which sudo may leave
+// another's.
 std::filesystem::path state_directory();
 // All that no code may see or change; a place may be empty.
 inline std::vector<std::filesystem::path> own_directories() {
-    return {config_directory(), data_directory(), state_directory(), own_directory("XDG_STATE_HOME", ".local/state"), "/var/lib/ipybox"};
+    return {config_directory(), data_directory(), state_directory(),
+            own_directory("XDG_STATE_HOME", ".local/state"), "/var/lib/ipybox"};
 }
 
 std::string substitute_text(std::string_view text, const VariableSource& source,
-                                   const std::string& where, Secrets& secrets);
+                            const std::string& where, Secrets& secrets);
 }  // namespace detail
 
 // Replaces ${NAME} and ${NAME:-default} in every string of `value`; the values put in are added
-// to `secrets`, but for those that ipybox itself defines. Throws errc::bad_config naming the variable and `where`.
+// to `secrets`, but for those that ipybox itself defines. Throws errc::bad_config naming the
+// variable and `where`.
 json::value substitute_variables(const json::value& value, const VariableSource& source,
-                                        const std::string& where, Secrets& secrets);
+                                 const std::string& where, Secrets& secrets);
 
 // The plugin that reaches a server: params.type, else by URL (sse when its path ends in the segment
 // "sse"), else stdio.
 std::string transport_of(const json::object& params);
 
-// Checks a server's "auth": how ipybox gets tokens for it. Throws errc::bad_config naming the field.
+// Checks a server's "auth": how ipybox gets tokens for it. Throws errc::bad_config naming the
+// field.
 void check_auth(const json::value& value, const std::string& where);
 
 // Checks one server's parameters as MCP clients write them and drops what only those clients
-// use. Throws errc::bad_config naming the field. `where` is its place for messages. notices: gets a line for each
-// field that does something for another client and nothing here; may be null.
+// use. Throws errc::bad_config naming the field. `where` is its place for messages. notices: gets a
+// line for each field that does something for another client and nothing here; may be null.
 json::object check_server_params(const json::value& value, const std::string& where,
-                                        std::vector<std::string>* notices = nullptr);
+                                 std::vector<std::string>* notices = nullptr);
 
-// The servers of a configuration's "mcpServers" block (or, as VS Code has it, "servers"), without the disabled ones, by
-// the names of their Python packages: their "alias", or their own with "_" for what no package's may have. Throws
-// errc::bad_config naming the field. notices: see check_server_params().
-std::map<std::string, json::object> read_mcp_servers(const json::value& config, const std::string& what,
-                                                            std::vector<std::string>* notices = nullptr);
+// The servers of a configuration's "mcpServers" block (or, as VS Code has it, "servers"), without
+// the disabled ones, by the names of their Python packages: their "alias", or their own with "_"
+// for what no package's may have. Throws errc::bad_config naming the field. notices: see
+// check_server_params().
+std::map<std::string, json::object> read_mcp_servers(const json::value& config,
+                                                     const std::string& what,
+                                                     std::vector<std::string>* notices = nullptr);
 
 }  // namespace ipybox
 

@@ -15,9 +15,9 @@ namespace ipybox {
 
 // What to start.
 struct KernelSpec {
-    std::filesystem::path python;       // interpreter that has ipykernel
-    SandboxPolicy policy;               // view, environment and working directory of the kernel
-    std::vector<Channel> channels;      // the tool socket and the ipybox_kernel package
+    std::filesystem::path python;         // interpreter that has ipykernel
+    SandboxPolicy policy;                 // view, environment and working directory of the kernel
+    std::vector<Channel> channels;        // the tool socket and the ipybox_kernel package
     std::vector<std::string> extensions;  // IPython extensions loaded before the first cell
     Duration init_timeout = std::chrono::seconds(10);
     Logger logger;
@@ -26,7 +26,7 @@ struct KernelSpec {
 // One cell.
 struct ExecuteRequest {
     std::string code;
-    bool silent = false;                // no output, no effect on Out and history
+    bool silent = false;  // no output, no effect on Out and history
 };
 
 // Text that the cell printed.
@@ -44,11 +44,11 @@ struct Display {
 struct PythonError {
     std::string name;
     std::string value;
-    std::string traceback;              // lines joined by "\n", as the kernel sent it
+    std::string traceback;  // lines joined by "\n", as the kernel sent it
 };
 // The end of an execution.
 struct Done {
-    bool ok = true;                     // false after PythonError or an abort
+    bool ok = true;  // false after PythonError or an abort
 };
 using KernelOutput = std::variant<Stream, Display, PythonError, Done>;
 

@@ -16,7 +16,7 @@ namespace ipybox {
 // send() never leaves half a message on the wire.
 class McpTransport {
 public:
-    virtual ~McpTransport() = default;   // ends the server process or connection
+    virtual ~McpTransport() = default;  // ends the server process or connection
 
     // Starts or reaches the server; again, once receive() has said that it is gone. Throws
     // errc::mcp_connection, errc::missing_dependency. The sandbox must outlive the transport.
@@ -49,7 +49,8 @@ public:
     virtual void cancel(const json::value& request_id) = 0;
     // Ends in order (close, ask, kill); receive() fails from then on.
     virtual awaitable<void> close() = 0;
-    // What the server wrote for people lately, without secrets: a part of the error when it does not answer.
+    // What the server wrote for people lately, without secrets: a part of the error when it does
+    // not answer.
     virtual std::string last_words() const { return {}; }
 };
 

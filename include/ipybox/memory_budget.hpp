@@ -14,7 +14,8 @@ class MemoryBudget {
 public:
     // capacity: in bytes, of all reservations together. whole: of which this is a part, so that one
     // stranger leaves something for the others; it must outlive this.
-    explicit MemoryBudget(std::size_t capacity, MemoryBudget* whole = nullptr) : capacity_(capacity), whole_(whole) {}
+    explicit MemoryBudget(std::size_t capacity, MemoryBudget* whole = nullptr)
+        : capacity_(capacity), whole_(whole) {}
     MemoryBudget(const MemoryBudget&) = delete;
     MemoryBudget& operator=(const MemoryBudget&) = delete;
 
@@ -30,7 +31,8 @@ public:
     // Whoever raises a limit of one message makes room for it; never shrinks.
     void ensure(std::size_t capacity) noexcept {
         auto now = capacity_.load();
-        while (now < capacity && !capacity_.compare_exchange_weak(now, capacity)) {}
+        while (now < capacity && !capacity_.compare_exchange_weak(now, capacity)) {
+        }
     }
 
 private:

@@ -26,16 +26,16 @@
 namespace ipybox {
 namespace detail {
 // Everything that must agree between a program and a plugin that share C++ objects.
-inline constexpr const char* abi_tag = "ipybox " IPYBOX_STRING(IPYBOX_API_VERSION)
-                                       ", Boost " BOOST_LIB_VERSION ", " BOOST_COMPILER
+inline constexpr const char* abi_tag =
+    "ipybox " IPYBOX_STRING(IPYBOX_API_VERSION) ", Boost " BOOST_LIB_VERSION ", " BOOST_COMPILER
 #ifdef _GLIBCXX_DEBUG
-                                       ", glibcxx-debug"
+                                                ", glibcxx-debug"
 #endif
 #ifdef BOOST_ASIO_ENABLE_HANDLER_TRACKING
-                                       ", handler-tracking"
+                                                ", handler-tracking"
 #endif
 #ifdef __SANITIZE_ADDRESS__
-                                       ", address-sanitizer"
+                                                ", address-sanitizer"
 #endif
     ;
 // One object per process when symbols are shared as they must be; otherwise neither are Asio's.

@@ -28,7 +28,8 @@
 namespace ipybox {
 
 namespace detail {
-// Where `meson install` puts the plugins; a program without ipybox's compiled part does not have it.
+// Where `meson install` puts the plugins; a program without ipybox's compiled part does not have
+// it.
 [[gnu::weak]] extern const char* const plugin_directory;
 }  // namespace detail
 
@@ -39,7 +40,7 @@ public:
     // A plugin, and where it was found.
     struct Entry {
         const Plugin* plugin;
-        std::filesystem::path file;   // the program itself for a plugin that is linked in
+        std::filesystem::path file;  // the program itself for a plugin that is linked in
     };
 
     // A registry that knows the plugins of the program, of $IPYBOX_PLUGIN_PATH (directories
@@ -58,7 +59,8 @@ public:
         }
         std::error_code ignored;
         const auto beside = program().parent_path() / "plugins";
-        const std::filesystem::path installed = &detail::plugin_directory ? detail::plugin_directory : "";
+        const std::filesystem::path installed =
+            &detail::plugin_directory ? detail::plugin_directory : "";
         if (std::filesystem::is_directory(beside, ignored)) {
             registry.add_directory(beside);
         } else if (std::filesystem::is_directory(installed, ignored)) {
@@ -82,16 +84,19 @@ public:
     }
 
     // Adds every plugin of a shared object, whose code runs only if it shows plugins of this API
-    // version, and lies where no code in a sandbox could write. Throws errc::bad_plugin saying what to do.
+    // version, and lies where no code in a sandbox could write. Throws errc::bad_plugin saying what
+    // to do.
     void load(const std::filesystem::path& file) {
         if (const auto place = writable_places().holds(std::filesystem::absolute(file)))
-            throw Error(errc::bad_plugin, file.string() + ": is not loaded, because code in a sandbox could write " +
-                                              place->string() + ": install it elsewhere");
+            throw Error(errc::bad_plugin,
+                        file.string() + ": is not loaded, because code in a sandbox could write " +
+                            place->string() + ": install it elsewhere");
         const auto names = symbols(file);
         if (names.empty())
             throw Error(errc::bad_plugin,
-                        file.string() + ": holds no plugin of ipybox API " IPYBOX_STRING(
-                            IPYBOX_API_VERSION) "; build it against this version's headers");
+                        file.string() +
+                            ": holds no plugin of ipybox API " IPYBOX_STRING(
+                                IPYBOX_API_VERSION) "; build it against this version's headers");
         add_symbols(file, names);
     }
 
@@ -112,13 +117,14 @@ public:
                             "visibility or -Bsymbolic");
         const Key key{kind_of(plugin), plugin.name};
         const auto [place, fresh] = plugins_.try_emplace(key, Entry{&plugin, holder});
-        if (!fresh && place->second.plugin != &plugin) refuse_duplicate(key, place->second.file, holder);
+        if (!fresh && place->second.plugin != &plugin)
+            refuse_duplicate(key, place->second.file, holder);
     }
 
     // Every plugin that can be found, by kind and name. Files that cannot be loaded are passed to
     // `on_error` (file, message) or, without it, thrown as errc::bad_plugin.
-    std::vector<Entry> list(
-        const std::function<void(const std::filesystem::path&, const std::string&)>& on_error = {}) {
+    std::vector<Entry> list(const std::function<void(const std::filesystem::path&,
+                                                     const std::string&)>& on_error = {}) {
         for (const auto& file : files()) {
             try {
                 load_once(file);
@@ -150,7 +156,8 @@ public:
         const json::value schema = json::parse(std::string(plugin.config_schema), {}, options);
         if (const auto problem = detail::validate(schema, config))
             throw Error(errc::bad_config, std::string(kind_of(plugin)) + " " + std::string(name) +
-                                              ": " + *problem + "; `ipybox plugins` shows the schema");
+                                              ": " + *problem +
+                                              "; `ipybox plugins` shows the schema");
         auto made = std::get<Factory<Interface>>(plugin.make)(host, config);
         if constexpr (std::is_same_v<Interface, Sandbox>)
             return std::make_unique<GuardedSandbox>(std::move(made), std::string(name));
@@ -176,20 +183,26 @@ private:
         const UniqueFd handle(::open(file.c_str(), O_PATH | O_CLOEXEC));
         struct stat about{};
         if (!handle || ::fstat(handle.get(), &about) != 0)
-            throw Error(errc::bad_plugin, file.string() + ": cannot be opened: " + std::strerror(errno));
+            throw Error(errc::bad_plugin,
+                        file.string() + ": cannot be opened: " + std::strerror(errno));
         if (!S_ISREG(about.st_mode))
-            throw Error(errc::bad_plugin, file.string() + ": not a regular file; remove it from the plugin directory");
+            throw Error(
+                errc::bad_plugin,
+                file.string() + ": not a regular file; remove it from the plugin directory");
         try {
-            return boost::dll::library_info("/proc/self/fd/" + std::to_string(handle.get())).symbols(IPYBOX_SECTION);
+            return boost::dll::library_info("/proc/self/fd/" + std::to_string(handle.get()))
+                .symbols(IPYBOX_SECTION);
         } catch (const std::exception& error) {
-            throw Error(errc::bad_plugin, file.string() + ": not a shared object (" + error.what() + ")");
+            throw Error(errc::bad_plugin,
+                        file.string() + ": not a shared object (" + error.what() + ")");
         }
     }
 
     void add_symbols(const std::filesystem::path& file, const std::vector<std::string>& names) {
         if (names.empty()) return;
         namespace dll = boost::dll;
-        const auto mode = dll::load_mode::rtld_now | static_cast<dll::load_mode::type>(RTLD_NODELETE);
+        const auto mode =
+            dll::load_mode::rtld_now | static_cast<dll::load_mode::type>(RTLD_NODELETE);
         boost::system::error_code error;
         dll::shared_library library;
         library.load(file.string(), error, mode);
@@ -211,7 +224,8 @@ private:
             for (const auto& folder : {directory / kind, directory}) {
                 const auto file = folder / (std::string(name) + ".so");
                 std::error_code ignored;
-                if (name.find('/') != name.npos || !std::filesystem::exists(file, ignored)) continue;
+                if (name.find('/') != name.npos || !std::filesystem::exists(file, ignored))
+                    continue;
                 if (!match.empty()) refuse_duplicate(Key{kind, name}, match, file);
                 match = file;
             }
@@ -222,20 +236,22 @@ private:
             return *found->second.plugin;
         std::string existing;
         for (const auto& [key, entry] : plugins_)
-            if (key.first == kind) existing += (existing.empty() ? "" : ", ") + std::string(key.second);
-        throw Error(errc::no_such_plugin,
-                    "no " + std::string(kind) + " plugin is named \"" + std::string(name) +
-                        "\"; there are: " + (existing.empty() ? "none" : existing) +
-                        (directories_.empty() ? " (no plugin directory found; set IPYBOX_PLUGIN_PATH)"
-                                              : ""));
+            if (key.first == kind)
+                existing += (existing.empty() ? "" : ", ") + std::string(key.second);
+        throw Error(
+            errc::no_such_plugin,
+            "no " + std::string(kind) + " plugin is named \"" + std::string(name) +
+                "\"; there are: " + (existing.empty() ? "none" : existing) +
+                (directories_.empty() ? " (no plugin directory found; set IPYBOX_PLUGIN_PATH)"
+                                      : ""));
     }
 
     std::vector<std::filesystem::path> files() const {
         std::vector<std::filesystem::path> found;
         for (const auto& directory : directories_) {
             std::error_code ignored;
-            for (std::filesystem::recursive_directory_iterator at(directory, ignored), end; at != end;
-                 at.increment(ignored)) {
+            for (std::filesystem::recursive_directory_iterator at(directory, ignored), end;
+                 at != end; at.increment(ignored)) {
                 if (at.depth() > 0 && at->is_directory(ignored)) at.disable_recursion_pending();
                 if (at->path().extension() == ".so") found.push_back(at->path());
             }

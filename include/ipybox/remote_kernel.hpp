@@ -36,10 +36,10 @@ public:
 
 // Where the host listens for tool calls over TLS, and how kernels reach it.
 struct ToolListener {
-    std::string address;           // of this machine, as numbers
-    std::uint16_t port = 0;        // 0: any that is free
-    std::string name;              // a name or address for which the certificate is made out
-    std::uint16_t name_port = 0;   // 0: the one listened at
+    std::string address;          // of this machine, as numbers
+    std::uint16_t port = 0;       // 0: any that is free
+    std::string name;             // a name or address for which the certificate is made out
+    std::uint16_t name_port = 0;  // 0: the one listened at
     std::filesystem::path certificate, key;  // PEM; intermediate certificates may follow the first
 };
 

@@ -63,10 +63,10 @@ struct HiddenBehindLinks {
 struct SandboxPolicy {
     std::vector<std::filesystem::path> readable;
     std::vector<std::filesystem::path> writable;
-    std::vector<std::string> hidden;                 // globs under writable and readable paths
-    std::vector<std::filesystem::path> shown;        // which of these are not hidden after all
+    std::vector<std::string> hidden;                     // globs under writable and readable paths
+    std::vector<std::filesystem::path> shown;            // which of these are not hidden after all
     std::vector<std::filesystem::path> write_protected;  // holds even while the path is absent
-    std::map<std::string, std::string> env;          // exact: nothing is inherited
+    std::map<std::string, std::string> env;              // exact: nothing is inherited
     std::filesystem::path cwd;
     NetworkPolicy network;
     Limits limits;
@@ -90,7 +90,7 @@ struct Channel {
     // What the guest may do in a directory. A sandbox that cannot tell sockets from files lets it
     // write those as well.
     enum class Access { read, sockets, write };
-    std::string name;                 // [a-z_]+; the guest finds it under this name
+    std::string name;  // [a-z_]+; the guest finds it under this name
     std::filesystem::path host_path;
     Access access = Access::read;
     Kind kind = Kind::directory;
@@ -108,28 +108,29 @@ struct Capabilities {
     bool limits_per_process = false;
     bool memory_total = false;
     bool wall_time = false;
-    bool scratch_size = false;        // the places that Limits::scratch_size names are the guest's own
+    bool scratch_size = false;  // the places that Limits::scratch_size names are the guest's own
     bool scratch_inodes = false;
-    // The guest can rename no directory that holds something write-protected, and put another in its place.
+    // The guest can rename no directory that holds something write-protected, and put another in
+    // its place.
     bool pinned_protection = false;
-    bool workspace_size = false;      // where the file system of the writable paths has quotas
-    std::string problem;              // why not, and the remedy; empty when all is well
-    // Why a limit that it has elsewhere cannot be enforced on this machine, and the remedy, by the name
-    // of the field of Limits.
+    bool workspace_size = false;  // where the file system of the writable paths has quotas
+    std::string problem;          // why not, and the remedy; empty when all is well
+    // Why a limit that it has elsewhere cannot be enforced on this machine, and the remedy, by the
+    // name of the field of Limits.
     std::map<std::string, std::string> reasons;
 };
 
 // How a process ended.
 struct ExitStatus {
-    int code = 0;                     // exit code, or 128 + signal
+    int code = 0;  // exit code, or 128 + signal
     bool signalled = false;
 };
 
 // What the process and its descendants used so far; absent where it cannot be measured.
 struct Statistics {
     std::optional<Duration> cpu_time;
-    std::optional<std::uint64_t> peak_memory;  // bytes
-    std::optional<std::uint64_t> processes;    // now
+    std::optional<std::uint64_t> peak_memory;   // bytes
+    std::optional<std::uint64_t> processes;     // now
     std::optional<std::uint64_t> memory_kills;  // processes ended for exceeding memory_total
 };
 
@@ -163,8 +164,8 @@ public:
     virtual Statistics statistics() const noexcept = 0;
     // What was seen so far: at most one of a layer, whose count grows.
     virtual std::vector<Violation> violations() const { return {}; }
-    // Returns when the process sees what the host has changed in its writable places. Elsewhere than behind
-    // an overlay it does at once. Any number at a time; cancelling one harms no other.
+    // Returns when the process sees what the host has changed in its writable places. Elsewhere
+    // than behind an overlay it does at once. Any number at a time; cancelling one harms no other.
     virtual awaitable<void> refresh_view() { co_return; }
     // Whether refresh_view() does anything.
     virtual bool may_be_stale() const noexcept { return false; }
@@ -185,18 +186,20 @@ public:
 
     // Runs a trivial command the way launch() would, once; later calls return the same answer.
     virtual awaitable<Capabilities> probe() = 0;
-    // Whether a guest of this policy can make Unix sockets. Without, sockets and listeners among its
-    // channels are TCP for it. Throws errc::bad_argument for a policy that launch() refuses as well.
+    // Whether a guest of this policy can make Unix sockets. Without, sockets and listeners among
+    // its channels are TCP for it. Throws errc::bad_argument for a policy that launch() refuses as
+    // well.
     virtual bool unix_sockets([[maybe_unused]] const SandboxPolicy& policy) const { return true; }
-    // Where a guest of this policy will find a channel, known before launch so that argv can name it: an
-    // absolute path, or 127.0.0.1:PORT for a socket or listener where unix_sockets() is false. Throws
-    // what unix_sockets() throws.
-    virtual std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const = 0;
+    // Where a guest of this policy will find a channel, known before launch so that argv can name
+    // it: an absolute path, or 127.0.0.1:PORT for a socket or listener where unix_sockets() is
+    // false. Throws what unix_sockets() throws.
+    virtual std::string guest_address(const SandboxPolicy& policy,
+                                      const Channel& channel) const = 0;
     // The host uid that files meant for the guest must belong to: the caller's own unless
     // it is root and the sandbox drops to another. Throws errc::sandbox_refused.
     virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;
-    // How names that this policy protects are held while they are absent, for people: a clause; empty when
-    // there is nothing to say.
+    // How names that this policy protects are held while they are absent, for people: a clause;
+    // empty when there is nothing to say.
     virtual awaitable<std::string> absent_names(SandboxPolicy) { co_return std::string(); }
     // Starts argv. Throws Error: sandbox_refused (the policy needs what cannot be enforced),
     // missing_dependency, io_error. The calling thread must outlive the process.

@@ -7,17 +7,21 @@ using namespace ipybox;
 
 ConsoleOptions options_from(const json::object& config) {
     ConsoleOptions options;
-    if (const auto* file = config.if_contains("always")) options.always = RememberedRules(std::string(file->get_string()));
-    if (const auto* terminal = config.if_contains("terminal")) options.terminal = std::string(terminal->get_string());
+    if (const auto* file = config.if_contains("always"))
+        options.always = RememberedRules(std::string(file->get_string()));
+    if (const auto* terminal = config.if_contains("terminal"))
+        options.terminal = std::string(terminal->get_string());
     return options;
 }
 
 class AtConsole final : public ApprovalPolicy {
 public:
-    AtConsole(Host& host, const json::object& config) : console_(host.executor, options_from(config)) {}
+    AtConsole(Host& host, const json::object& config)
+        : console_(host.executor, options_from(config)) {}
     awaitable<Decision> decide(ToolCall call) override {
         Decision decision = co_await console_.ask(std::move(call));
-        if (decision.verdict == Verdict::pass) decision = Decision(Verdict::deny, "there is no terminal to ask at");
+        if (decision.verdict == Verdict::pass)
+            decision = Decision(Verdict::deny, "there is no terminal to ask at");
         co_return decision;
     }
 

@@ -11,8 +11,11 @@ public:
     Rules(Host& host, const json::object& config) : host_(host), rules_(config.at("rules")) {}
 
     awaitable<Decision> decide(ToolCall call) override {
-        const detail::CallFacts facts{call.server, call.tool, to_string(call.origin), call.session, call.sent_arguments(), call.annotations};
-        const auto found = rules_.judge(facts, std::chrono::system_clock::now(), std::chrono::steady_clock::now());
+        const detail::CallFacts facts{
+            call.server,           call.tool,       to_string(call.origin), call.session,
+            call.sent_arguments(), call.annotations};
+        const auto found =
+            rules_.judge(facts, std::chrono::system_clock::now(), std::chrono::steady_clock::now());
         if (found.effect == Effect::pass) co_return Decision{};
         const std::string by = "rules: " + found.rule->label();
         Decision decision(Verdict::allow);
@@ -25,7 +28,8 @@ public:
                 decision = co_await host_.ask(std::move(call));
             }
             // Else another policy might allow what a person was to be asked.
-            if (decision.verdict == Verdict::pass) decision = Decision(Verdict::deny, "nobody answered");
+            if (decision.verdict == Verdict::pass)
+                decision = Decision(Verdict::deny, "nobody answered");
         }
         decision.by = decision.by.empty() ? by : by + ", " + decision.by;
         co_return decision;
@@ -38,9 +42,11 @@ private:
 
 constexpr Plugin self{
     .name = "rules",
-    .summary = "decides by ordered rules: servers, tools, hints, arguments, budgets; docs/approval.md",
+    .summary =
+        "decides by ordered rules: servers, tools, hints, arguments, budgets; docs/approval.md",
     // What is in a rule the reader of rules checks: it names the place and what is accepted.
-    .config_schema = R"({"type": "object", "additionalProperties": false, "required": ["rules"], "properties": {
+    .config_schema =
+        R"({"type": "object", "additionalProperties": false, "required": ["rules"], "properties": {
         "rules": {"type": "array", "minItems": 1, "description": "in order, the first that fits decides: objects of name, when (server, tool, origin, session, annotations, arguments, schema), then (allow, ask, deny), budget, expires"}}})",
     .make = +[](Host& host, const json::object& config) -> std::unique_ptr<ApprovalPolicy> {
         return std::make_unique<Rules>(host, config);

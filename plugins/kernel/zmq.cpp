@@ -49,8 +49,8 @@ constexpr std::size_t largest_read = std::size_t{1} << 20;
 constexpr unsigned steps_in_turn = 64;
 // How often to look for what tells nobody when it happens.
 constexpr Duration poll_interval = 2ms;
-// What ipykernel_launcher does, without the debugger: nobody asks for it, and its import takes a tenth of a start.
-// Code in a cell may still import debugpy.
+// What ipykernel_launcher does, without the debugger: nobody asks for it, and its import takes a
+// tenth of a start. Code in a cell may still import debugpy.
 constexpr const char* launcher = R"(import sys
 if sys.path[0] == "":
     del sys.path[0]
@@ -82,9 +82,9 @@ struct Link : std::enable_shared_from_this<Link> {
         MemoryReservation memory;  // for the message that is being read
         Duration waited = {};      // for the rest of that message
         std::string unsent;
-        std::size_t sent = 0;      // of `unsent`
+        std::size_t sent = 0;                   // of `unsent`
         bool reading = false, writing = false;  // a handler waits for the socket
-        bool starved = false;      // others hold the memory that the message needs
+        bool starved = false;                   // others hold the memory that the message needs
         bool lost = false;
 
         void close() noexcept {
@@ -124,15 +124,15 @@ struct Link : std::enable_shared_from_this<Link> {
     bool stopping = false;
     bool closed = false;
     bool exited = false;
-    Clock::time_point end_grace = never;    // when the last words of an ended kernel are over
+    Clock::time_point end_grace = never;  // when the last words of an ended kernel are over
     std::optional<Error> failure;
 
-    std::set<std::string> probes;           // kernel_info_requests of the start
+    std::set<std::string> probes;  // kernel_info_requests of the start
     bool probe_answered = false;
     bool probe_idle = false;
 
     JupyterExecution execution;
-    bool oversized = false;                 // the message at hand: its content cannot be decoded
+    bool oversized = false;  // the message at hand: its content cannot be decoded
 
     // Ends everything at once; what waits wakes up and sees `closed`.
     void close() noexcept {
@@ -161,8 +161,8 @@ struct Link : std::enable_shared_from_this<Link> {
         throw *failure;
     }
     [[noreturn]] void fail_protocol(const std::string& what) {
-        fail(errc::kernel_protocol,
-             "the kernel broke the protocol (" + what + ") and was killed; reset() starts a new kernel");
+        fail(errc::kernel_protocol, "the kernel broke the protocol (" + what +
+                                        ") and was killed; reset() starts a new kernel");
     }
 
     void require_usable() const {
@@ -191,12 +191,14 @@ struct Link : std::enable_shared_from_this<Link> {
         for (Port* port : {&iopub, &shell}) {
             if (port->memory.size() == 0) continue;
             port->waited += Clock::now() - started;
-            if (port->waited > message_patience) fail_protocol("a message that does not come to its end");
+            if (port->waited > message_patience)
+                fail_protocol("a message that does not come to its end");
         }
     }
 
     void watch_process() {
-        UniqueFd handle = process->pid() > 0 ? ipybox::detail::open_pidfd(process->pid()) : UniqueFd();
+        UniqueFd handle =
+            process->pid() > 0 ? ipybox::detail::open_pidfd(process->pid()) : UniqueFd();
         if (!handle) {
             exited = true;  // it ended before we could look
             return;
@@ -222,22 +224,26 @@ struct Link : std::enable_shared_from_this<Link> {
 
     // Connects if the other end is there; false when it is not yet.
     bool connect(Port& port, ::Port number) {
-        const auto handle = relayed ? detail::open_socket(*relayed, socket_name(number), ::geteuid())
-                                    : detail::open_socket(directory, socket_name(number), guest);
+        const auto handle = relayed
+                                ? detail::open_socket(*relayed, socket_name(number), ::geteuid())
+                                : detail::open_socket(directory, socket_name(number), guest);
         if (!handle && relayed)
             throw Error(errc::io_error, "the sandbox does not listen for the kernel's messages");
         if (!handle) return false;
         // The very socket that was looked at, whatever has its name by now.
-        const asio::local::stream_protocol::endpoint endpoint("/proc/self/fd/" + std::to_string(handle.get()));
+        const asio::local::stream_protocol::endpoint endpoint("/proc/self/fd/" +
+                                                              std::to_string(handle.get()));
         boost::system::error_code error;
         port.socket.close(error);
         port.socket.open(endpoint.protocol(), error);
         if (!error) port.socket.non_blocking(true, error);
         if (!error) port.socket.connect(endpoint, error);
         // The kernel binds a path shortly before it listens there.
-        if (error == asio::error::connection_refused || error == asio::error::try_again) return false;
+        if (error == asio::error::connection_refused || error == asio::error::try_again)
+            return false;
         if (error)
-            throw Error(errc::io_error, "cannot connect to the kernel's socket: " + error.message());
+            throw Error(errc::io_error,
+                        "cannot connect to the kernel's socket: " + error.message());
         const auto opening = detail::zmtp_opening(port.type);
         asio::write(port.socket, asio::buffer(opening), error);  // less than a fresh socket holds
         port.lost = error.failed();
@@ -249,15 +255,17 @@ struct Link : std::enable_shared_from_this<Link> {
         while (port.sent < port.unsent.size() && !port.lost) {
             boost::system::error_code error;
             port.sent += port.socket.write_some(
-                asio::buffer(port.unsent.data() + port.sent, port.unsent.size() - port.sent), error);
+                asio::buffer(port.unsent.data() + port.sent, port.unsent.size() - port.sent),
+                error);
             if (error == asio::error::interrupted) continue;
             if (error == asio::error::would_block) {
                 if (std::exchange(port.writing, true)) return;
-                port.socket.async_wait(asio::socket_base::wait_write,
-                                       [self = shared_from_this(), &port](boost::system::error_code failed) {
-                                           port.writing = false;
-                                           if (!failed && !self->closed) self->flush(port);
-                                       });
+                port.socket.async_wait(
+                    asio::socket_base::wait_write,
+                    [self = shared_from_this(), &port](boost::system::error_code failed) {
+                        port.writing = false;
+                        if (!failed && !self->closed) self->flush(port);
+                    });
                 return;
             }
             if (error) port.lost = true;
@@ -268,10 +276,12 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     std::string send(Port& port, std::string_view type, const json::object& content) {
-        if (port.unsent.size() - port.sent > most_unsent) fail_protocol("it takes no more requests");
+        if (port.unsent.size() - port.sent > most_unsent)
+            fail_protocol("it takes no more requests");
         auto request = session.request(type, content);
         for (std::size_t i = 0; i < request.frames.size(); ++i)
-            detail::append_zmtp_frame(port.unsent, request.frames[i], i + 1 < request.frames.size());
+            detail::append_zmtp_frame(port.unsent, request.frames[i],
+                                      i + 1 < request.frames.size());
         // When the connection is lost, whoever waits for the answer finds out.
         flush(port);
         return request.id;
@@ -282,7 +292,8 @@ struct Link : std::enable_shared_from_this<Link> {
         if (port.lost && !port.reader.complete()) return false;
         const auto done = port.reader.advance();
         if (!done) {
-            if (done.error() != detail::ZmtpFault::too_large || &port != &iopub || !leave_out(port.reader.frames()))
+            if (done.error() != detail::ZmtpFault::too_large || &port != &iopub ||
+                !leave_out(port.reader.frames()))
                 fail_protocol(describe(done.error()));
             port.reader.skip();
             port.memory.release();
@@ -292,7 +303,8 @@ struct Link : std::enable_shared_from_this<Link> {
         if (*done) return true;
         const auto room = port.reader.room();
         boost::system::error_code error;
-        const auto size = port.socket.read_some(asio::buffer(room.data, std::min(room.size, largest_read)), error);
+        const auto size = port.socket.read_some(
+            asio::buffer(room.data, std::min(room.size, largest_read)), error);
         port.reader.add(size);
         if (error == asio::error::would_block || error == asio::error::interrupted) return false;
         if (error) port.lost = true;
@@ -338,15 +350,16 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     json::object content_of(const WireMessage& message) {
-        auto content = detail::read_object(message.content, session.limits().depth, session.limits().decoded);
+        auto content =
+            detail::read_object(message.content, session.limits().depth, session.limits().decoded);
         if (!content) fail_protocol(describe(content.error()));
         return std::move(*content);
     }
 
     void handle_iopub(const WireMessage& message) {
         if (message.type == "status" && probes.contains(message.parent_id)) {
-            probe_idle = probe_idle ||
-                         JupyterExecution::text_of(content_of(message), "execution_state") == "idle";
+            probe_idle = probe_idle || JupyterExecution::text_of(content_of(message),
+                                                                 "execution_state") == "idle";
         } else {
             const auto read = [&] { return content_of(message); };
             if (!oversized || !execution.leave_out(message.type, session.limits().decoded))
@@ -356,13 +369,13 @@ struct Link : std::enable_shared_from_this<Link> {
 
     void handle_shell(const WireMessage& message) {
         if (message.type == "kernel_info_reply" && probes.contains(message.parent_id)) {
-            const auto version =
-                JupyterExecution::text_of(content_of(message), "protocol_version");
+            const auto version = JupyterExecution::text_of(content_of(message), "protocol_version");
             if (!version.starts_with("5."))
                 fail_protocol("it speaks version " + version.substr(0, 16) + ", not 5");
             probe_answered = true;
         } else {
-            execution.on_shell(message.type, message.parent_id, [&] { return content_of(message); });
+            execution.on_shell(message.type, message.parent_id,
+                               [&] { return content_of(message); });
         }
     }
 
@@ -411,12 +424,11 @@ awaitable<void> give_way(LinkPtr link) {
 
 // Ends the wait for a kernel that is over.
 awaitable<void> report_end(LinkPtr link) {
-    if (!link->exited)
-        link->fail_protocol("it closed its connection");
+    if (!link->exited) link->fail_protocol("it closed its connection");
     const auto how = co_await link->ending();
     link->require_usable();
-    link->fail(errc::kernel_died, "the kernel ended (" + how + "); reset() starts a new kernel" +
-                                      link->tail_text());
+    link->fail(errc::kernel_died,
+               "the kernel ended (" + how + "); reset() starts a new kernel" + link->tail_text());
 }
 
 awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_point deadline) {
@@ -425,7 +437,8 @@ awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_poi
         auto output = link->execution.take();
         if (output) co_return output;
         if (link->execution.id().empty())
-            throw Error(errc::bad_argument, "next() needs a running execution; call execute() first");
+            throw Error(errc::bad_argument,
+                        "next() needs a running execution; call execute() first");
         if (link->read_one()) {
             if (step % steps_in_turn != 0) continue;
             if (Clock::now() >= deadline) co_return std::nullopt;
@@ -435,7 +448,8 @@ awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_poi
         link->execution.expect_reply(2s);
         if (link->is_over()) co_await report_end(link);
         if (Clock::now() >= deadline) co_return std::nullopt;
-        const auto soonest = std::min(deadline, std::min(link->execution.reply_grace(), link->end_grace));
+        const auto soonest =
+            std::min(deadline, std::min(link->execution.reply_grace(), link->end_grace));
         co_await link->wait_for_output(soonest);
         co_await throw_if_cancelled();
     }
@@ -453,7 +467,8 @@ public:
         auto& link = *held;
         link.require_usable();
         if (link.execution.busy())
-            throw Error(errc::busy, "the kernel runs another execution; take its output to the end first");
+            throw Error(errc::busy,
+                        "the kernel runs another execution; take its output to the end first");
         if (link.look_for_exit()) co_await report_end(link_);
         if (ipybox::detail::repair_utf8(request.code) != request.code)
             throw Error(errc::bad_argument, "the code is not valid UTF-8; encode it so");
@@ -551,10 +566,11 @@ public:
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
         const auto deadline = deadline_after(spec.init_timeout);
         if (!find_program(spec.python.string(), "", Trust::named))
-            throw Error(errc::missing_dependency,
-                        "there is no Python interpreter at " + spec.python.string() +
-                            "; name one that has ipykernel");
-        auto link = std::make_shared<Link>(executor_, spec, sandbox.guest_user(spec.policy), limits_);
+            throw Error(errc::missing_dependency, "there is no Python interpreter at " +
+                                                      spec.python.string() +
+                                                      "; name one that has ipykernel");
+        auto link =
+            std::make_shared<Link>(executor_, spec, sandbox.guest_user(spec.policy), limits_);
         // From here on, leaving this function in any way ends the kernel and removes its files.
         std::unique_ptr<Kernel> kernel = std::make_unique<ZmqKernel>(link);
         const auto able = co_await sandbox.probe();
@@ -580,8 +596,8 @@ private:
         const std::filesystem::path guest = sandbox.guest_address(spec.policy, channel);
         if (guest.string().size() > longest_directory)
             throw Error(errc::bad_config, "the sandbox shows the kernel's sockets at a path over " +
-                                              std::to_string(longest_directory) + " bytes: " +
-                                              guest.string());
+                                              std::to_string(longest_directory) +
+                                              " bytes: " + guest.string());
         json::object file;
         file["transport"] = link->relayed ? "tcp" : "ipc";
         file["ip"] = link->relayed ? "127.0.0.1" : (guest / "s").string();
@@ -606,7 +622,11 @@ private:
         // No parent to watch over, and no advice for people at a terminal.
         env.try_emplace("JPY_PARENT_PID", "1");
 
-        std::vector<std::string> argv = {spec.python.string(), "-c", launcher, "-f", (guest / "connection.json").string(),
+        std::vector<std::string> argv = {spec.python.string(),
+                                         "-c",
+                                         launcher,
+                                         "-f",
+                                         (guest / "connection.json").string(),
                                          "--HistoryManager.enabled=False"};
         if (!spec.extensions.empty())
             argv.emplace_back("--IPKernelApp.reraise_ipython_extension_failures=True");
@@ -619,17 +639,23 @@ private:
 
     // Gives the kernel ports to listen on, and the sandbox the sockets that lead there.
     static void listen_inside(const Sandbox& sandbox, const SandboxPolicy& policy,
-                              const PrivateDirectory& directory, json::object& file, std::vector<Channel>& channels) {
-        // Nobody uses the others. Were they the kernel's to choose, it would write them into the file.
-        for (const auto& [port, name] : {std::pair(shell_port, "shell"), {iopub_port, "iopub"}, {control_port, "control"},
-                                         {stdin_port, "stdin"}, {heartbeat_port, "hb"}}) {
+                              const PrivateDirectory& directory, json::object& file,
+                              std::vector<Channel>& channels) {
+        // Nobody uses the others. Were they the kernel's to choose, it would write them into the
+        // file.
+        for (const auto& [port, name] : {std::pair(shell_port, "shell"),
+                                         {iopub_port, "iopub"},
+                                         {control_port, "control"},
+                                         {stdin_port, "stdin"},
+                                         {heartbeat_port, "hb"}}) {
             Channel channel;
             channel.name = name;
             channel.host_path = directory.path() / socket_name(port);
             channel.kind = Channel::Kind::listener;
             const auto address = sandbox.guest_address(policy, channel);
             file[std::string(name) + "_port"] = std::stoi(address.substr(address.rfind(':') + 1));
-            if (port != stdin_port && port != heartbeat_port) channels.push_back(std::move(channel));
+            if (port != stdin_port && port != heartbeat_port)
+                channels.push_back(std::move(channel));
         }
     }
 
@@ -708,17 +734,20 @@ private:
             if (tail.find("No module named ipykernel") != std::string::npos ||
                 tail.find("No module named 'ipykernel") != std::string::npos)
                 link->fail(errc::missing_dependency,
-                           "the Python interpreter has no ipykernel (pip install ipykernel); `ipybox doctor` says how "
-                           "to get it here" + tail);
-            link->fail(errc::kernel_start_failed,
-                       "the kernel ended while it started (" + how +
-                           "); `ipybox doctor` checks what it needs" + tail);
+                           "the Python interpreter has no ipykernel (pip install ipykernel); "
+                           "`ipybox doctor` says how "
+                           "to get it here" +
+                               tail);
+            link->fail(errc::kernel_start_failed, "the kernel ended while it started (" + how +
+                                                      "); `ipybox doctor` checks what it needs" +
+                                                      tail);
         }
         if (link->lost() && link->is_over()) link->fail_protocol("it closed its connection");
         if (Clock::now() >= deadline)
             link->fail(errc::timed_out,
                        "the kernel did not start in time; raise kernel_init_timeout, or see why it "
-                       "is slow" + link->tail_text());
+                       "is slow" +
+                           link->tail_text());
     }
 
     asio::any_io_executor executor_;

@@ -1,7 +1,7 @@
 // Confinement by bubblewrap: own user, pid, network, ipc, uts, cgroup and mount namespaces, a view
 // made of nothing but what the policy names and the system's own programs; inside, the launcher
-// adds a system call filter, Landlock and limits, and carries the way to the network proxy; or, where
-// the whole disk is in view and there are no Unix sockets, all channels.
+// adds a system call filter, Landlock and limits, and carries the way to the network proxy; or,
+// where the whole disk is in view and there are no Unix sockets, all channels.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -123,19 +123,22 @@ public:
     LayerControl(const asio::any_io_executor& executor, UniqueFd socket)
         : socket_(executor, asio::local::stream_protocol(), socket.release()) {}
 
-    // Returns when that is so; at once where nobody answers, and then for good: names stay fresh within a
-    // second without it.
+    // Returns when that is so; at once where nobody answers, and then for good: names stay fresh
+    // within a second without it.
     awaitable<void> refresh() {
         if (!socket_.is_open()) co_return;
         char byte = 'r';
         bool answered = ::send(socket_.native_handle(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
         // Nearly always it takes less time than to wait for it in turn with others.
         pollfd event{socket_.native_handle(), POLLIN, 0};
-        if (answered && waiting_ == 0 && ::poll(&event, 1, 1) == 1 && ::recv(event.fd, &byte, 1, MSG_DONTWAIT) == 1)
+        if (answered && waiting_ == 0 && ::poll(&event, 1, 1) == 1 &&
+            ::recv(event.fd, &byte, 1, MSG_DONTWAIT) == 1)
             co_return;
         // Answers come in the order of the questions.
         ++waiting_;
-        if (answered) answered = co_await ends_first(answer(), sleep_until(Clock::now() + std::chrono::seconds(2)));
+        if (answered)
+            answered =
+                co_await ends_first(answer(), sleep_until(Clock::now() + std::chrono::seconds(2)));
         --waiting_;
         if (!answered) close();
     }
@@ -164,7 +167,8 @@ public:
         : ConfinedProcess(executor, std::move(request), std::move(placeholders), std::move(group)),
           quota_(std::move(quota)),
           layers_(std::move(layers.mounted)) {
-        if (layers.control) control_ = std::make_shared<LayerControl>(executor, std::move(layers.control));
+        if (layers.control)
+            control_ = std::make_shared<LayerControl>(executor, std::move(layers.control));
     }
     ~Confined() override {
         if (control_) control_->close();
@@ -205,8 +209,7 @@ private:
 
 class Bubblewrap final : public Sandbox {
 public:
-    Bubblewrap(Host& host, const json::object& config)
-        : executor_(host.executor) {
+    Bubblewrap(Host& host, const json::object& config) : executor_(host.executor) {
         const char* path = std::getenv("PATH");
         const auto* name = config.if_contains("bwrap");
         const std::string wanted(name != nullptr ? std::string_view(name->as_string()) : "bwrap");
@@ -237,13 +240,16 @@ public:
     awaitable<std::string> absent_names(SandboxPolicy policy) override {
         co_await probe();
         const auto layered = co_await find_layered(policy);
-        co_return layered.reason.empty() ? "by an overlay: the host sees nothing of it"
-                                         : "by files and directories in their place, because " + layered.reason;
+        co_return layered.reason.empty()
+            ? "by an overlay: the host sees nothing of it"
+            : "by files and directories in their place, because " + layered.reason;
     }
 
-    // Among all files of the host lie sockets that nobody can find beforehand: bound by a relative path,
-    // made later, or renamed.
-    bool unix_sockets(const SandboxPolicy& policy) const override { return !detail::shows_whole_disk(policy); }
+    // Among all files of the host lie sockets that nobody can find beforehand: bound by a relative
+    // path, made later, or renamed.
+    bool unix_sockets(const SandboxPolicy& policy) const override {
+        return !detail::shows_whole_disk(policy);
+    }
 
     std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
         if (channel.kind == Channel::Kind::directory || unix_sockets(policy))
@@ -269,8 +275,8 @@ public:
     }
 
 private:
-    // For each writable place whose absent names an overlay can hold: the directory for its work. Why
-    // another cannot, for people.
+    // For each writable place whose absent names an overlay can hold: the directory for its work.
+    // Why another cannot, for people.
     struct Layered {
         std::map<fs::path, fs::path> bases;
         std::string reason;
@@ -278,16 +284,20 @@ private:
 
     awaitable<Layered> find_layered(const SandboxPolicy& policy) {
         Layered found;
-        if (!overlay_) found.reason = "the option absent_names says so";
-        else if (!scratch_inodes_) found.reason = "only bwrap may make user namespaces here";
+        if (!overlay_)
+            found.reason = "the option absent_names says so";
+        else if (!scratch_inodes_)
+            found.reason = "only bwrap may make user namespaces here";
         // Whoever sees the whole disk would see what lies behind an overlay as well.
-        else if (detail::shows_whole_disk(policy)) found.reason = "the whole disk is in view";
+        else if (detail::shows_whole_disk(policy))
+            found.reason = "the whole disk is in view";
         if (!found.reason.empty() || without("view")) co_return found;
         const auto identity = detail::guest_identity(policy, user_);
         for (const auto& given : policy.writable) {
             const auto place = absolute_path(given);
             if (found.bases.size() == detail::max_layers && !found.bases.contains(place)) {
-                found.reason = "more than " + std::to_string(detail::max_layers) + " places can be written";
+                found.reason =
+                    "more than " + std::to_string(detail::max_layers) + " places can be written";
                 break;
             }
             const auto mount = detail::mount_of(place);
@@ -298,9 +308,12 @@ private:
             const std::vector<fs::path> bases = {
                 detail::state_directory() / "layers",
                 fs::temp_directory_path() / ("ipybox-layers-" + std::to_string(::geteuid()))};
-            std::string reason = "neither ipybox's state nor the temporary directory lies on its file system";
+            std::string reason =
+                "neither ipybox's state nor the temporary directory lies on its file system";
             for (const auto& base : bases) {
-                if (detail::mount_of(base.parent_path()) != mount || !detail::make_own_directory(base)) continue;
+                if (detail::mount_of(base.parent_path()) != mount ||
+                    !detail::make_own_directory(base))
+                    continue;
                 const auto key = std::tuple(*mount, base, identity ? identity->user : ::geteuid());
                 auto known = layerable_.find(key);
                 if (known == layerable_.end()) {
@@ -317,8 +330,10 @@ private:
         co_return found;
     }
 
-    // Why the file system of a place takes no part in an overlay, found by mounting one; empty: it does.
-    awaitable<std::string> try_layer(fs::path place, fs::path base, std::optional<Identity> identity) const {
+    // Why the file system of a place takes no part in an overlay, found by mounting one; empty: it
+    // does.
+    awaitable<std::string> try_layer(fs::path place, fs::path base,
+                                     std::optional<Identity> identity) const {
         try {
             SpawnRequest request;
             request.stdio = Stdio::tail;
@@ -338,18 +353,20 @@ private:
         }
     }
 
-    static Layers make_layers(const std::map<fs::path, detail::HeldNames>& held, const Layered& bases,
-                              const std::optional<Identity>& identity) {
+    static Layers make_layers(const std::map<fs::path, detail::HeldNames>& held,
+                              const Layered& bases, const std::optional<Identity>& identity) {
         Layers layers;
         if (held.empty()) return layers;
         std::string description;
         for (const auto& [place, names] : held) {
-            layers.mounted.emplace_back(place, names, bases.bases.at(place), identity ? identity->user : ::geteuid(),
+            layers.mounted.emplace_back(place, names, bases.bases.at(place),
+                                        identity ? identity->user : ::geteuid(),
                                         identity ? identity->group : ::getegid());
             description += layers.mounted.back().description();
         }
         layers.description.reset(::memfd_create("ipybox-layers", MFD_CLOEXEC));
-        if (!layers.description) throw Error(errc::io_error, "cannot describe overlays: " + errno_text());
+        if (!layers.description)
+            throw Error(errc::io_error, "cannot describe overlays: " + errno_text());
         detail::write_all(layers.description.get(), description, "a description of overlays");
         int ends[2];
         if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
@@ -370,18 +387,24 @@ private:
             if (!unix_sockets && channel.kind != Channel::Kind::directory)
                 relayed.push_back(carry(channel));
             else if (channel.kind == Channel::Kind::listener)
-                throw Error(errc::bad_argument, "channel " + channel.name + ": use a directory and a Unix socket");
+                throw Error(errc::bad_argument,
+                            "channel " + channel.name + ": use a directory and a Unix socket");
         }
         if (!unix_sockets)
-            std::erase_if(channels, [](const auto& channel) { return channel.kind != Channel::Kind::directory; });
+            std::erase_if(channels, [](const auto& channel) {
+                return channel.kind != Channel::Kind::directory;
+            });
         if (!relayed.empty() && policy.network.mode == NetworkPolicy::Mode::full)
-            refuse("what sees the whole disk is reached through ports of a network of its own: restrict the "
-                   "network, or name directories instead of \"/\"");
+            refuse(
+                "what sees the whole disk is reached through ports of a network of its own: "
+                "restrict the "
+                "network, or name directories instead of \"/\"");
         return relayed;
     }
 
     std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
-                                    std::vector<Channel> channels, Stdio stdio, const Layered& layered) {
+                                    std::vector<Channel> channels, Stdio stdio,
+                                    const Layered& layered) {
         const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
         if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
@@ -431,8 +454,8 @@ private:
         add_system(options, policy, view.whole_disk());
         add_view(options, policy, view);
         for (const auto& channel : channels)
-            options.add(is_read_only(channel) ? "--ro-bind" : "--bind", absolute_path(channel.host_path),
-                        guest_address(policy, channel));
+            options.add(is_read_only(channel) ? "--ro-bind" : "--bind",
+                        absolute_path(channel.host_path), guest_address(policy, channel));
         auto command = launcher(options, policy, view, channels);
         std::optional<RelayPipes> pipes;
         if (relayed.empty()) {
@@ -464,12 +487,13 @@ private:
             told.no_unix_sockets = !without("unix") && !without("seccomp");
             first = relay_start(told, relayed);
         }
-        auto process = std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
-                                                  std::move(group), std::move(quota), std::move(layers));
+        auto process =
+            std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
+                                       std::move(group), std::move(quota), std::move(layers));
         if (pipes)
             process->relay(executor_, asio::writable_pipe(executor_, pipes->input.release()),
-                           asio::readable_pipe(executor_, pipes->output.release()), std::move(relayed),
-                           std::move(first));
+                           asio::readable_pipe(executor_, pipes->output.release()),
+                           std::move(relayed), std::move(first));
         return process;
     }
 
@@ -489,12 +513,15 @@ private:
         return carried;
     }
 
-    // In the order of adding them. Made when first needed, while the interpreter is being looked at.
+    // In the order of adding them. Made when first needed, while the interpreter is being looked
+    // at.
     const std::vector<std::string>& filters(bool unix_sockets) const {
         auto& list = filters_[unix_sockets || without("unix") ? 1 : 0];
         if (list.empty()) {
-            if (!without("calls") && !without("seccomp")) list.push_back(detail::allowing_filter(allow_calls_));
-            if (!without("seccomp")) list.push_back(detail::denying_filter(unix_sockets || without("unix")));
+            if (!without("calls") && !without("seccomp"))
+                list.push_back(detail::allowing_filter(allow_calls_));
+            if (!without("seccomp"))
+                list.push_back(detail::denying_filter(unix_sockets || without("unix")));
         }
         return list;
     }
@@ -513,7 +540,8 @@ private:
         std::vector<std::string> command = {launcher_path};
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
         options.file(launcher_path, detail::launcher_image(), "0555");
-        // From bwrap, so that its init process has them as well; once more where refusals are logged.
+        // From bwrap, so that its init process has them as well; once more where refusals are
+        // logged.
         for (const auto& filter : filters(unix_sockets(policy))) {
             options.add("--add-seccomp-fd", options.data(filter));
             if (kernel_log_) add("--seccomp", options.data(filter));
@@ -533,7 +561,8 @@ private:
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
             for (const auto& channel : channels)
                 if (is_proxy(channel))
-                    add("--forward", std::to_string(proxy_port) + "=" + guest_address(policy, channel));
+                    add("--forward",
+                        std::to_string(proxy_port) + "=" + guest_address(policy, channel));
         for (const auto& [path, found] : view.inner_roots())
             if (const auto rule = view.kind(path);
                 rule != View::Kind::hidden && rule != View::Kind::scratch)
@@ -630,22 +659,26 @@ private:
 
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
     // tells.
-    void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers) const {
+    void start_by_launcher(SpawnRequest& request, const Limits& limits,
+                           const Layers& layers) const {
         constexpr int description = 5, control = 6;  // below what Options hands over
         std::vector<std::string> words;
         const bool scratch = limits.scratch_inodes && !without("limits");
         if (scratch || layers.control) {
             words = {"scratch"};
             if (layers.control) {
-                for (auto word : {std::string("--layers"), std::to_string(description), std::to_string(control)})
+                for (auto word : {std::string("--layers"), std::to_string(description),
+                                  std::to_string(control)})
                     words.push_back(std::move(word));
                 request.fds.emplace_back(layers.description.get(), description);
                 request.fds.emplace_back(layers.launcher_control.get(), control);
             }
             std::string mounts = "mode=1777";
             if (scratch) mounts += ",nr_inodes=" + std::to_string(*limits.scratch_inodes);
-            if (scratch && limits.scratch_size) mounts += ",size=" + std::to_string(*limits.scratch_size);
-            for (std::string word : {mounts, std::to_string(scratch ? scratch_places : 0), std::string("--")})
+            if (scratch && limits.scratch_size)
+                mounts += ",size=" + std::to_string(*limits.scratch_size);
+            for (std::string word :
+                 {mounts, std::to_string(scratch ? scratch_places : 0), std::string("--")})
                 words.push_back(std::move(word));
         }
         detail::start_by_guard(request, std::move(words));
@@ -722,10 +755,12 @@ private:
             found.problem = diagnosis(said);
             co_return found;
         }
-        found.filesystem = found.network_none = found.process_isolation = found.pinned_protection = true;
+        found.filesystem = found.network_none = found.process_isolation = found.pinned_protection =
+            true;
         found.wall_time = found.scratch_size = true;
         found.network_allow_list = found.limits_per_process = true;
-        const auto limit = [&found](bool Capabilities::*can, const char* field, std::string problem) {
+        const auto limit = [&found](bool Capabilities::* can, const char* field,
+                                    std::string problem) {
             found.*can = problem.empty();
             if (!problem.empty()) found.reasons[field] = std::move(problem);
         };
@@ -733,7 +768,8 @@ private:
               scratch_inodes_ ? "" : "only bwrap may make user namespaces");
         limit(&Capabilities::memory_total, "memory_total", Cgroup::problem());
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
-        limit(&Capabilities::workspace_size, "workspace_size", detail::ProjectQuota::machine_problem());
+        limit(&Capabilities::workspace_size, "workspace_size",
+              detail::ProjectQuota::machine_problem());
         co_return found;
     }
 
@@ -780,7 +816,8 @@ private:
     std::optional<uid_t> user_;
     bool kernel_log_ = false;
     bool overlay_ = true;  // absent names are held by overlays where that can be
-    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string> layerable_;  // what try_layer() found
+    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string>
+        layerable_;  // what try_layer() found
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
     bool scratch_inodes_ = true;

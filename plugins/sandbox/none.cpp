@@ -1,5 +1,5 @@
-// No confinement: the process runs as the user and with the sight of whoever starts it; root may name another user.
-// What it starts ends with it, or with us.
+// No confinement: the process runs as the user and with the sight of whoever starts it; root may
+// name another user. What it starts ends with it, or with us.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -13,8 +13,9 @@
 namespace {
 using namespace ipybox;
 
-// The launcher as guard, and the command as its first child. What the command starts may leave its session and its
-// parent, and is the guard's child then; the guard ends it all, even when we are killed.
+// The launcher as guard, and the command as its first child. What the command starts may leave its
+// session and its parent, and is the guard's child then; the guard ends it all, even when we are
+// killed.
 class Guarded final : public ChildProcess {
 public:
     using ChildProcess::ChildProcess;
@@ -49,11 +50,13 @@ public:
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel>,
                                                         Stdio stdio) override {
-        // readable and writable only describe what everything here can be; what forbids more is refused before.
+        // readable and writable only describe what everything here can be; what forbids more is
+        // refused before.
         const bool other = policy.user && *policy.user != ::geteuid();
         if (other && ::geteuid() != 0)
-            throw Error(errc::sandbox_refused, "sandbox \"none\" cannot change the user unless root starts it: "
-                                               "use sandbox \"bubblewrap\", or do not ask for it");
+            throw Error(errc::sandbox_refused,
+                        "sandbox \"none\" cannot change the user unless root starts it: "
+                        "use sandbox \"bubblewrap\", or do not ask for it");
 
         SpawnRequest request;
         request.argv = std::move(argv);

@@ -26,8 +26,8 @@
 #include <ipybox/sandbox_kit/stdio_mux.hpp>
 #include <launcher_image.hpp>
 #include <launcher_options.hpp>
-#include <syscall_filter.hpp>
 #include <sstream>
+#include <syscall_filter.hpp>
 
 namespace {
 using namespace ipybox;
@@ -119,14 +119,16 @@ class Confined final : public ConfinedProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, RunDirectory directory,
              detail::Placeholders placeholders, std::optional<Cgroup> group)
-        : ConfinedProcess(std::move(executor), std::move(request), std::move(placeholders), std::move(group)),
+        : ConfinedProcess(std::move(executor), std::move(request), std::move(placeholders),
+                          std::move(group)),
           directory_(std::move(directory)) {}
     ~Confined() override { end_guest(); }
 
     // Takes over the standard streams.
-    void relay_streams(asio::any_io_executor executor, std::vector<MuxChannel> channels, std::string start) {
-        relay(std::move(executor), std::move(ChildProcess::input()), std::move(ChildProcess::output()),
-              std::move(channels), std::move(start));
+    void relay_streams(asio::any_io_executor executor, std::vector<MuxChannel> channels,
+                       std::string start) {
+        relay(std::move(executor), std::move(ChildProcess::input()),
+              std::move(ChildProcess::output()), std::move(channels), std::move(start));
     }
 
     asio::writable_pipe& input() override {
@@ -144,7 +146,8 @@ private:
     }
 
     void signal_command(int number, bool group) override {
-        if (const auto command = find_command(pid(), 1); command.handle) send(command, number, group);
+        if (const auto command = find_command(pid(), 1); command.handle)
+            send(command, number, group);
     }
 
     struct Found {
@@ -237,8 +240,9 @@ public:
         if (!able.available)
             throw Error(missing_ ? errc::missing_dependency : errc::sandbox_refused, able.problem);
         if (policy.network.mode == NetworkPolicy::Mode::full)
-            refuse("sandbox \"srt\" cannot give the whole network, only named hosts: use sandbox "
-                   "\"bubblewrap\", or do not ask for it");
+            refuse(
+                "sandbox \"srt\" cannot give the whole network, only named hosts: use sandbox "
+                "\"bubblewrap\", or do not ask for it");
         if (argv.empty() || !argv[0].starts_with('/'))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
         RelayCommand command;
@@ -408,14 +412,15 @@ private:
             if (channel.kind == Channel::Kind::listener)
                 throw Error(errc::bad_argument,
                             "channel " + channel.name + ": use a directory and a Unix socket");
-            (channel.access == Channel::Access::read ? seen.readable : seen.writable).push_back(channel.host_path);
+            (channel.access == Channel::Access::read ? seen.readable : seen.writable)
+                .push_back(channel.host_path);
         }
         if (command.pipes && !relayed.empty())
             throw Error(errc::bad_argument,
                         "a process that uses its standard streams itself has no channels");
         protect_as_srt_does(seen);
-        // A directory srt would fill with mount points of its own, or have to hide: what code wrote there would
-        // be lost without a word.
+        // A directory srt would fill with mount points of its own, or have to hide: what code wrote
+        // there would be lost without a word.
         View view(seen, unix_sockets_, {}, false);
         const auto reach = view.accesses();
         wanted.insert(wanted.end(), reach.begin(), reach.end());
@@ -466,8 +471,8 @@ private:
         request.wall_seconds = policy.limits.wall_seconds;
         request.ends_its_tree = true;
         request.stdio = Stdio::pipes;
-        return std::make_unique<Confined>(executor_, std::move(request), std::move(directory), view.take_placeholders(),
-                                          std::move(group));
+        return std::make_unique<Confined>(executor_, std::move(request), std::move(directory),
+                                          view.take_placeholders(), std::move(group));
     }
 
     static bool is_writable(const View& view, const fs::path& path) {
@@ -478,10 +483,23 @@ private:
     }
 
     // What srt itself keeps from being written in the directory where it starts.
-    static constexpr std::string_view own_names[] = {
-        ".gitconfig", ".gitmodules", ".bashrc",          ".bash_profile", ".zshrc",    ".zprofile",
-        ".profile",   ".ripgreprc",  ".mcp.json",        ".vscode",       ".idea",     ".claude/commands",
-        ".claude/agents", ".git/hooks", ".git/config",   ".git/commondir", ".git/config.worktree"};
+    static constexpr std::string_view own_names[] = {".gitconfig",
+                                                     ".gitmodules",
+                                                     ".bashrc",
+                                                     ".bash_profile",
+                                                     ".zshrc",
+                                                     ".zprofile",
+                                                     ".profile",
+                                                     ".ripgreprc",
+                                                     ".mcp.json",
+                                                     ".vscode",
+                                                     ".idea",
+                                                     ".claude/commands",
+                                                     ".claude/agents",
+                                                     ".git/hooks",
+                                                     ".git/config",
+                                                     ".git/commondir",
+                                                     ".git/config.worktree"};
 
     // srt keeps its well-known names from being created by mounting over files that it makes and
     // removes; where it is killed they stay. So ours are there first.
@@ -494,15 +512,14 @@ private:
             const bool git = name.starts_with(".git/");
             if (git && (!repository || name == ".git/config")) continue;
             // What is there srt protects itself, but for what a killed host left behind.
-            struct stat found {};
+            struct stat found{};
             const bool absent = ::lstat(git ? path.c_str() : first.c_str(), &found) != 0;
-            if (absent || detail::is_placeholder(found))
-                policy.write_protected.push_back(path);
+            if (absent || detail::is_placeholder(found)) policy.write_protected.push_back(path);
         }
     }
 
     static bool stands_for_absent_directory(const fs::path& path) {
-        struct stat found {};
+        struct stat found{};
         return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
                detail::is_placeholder(found);
     }
@@ -683,9 +700,10 @@ private:
                                " or newer");
     }
 
-    // Limits are set inside, where those on processes count the guest's alone; so are the system call
-    // filters of our own, which srt has no place for.
-    void limit(std::vector<std::string>& argv, const RunDirectory& directory, const Limits& limits) const {
+    // Limits are set inside, where those on processes count the guest's alone; so are the system
+    // call filters of our own, which srt has no place for.
+    void limit(std::vector<std::string>& argv, const RunDirectory& directory,
+               const Limits& limits) const {
         std::vector<std::string> prefix = {directory / "launcher"};
         for (std::size_t i = 0; i < filters().size(); ++i) {
             prefix.emplace_back("--seccomp-file");
@@ -696,9 +714,12 @@ private:
         argv.insert(argv.begin(), prefix.begin(), prefix.end());
     }
 
-    // In the order of adding them. Made when first needed, while the interpreter is being looked at.
+    // In the order of adding them. Made when first needed, while the interpreter is being looked
+    // at.
     const std::vector<std::string>& filters() const {
-        if (filters_.empty()) filters_ = {detail::allowing_filter(allow_calls_), detail::denying_filter(unix_sockets_)};
+        if (filters_.empty())
+            filters_ = {detail::allowing_filter(allow_calls_),
+                        detail::denying_filter(unix_sockets_)};
         return filters_;
     }
 

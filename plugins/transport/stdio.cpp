@@ -34,7 +34,7 @@ using boost::system::error_code;
 constexpr auto patience = std::chrono::seconds(2);            // between close, SIGTERM and SIGKILL
 constexpr std::size_t max_outgoing = std::size_t{256} << 20;  // for a server that does not read
 constexpr std::size_t max_after_exit = std::size_t{2} << 20;  // more than any pipe holds
-constexpr int max_noise_lines = 20;         // of output that is no message, logged
+constexpr int max_noise_lines = 20;  // of output that is no message, logged
 
 struct Settings {
     std::string command;
@@ -72,8 +72,9 @@ struct Connection {
 
     void noise(const detail::BadLine& line) {
         if (++noise_lines > max_noise_lines) return;
-        const std::string what = line.problem.empty() ? " printed a line that is no message: "
-                                                      : " sent a message that " + std::string(line.problem) + ": ";
+        const std::string what = line.problem.empty()
+                                     ? " printed a line that is no message: "
+                                     : " sent a message that " + std::string(line.problem) + ": ";
         settings.logger(
             line.problem.empty() ? LogLevel::info : LogLevel::warning,
             settings.command + what +
@@ -111,7 +112,8 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 [[noreturn]] void throw_closed() { throw Error(errc::cancelled, "the connection was closed"); }
 
 std::string last_words_of(const Connection& connection) {
-    return detail::excerpt(connection.settings.redacted(connection.process->output_tail()), std::size_t{8} << 10);
+    return detail::excerpt(connection.settings.redacted(connection.process->output_tail()),
+                           std::size_t{8} << 10);
 }
 
 // Sets connection->end: how the server ended, and its last words. Kills one that lives on without
@@ -158,11 +160,11 @@ awaitable<json::object> receive_from(ConnectionPtr connection) {
         auto next = connection->splitter.next();
         if (!next) {
             if (!connection->end) {
-                connection->end =
-                    Error(errc::mcp_protocol,
-                          connection->settings.command +
-                              " sent a message that does not end within " +
-                              std::to_string(connection->splitter.most_skipped()) + " bytes; the server was stopped");
+                connection->end = Error(errc::mcp_protocol,
+                                        connection->settings.command +
+                                            " sent a message that does not end within " +
+                                            std::to_string(connection->splitter.most_skipped()) +
+                                            " bytes; the server was stopped");
                 connection->process->kill_tree();
                 connection->changed.notify();
             }
@@ -285,7 +287,8 @@ awaitable<void> send_to(ConnectionPtr connection, json::object message) {
 
 // A server reads the files of which it is told as they are now.
 awaitable<void> send_fresh(ConnectionPtr connection, json::object message) {
-    if (!connection->closed && connection->process->may_be_stale()) co_await connection->process->refresh_view();
+    if (!connection->closed && connection->process->may_be_stale())
+        co_await connection->process->refresh_view();
     co_await send_to(connection, std::move(message));
 }
 
@@ -457,11 +460,11 @@ private:
                                 "\" is a relative path: give its full path, or a \"cwd\"");
             command = (policy.cwd / command).string();
         }
-        // Whether it may run on the host is judged there (tools/server_judgement.hpp); in a sandbox all may.
-        const auto found =
-            find_program(command, path == policy.env.end() ? std::string_view()
-                                                           : std::string_view(path->second),
-                         Trust::named);
+        // Whether it may run on the host is judged there (tools/server_judgement.hpp); in a sandbox
+        // all may.
+        const auto found = find_program(
+            command, path == policy.env.end() ? std::string_view() : std::string_view(path->second),
+            Trust::named);
         if (found) return found->string();
         throw Error(errc::missing_dependency,
                     "the command \"" + settings.command +

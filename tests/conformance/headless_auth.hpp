@@ -39,10 +39,8 @@ inline json::object auth_of_scenario() {
     // Counts only where the authorization server takes such documents.
     auth["client_metadata_url"] = "https://conformance-test.local/client-metadata.json";
     const std::pair<const char*, const char*> names[] = {
-        {"client_id", "client_id"},
-        {"client_secret", "client_secret"},
-        {"issuer", "issuer"},
-        {"private_key_pem", "private_key"},
+        {"client_id", "client_id"}, {"client_secret", "client_secret"},
+        {"issuer", "issuer"},       {"private_key_pem", "private_key"},
         {"valid_jwt", "assertion"},
     };
     for (const auto& [from, to] : names)

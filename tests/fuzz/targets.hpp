@@ -109,7 +109,8 @@ inline void jsonrpc(std::string_view input) {
                 json::parse_options deep;
                 deep.max_depth = 1'000;
                 const auto again = detail::parse_exact(messages.back(), wrong, deep);
-                require(!wrong && detail::write_json(again) == messages.back(), "what is written is read as it was");
+                require(!wrong && detail::write_json(again) == messages.back(),
+                        "what is written is read as it was");
                 const auto rpc = detail::classify(**message);
                 using Kind = detail::RpcMessage::Kind;
                 if (rpc.kind == Kind::request) require(rpc.id != nullptr, "a request has an id");
@@ -221,7 +222,8 @@ inline void zmtp(std::string_view input) {
                     result.fault = done.error();
                 } else if (*done) {
                     const auto frames = reader.frames();
-                    require(!frames.empty() && frames.size() <= limits.frames, "a message has few frames");
+                    require(!frames.empty() && frames.size() <= limits.frames,
+                            "a message has few frames");
                     result.messages.emplace_back(frames.begin(), frames.end());
                     reader.drop();
                 } else if (piece.empty()) {
@@ -241,8 +243,10 @@ inline void zmtp(std::string_view input) {
     const auto size = take_size(input);
     const auto text = detail::zmtp_opening("ROUTER").append(input);
     const auto whole = parse(text, 0), cut = parse(text, size), strange = parse(input, size);
-    require(whole.messages == cut.messages && whole.fault == cut.fault, "cuts do not change what was said");
-    require(strange.messages.empty() || input.starts_with('\xFF'), "nothing is heard without a greeting");
+    require(whole.messages == cut.messages && whole.fault == cut.fault,
+            "cuts do not change what was said");
+    require(strange.messages.empty() || input.starts_with('\xFF'),
+            "nothing is heard without a greeting");
     // What is written comes back.
     std::string written = detail::zmtp_opening("ROUTER");
     for (const auto& message : whole.messages)
@@ -255,7 +259,7 @@ struct Target {
     const char* name;  // also that of its folder of seeds
     void (*run)(std::string_view);
 };
-inline constexpr Target targets[] = {{"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc},
-                                        {"zmtp", zmtp}};
+inline constexpr Target targets[] = {
+    {"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc}, {"zmtp", zmtp}};
 
 }  // namespace ipybox::fuzz

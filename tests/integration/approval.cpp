@@ -12,14 +12,17 @@ namespace data = boost::unit_test::data;
 namespace {
 struct ApprovalFixture : test::ExecutorFixture {
     void generate_echo() {
-        const auto params = parse_json(R"({"command": ")" + test::kernel_python().string() + R"(", "args": [")" +
-                                           test::required_environment("IPYBOX_TEST_SUPPORT") + R"(/mcp_server.py"]})", "test");
+        const auto params = parse_json(
+            R"({"command": ")" + test::kernel_python().string() + R"(", "args": [")" +
+                test::required_environment("IPYBOX_TEST_SUPPORT") + R"(/mcp_server.py"]})",
+            "test");
         test::run(context, executor->generate_mcp_sources("own", params.as_object()));
     }
     std::vector<json::object> audit_records() const {
         std::vector<json::object> all;
         std::istringstream lines(test::read_file(audit_file));
-        for (std::string line; std::getline(lines, line);) all.push_back(parse_json(line, "audit").as_object());
+        for (std::string line; std::getline(lines, line);)
+            all.push_back(parse_json(line, "audit").as_object());
         return all;
     }
     void record_calls() {
@@ -35,24 +38,37 @@ struct ApprovalFixture : test::ExecutorFixture {
         const auto file = outside.path() / "mcp.json";
         test::write_file(file, json::serialize(config));
         const json::object env{{"IPYBOX_APPROVAL_TOKEN", token}, {"HOME", outside.path().string()}};
-        const json::array arguments{"serve", "--workspace", workspace.path().string(),
-                                    "--sandbox", "bubblewrap", "--approve", "ask",
-                                    "--approval-channel", "127.0.0.1:" + std::to_string(port),
-                                    "--python", test::kernel_python().string(),
-                                    "--config", file.string(), "--kernel-init-timeout", "60"};
+        const json::array arguments{"serve",
+                                    "--workspace",
+                                    workspace.path().string(),
+                                    "--sandbox",
+                                    "bubblewrap",
+                                    "--approve",
+                                    "ask",
+                                    "--approval-channel",
+                                    "127.0.0.1:" + std::to_string(port),
+                                    "--python",
+                                    test::kernel_python().string(),
+                                    "--config",
+                                    file.string(),
+                                    "--kernel-init-timeout",
+                                    "60"};
         const json::object params{{"command", test::required_environment("IPYBOX_TEST_PROGRAM")},
-                                  {"args", arguments}, {"env", env}};
+                                  {"args", arguments},
+                                  {"env", env}};
         host.executor = context.get_executor();
         unconfined = plugins.make<Sandbox>("none", host, json::object{});
-        auto client = std::make_unique<McpClient>(
-            context.get_executor(), plugins.make<McpTransport>("stdio", host, params), McpClientOptions());
+        auto client = std::make_unique<McpClient>(context.get_executor(),
+                                                  plugins.make<McpTransport>("stdio", host, params),
+                                                  McpClientOptions());
         test::run(context, client->connect(*unconfined));
         return client;
     }
     // What a cell of it prints.
     std::string cell(McpClient& client, std::string_view code) {
         json::object arguments{{"code", code}};
-        const auto result = test::run(context, client.call_tool("execute_ipython_cell", std::move(arguments), CallOptions()));
+        const auto result = test::run(
+            context, client.call_tool("execute_ipython_cell", std::move(arguments), CallOptions()));
         BOOST_TEST(!result.is_error, json::serialize(result.content));
         return std::string(result.content.at(0).at("text").as_string());
     }
@@ -74,14 +90,17 @@ BOOST_AUTO_TEST_CASE(every_call_is_recorded_with_its_execution_its_decision_and_
     record_calls();
     options.session = "mine";
     options.approval = parse_json(R"({"first_match": [{"rules": [
-        {"name": "no second", "when": {"arguments": {"/text": {"equals": "second"}}}, "then": {"deny": "once is enough"}}]}, "ask"]})", "test");
+        {"name": "no second", "when": {"arguments": {"/text": {"equals": "second"}}}, "then": {"deny": "once is enough"}}]}, "ask"]})",
+                                  "test");
     start("bubblewrap");
     generate_echo();
     const std::string code =
         "from mcptools.own import echo, error\nimport ipybox_kernel\n"
-        "for call in (lambda: echo.run(text='first'), lambda: echo.run(text='second'), lambda: error.run(),\n"
+        "for call in (lambda: echo.run(text='first'), lambda: echo.run(text='second'), lambda: "
+        "error.run(),\n"
         "             lambda: ipybox_kernel._send('own', 'nosuch', {})):\n"
-        "    try:\n        print(call())\n    except Exception as e:\n        print(type(e).__name__)";
+        "    try:\n        print(call())\n    except Exception as e:\n        "
+        "print(type(e).__name__)";
     const auto seen = stream(code, test::accept);
     BOOST_TEST_REQUIRE(seen.result.ok(), seen.result.error);
     BOOST_TEST(seen.chunks == "first\nApprovalRejectedError\nToolRunnerError\nToolRunnerError\n");
@@ -93,14 +112,17 @@ BOOST_AUTO_TEST_CASE(every_call_is_recorded_with_its_execution_its_decision_and_
     BOOST_TEST(audit_text(all[0], "event") == "execution");
     BOOST_TEST(audit_text(all[0], "code_sha256") == detail::sha256_hex(code));
     const std::vector<std::array<std::string, 5>> expected = {
-        {"call", "allow", "application", "", ""}, {"result", "", "", "", "ok"},
+        {"call", "allow", "application", "", ""},
+        {"result", "", "", "", "ok"},
         {"call", "deny", "rules: rule 1 (no second)", "once is enough", ""},
-        {"call", "allow", "application", "", ""}, {"result", "", "", "", "error"},
+        {"call", "allow", "application", "", ""},
+        {"result", "", "", "", "error"},
         {"call", "deny", "tool server", "MCP server own has no tool \"nosuch\"", ""}};
     for (std::size_t i = 0; i < expected.size(); ++i) {
         const auto& record = all[i + 1];
         const char* keys[] = {"event", "verdict", "by", "reason", "outcome"};
-        for (std::size_t k = 0; k < 5; ++k) BOOST_TEST(audit_text(record, keys[k]) == expected[i][k]);
+        for (std::size_t k = 0; k < 5; ++k)
+            BOOST_TEST(audit_text(record, keys[k]) == expected[i][k]);
         BOOST_TEST(audit_text(record, "session") == "mine");
         BOOST_TEST((record.at("execution") == all[0].at("execution")));
     }
@@ -112,7 +134,8 @@ BOOST_AUTO_TEST_CASE(calls_stop_when_the_audit_log_is_full) {
     test::run(context, executor->stop());
     options.audit = std::make_shared<AuditLog>("/dev/full");
     start("none");
-    BOOST_CHECK_EXCEPTION(execute("print('x')"), Error, [](const Error& error) { return error.code() == errc::io_error; });
+    BOOST_CHECK_EXCEPTION(execute("print('x')"), Error,
+                          [](const Error& error) { return error.code() == errc::io_error; });
 }
 
 BOOST_AUTO_TEST_CASE(shell_commands_ask_with_the_expanded_command) {
@@ -123,29 +146,41 @@ BOOST_AUTO_TEST_CASE(shell_commands_ask_with_the_expanded_command) {
         "name, odd = 'wor' + 'ld', '{name} $name'\n"
         "!echo hello {name} $name {odd}\n"
         "lines = !echo captured {name}\nprint(lines)\n"
-        "def function():\n    local = 'inner'\n    get_ipython().system('echo {local}')\nfunction()\n"
+        "def function():\n    local = 'inner'\n    get_ipython().system('echo "
+        "{local}')\nfunction()\n"
         "from ipybox_kernel import ApprovalRejectedError\n"
-        "try:\n    get_ipython().system('echo refused')\nexcept ApprovalRejectedError as e:\n    print(e)\n"
+        "try:\n    get_ipython().system('echo refused')\nexcept ApprovalRejectedError as e:\n    "
+        "print(e)\n"
         "get_ipython().run_line_magic('sx', 'echo by magic')\n"
         "get_ipython().run_cell_magic('sh', '', 'echo in a {name} script')\n"
         "get_ipython().run_cell_magic('script', 'cat -', 'text')\n"
-        "import subprocess; print(subprocess.run(['echo', 'direct'], capture_output=True, text=True).stdout)",
+        "import subprocess; print(subprocess.run(['echo', 'direct'], capture_output=True, "
+        "text=True).stdout)",
         [](const ApprovalRequest& request) {
             BOOST_TEST(request.server_name() == "ipybox");
             const std::string command(request.tool_args().at("cmd").as_string());
-            BOOST_TEST((request.call().origin == (request.tool_name() == "shell" ? CallOrigin::shell : CallOrigin::shell_magic)));
-            if (command == "echo refused") request.reject("not this one");
-            else request.accept();
+            BOOST_TEST(
+                (request.call().origin ==
+                 (request.tool_name() == "shell" ? CallOrigin::shell : CallOrigin::shell_magic)));
+            if (command == "echo refused")
+                request.reject("not this one");
+            else
+                request.accept();
         });
     BOOST_TEST_REQUIRE(seen.result.ok(), seen.result.error);
     const std::vector<std::string> asked = {
-        "ipybox.shell(cmd='echo hello world world {name} $name')", "ipybox.shell(cmd='echo captured world')",
-        "ipybox.shell(cmd='echo inner')", "ipybox.shell(cmd='echo refused')", "ipybox.shell(cmd='echo by magic')",
-        "ipybox.shell_magic(cmd='echo in a {name} script')", R"(ipybox.shell_magic(cmd='%%script cat -\ntext'))"};
+        "ipybox.shell(cmd='echo hello world world {name} $name')",
+        "ipybox.shell(cmd='echo captured world')",
+        "ipybox.shell(cmd='echo inner')",
+        "ipybox.shell(cmd='echo refused')",
+        "ipybox.shell(cmd='echo by magic')",
+        "ipybox.shell_magic(cmd='echo in a {name} script')",
+        R"(ipybox.shell_magic(cmd='%%script cat -\ntext'))"};
     BOOST_TEST(seen.requests == asked, boost::test_tools::per_element());
-    for (const char* printed : {"hello world world {name}", "['captured world']", "inner", "rejected: not this one", "in a {name} script",
-                                "text", "direct"})
-        BOOST_TEST(seen.chunks.find(printed) != std::string::npos, printed << " is not in " << seen.chunks);
+    for (const char* printed : {"hello world world {name}", "['captured world']", "inner",
+                                "rejected: not this one", "in a {name} script", "text", "direct"})
+        BOOST_TEST(seen.chunks.find(printed) != std::string::npos,
+                   printed << " is not in " << seen.chunks);
     BOOST_TEST(seen.chunks.find("refused\n") == std::string::npos);
     const auto all = audit_records();
     BOOST_TEST_REQUIRE(all.size() >= 3u);
@@ -161,10 +196,13 @@ BOOST_AUTO_TEST_CASE(processes_only_by_the_shell_escapes) {
     start("none");
     const auto seen = stream(
         "import os, pty, subprocess, platform\n"
-        "for start in (lambda: subprocess.run(['true']), lambda: os.system('true'), lambda: os.execv('/bin/true', ['true']),\n"
-        "              lambda: os.posix_spawn('/bin/true', ['true'], {}), lambda: os.spawnv(os.P_WAIT, '/bin/true', ['true']),\n"
+        "for start in (lambda: subprocess.run(['true']), lambda: os.system('true'), lambda: "
+        "os.execv('/bin/true', ['true']),\n"
+        "              lambda: os.posix_spawn('/bin/true', ['true'], {}), lambda: "
+        "os.spawnv(os.P_WAIT, '/bin/true', ['true']),\n"
         "              lambda: pty.spawn(['true'])):\n"
-        "    try:\n        print('started', start())\n    except RuntimeError as e:\n        print('refused', isinstance(e, OSError), str(e).split('and ')[1].split(' is')[0])\n"
+        "    try:\n        print('started', start())\n    except RuntimeError as e:\n        "
+        "print('refused', isinstance(e, OSError), str(e).split('and ')[1].split(' is')[0])\n"
         "platform.processor()\n"
         "!echo by escape\n"
         "get_ipython().run_cell_magic('bash', '', 'echo by magic; exit 0')",
@@ -172,27 +210,38 @@ BOOST_AUTO_TEST_CASE(processes_only_by_the_shell_escapes) {
     BOOST_TEST_REQUIRE(seen.result.ok(), seen.result.error);
     BOOST_TEST(seen.requests.size() == 2u);
     std::size_t refused = 0;
-    for (std::size_t at = 0; (at = seen.chunks.find("refused True", at)) != std::string::npos; ++at) ++refused;
+    for (std::size_t at = 0; (at = seen.chunks.find("refused True", at)) != std::string::npos; ++at)
+        ++refused;
     BOOST_TEST(refused == 6u, seen.chunks);
-    for (const char* name : {"subprocess.Popen()", "os.system()", "os.exec()", "os.posix_spawn()", "os.spawn()", "pty.spawn()"})
+    for (const char* name : {"subprocess.Popen()", "os.system()", "os.exec()", "os.posix_spawn()",
+                             "os.spawn()", "pty.spawn()"})
         BOOST_TEST(seen.chunks.find(name) != std::string::npos, name);
     BOOST_TEST(seen.chunks.find("by escape") != std::string::npos, seen.chunks);
     BOOST_TEST(seen.chunks.find("by magic") != std::string::npos, seen.chunks);
     const auto result = execute("import subprocess; subprocess.run(['true'])");
-    BOOST_TEST(result.error.find("RuntimeError: Direct subprocess calls are not allowed") != std::string::npos, result.error);
+    BOOST_TEST(result.error.find("RuntimeError: Direct subprocess calls are not allowed") !=
+                   std::string::npos,
+               result.error);
 }
 
 BOOST_AUTO_TEST_CASE(without_the_option_nobody_is_asked_and_the_name_stays_reserved) {
     start("none");
-    const auto seen = stream("!echo quiet\nfrom ipybox_kernel import _send\n_send('ipybox', 'shell', {'cmd': 'ls'})", test::accept);
+    const auto seen = stream(
+        "!echo quiet\nfrom ipybox_kernel import _send\n_send('ipybox', 'shell', {'cmd': 'ls'})",
+        test::accept);
     BOOST_TEST(seen.requests.empty());
-    BOOST_TEST(seen.result.error.find("no MCP server is registered as \"ipybox\"") != std::string::npos, seen.result.error);
-    BOOST_CHECK_THROW(executor->register_server("ipybox", parse_json(R"({"command": "true"})", "test").as_object()), Error);
+    BOOST_TEST(
+        seen.result.error.find("no MCP server is registered as \"ipybox\"") != std::string::npos,
+        seen.result.error);
+    BOOST_CHECK_THROW(executor->register_server(
+                          "ipybox", parse_json(R"({"command": "true"})", "test").as_object()),
+                      Error);
 }
 
 BOOST_AUTO_TEST_CASE(serve_asks_at_its_approval_channel) {
     if (test::kernel_backend() != "zmq") {
-        BOOST_TEST_MESSAGE("skipped: `ipybox serve` starts its own kernel, whatever the backend here");
+        BOOST_TEST_MESSAGE(
+            "skipped: `ipybox serve` starts its own kernel, whatever the backend here");
         return;
     }
     unsigned short port = 0;
@@ -207,7 +256,9 @@ BOOST_AUTO_TEST_CASE(serve_asks_at_its_approval_channel) {
         "for text in TEXTS:\n"
         "    try:\n        print(echo.run(text=text))\n"
         "    except Exception as error:\n        print(type(error).__name__, error)";
-    const auto call = [&](const std::string& texts) { return cell(*serving, "TEXTS = " + texts + "\n" + code); };
+    const auto call = [&](const std::string& texts) {
+        return cell(*serving, "TEXTS = " + texts + "\n" + code);
+    };
     const std::string rejected = "ApprovalRejectedError approval request for own.echo rejected: ";
     BOOST_TEST(call("['x']") == rejected + "nobody is there to approve this call");
 
@@ -226,8 +277,9 @@ BOOST_AUTO_TEST_CASE(serve_asks_at_its_approval_channel) {
     approver = std::make_unique<ApprovalClient>(context.get_executor(), answer, settings);
     test::run(context, approver->connect());
     BOOST_TEST(call("['yes', 'no', 'leave', 'yes']") ==
-               "yes\n" + rejected + "not now\n" + rejected + "the approver disconnected before it answered\n" +
-                   rejected + "nobody is there to approve this call");
+               "yes\n" + rejected + "not now\n" + rejected +
+                   "the approver disconnected before it answered\n" + rejected +
+                   "nobody is there to approve this call");
     BOOST_TEST(asked.size() == 3u);
     BOOST_TEST(asked.at(0) == "own.echo(text='yes')");
     // It may come back.
@@ -258,8 +310,10 @@ BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
     BOOST_TEST(seen.requests.empty());
     BOOST_TEST(asked == 1u);
     // They need no execution, as its events do.
-    execute("import threading, time\nlate = []\ndef work():\n    time.sleep(0.5)\n    late.append(echo.run(text='y'))\n"
-            "thread = threading.Thread(target=work)\nthread.start()");
+    execute(
+        "import threading, time\nlate = []\ndef work():\n    time.sleep(0.5)\n    "
+        "late.append(echo.run(text='y'))\n"
+        "thread = threading.Thread(target=work)\nthread.start()");
     for (int i = 0; i < 600 && asked < 2; ++i) test::run(context, sleep_until(Clock::now() + 50ms));
     BOOST_TEST(asked == 2u);
     BOOST_TEST(text("thread.join()\nprint(late)") == "['y']");
@@ -269,7 +323,9 @@ BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
     start("none");
     generate_echo();
     const auto denied = stream(code, test::accept);
-    BOOST_TEST(denied.result.error.find("rejected: nobody is there to approve this call") != std::string::npos, denied.result.error);
+    BOOST_TEST(denied.result.error.find("rejected: nobody is there to approve this call") !=
+                   std::string::npos,
+               denied.result.error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -27,9 +27,11 @@ const test::JupyterServer& gateway() {
 struct Keys {
     Keys() {
         for (const char* name : {"good", "other"}) {
-            const auto command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test "
-                                 "-addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout " + file(name, "key") + " -out " +
-                                 file(name, "pem") + " 2>/dev/null";
+            const auto command =
+                "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
+                "-subj /CN=test "
+                "-addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout " +
+                file(name, "key") + " -out " + file(name, "pem") + " 2>/dev/null";
             if (std::system(command.c_str()) != 0) throw std::runtime_error("openssl failed");
         }
     }
@@ -91,11 +93,13 @@ struct Place {
     std::string upload(std::string path, std::string bytes, bool overwrite = true) {
         return problem(executor->upload(std::move(path), std::move(bytes), overwrite));
     }
-    std::string download(std::string path, std::uint64_t offset = 0, std::size_t limit = CodeExecutor::max_file) {
+    std::string download(std::string path, std::uint64_t offset = 0,
+                         std::size_t limit = CodeExecutor::max_file) {
         std::string found;
         const auto work = [&]() -> awaitable<void> {
             const FilePart part = co_await executor->download(path, offset, limit);
-            found = part.bytes.size() > 100 ? std::to_string(std::hash<std::string>()(part.bytes)) : part.bytes;
+            found = part.bytes.size() > 100 ? std::to_string(std::hash<std::string>()(part.bytes))
+                                            : part.bytes;
             found += " of " + std::to_string(part.size);
         };
         const auto failed = problem(work());
@@ -113,16 +117,23 @@ struct Place {
 std::vector<std::string> use_files(Place& place) {
     std::string bytes(5'000'003, '\0');
     for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 % 251);
-    std::vector<std::string> seen = {place.upload("a/b/all.bin", bytes), place.download("a/b/all.bin"),
-                                     place.download("./a/b/all.bin", 100, 50), place.download("a/b/all.bin", 5'000'000),
-                                     place.download("a/b/all.bin", 6'000'000), place.download("a/b/all.bin", 0, 0)};
-    seen.push_back(place.text("import hashlib, os; d = open('a/b/all.bin', 'rb').read(); print(len(d), hashlib.md5(d).hexdigest())"));
-    seen.push_back(place.text("os.mkfifo('pipe'); os.symlink('/etc/passwd', 'link'); os.symlink('/tmp', 'away'); os.mkdir('full'); "
-                              "open('full/x', 'w').close(); os.symlink('missing', 'nowhere')"));
-    for (const char* path : {"missing", "a", "a/missing/x", "pipe", "link", "away/x", "nowhere", "a/b/all.bin/x", "../x", "/etc/passwd",
-                             "", ".", "a/../b", ".env", "sub/.env"})
+    std::vector<std::string> seen = {
+        place.upload("a/b/all.bin", bytes),       place.download("a/b/all.bin"),
+        place.download("./a/b/all.bin", 100, 50), place.download("a/b/all.bin", 5'000'000),
+        place.download("a/b/all.bin", 6'000'000), place.download("a/b/all.bin", 0, 0)};
+    seen.push_back(
+        place.text("import hashlib, os; d = open('a/b/all.bin', 'rb').read(); print(len(d), "
+                   "hashlib.md5(d).hexdigest())"));
+    seen.push_back(
+        place.text("os.mkfifo('pipe'); os.symlink('/etc/passwd', 'link'); os.symlink('/tmp', "
+                   "'away'); os.mkdir('full'); "
+                   "open('full/x', 'w').close(); os.symlink('missing', 'nowhere')"));
+    for (const char* path :
+         {"missing", "a", "a/missing/x", "pipe", "link", "away/x", "nowhere", "a/b/all.bin/x",
+          "../x", "/etc/passwd", "", ".", "a/../b", ".env", "sub/.env"})
         seen.push_back(place.download(path));
-    for (const char* path : {"a", "away/x", "a/b/all.bin/x", "link/x", "../x", "/tmp/x", "", ".env", ".git/hooks/x", ".venv/bin/python"})
+    for (const char* path : {"a", "away/x", "a/b/all.bin/x", "link/x", "../x", "/tmp/x", "", ".env",
+                             ".git/hooks/x", ".venv/bin/python"})
         seen.push_back(place.upload(path, "planted"));
     // Replaced, not written through.
     for (const char* path : {"link", "pipe", "nowhere", "a/b/all.bin"}) {
@@ -134,16 +145,22 @@ std::vector<std::string> use_files(Place& place) {
     seen.push_back(place.upload("fresh", "1", false));
     seen.push_back(place.download("empty"));
     seen.push_back(place.upload("long", std::string(CodeExecutor::max_file + 1, ' ')));
-    seen.push_back(place.text("print(os.path.getsize('/etc/passwd') > 10, sorted(set(os.listdir()) - {'.ipybox'}), os.listdir('a/b'), os.path.exists('/tmp/x'))"));
+    seen.push_back(
+        place.text("print(os.path.getsize('/etc/passwd') > 10, sorted(set(os.listdir()) - "
+                   "{'.ipybox'}), os.listdir('a/b'), os.path.exists('/tmp/x'))"));
     // Beside a cell that waits for it.
     std::string text;
     const auto work = [&]() -> awaitable<void> {
-        auto execution = co_await place.executor->stream("import time\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint(open('go').read())", 60s);
+        auto execution = co_await place.executor->stream(
+            "import time\nwhile not os.path.exists('go'): "
+            "time.sleep(0.01)\nprint(open('go').read())",
+            60s);
         co_await place.executor->upload("go", "gone");
         for (;;) {
             auto event = co_await execution.next();
             if (!event) break;
-            if (auto* result = std::get_if<CodeExecutionResult>(&*event)) text = result->text.value_or(result->error);
+            if (auto* result = std::get_if<CodeExecutionResult>(&*event))
+                text = result->text.value_or(result->error);
         }
     };
     test::run(place.context, work());
@@ -157,7 +174,8 @@ using Tcp = asio::ip::tcp;
 
 struct Client {
     Client(asio::io_context& context, const std::string& url)
-        : tls(asio::ssl::context::tls_client), stream(context, tls),
+        : tls(asio::ssl::context::tls_client),
+          stream(context, tls),
           port(static_cast<std::uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)))) {}
     awaitable<void> connect() {
         const Tcp::endpoint endpoint(asio::ip::address_v4::loopback(), port);
@@ -165,7 +183,8 @@ struct Client {
     }
     awaitable<bool> shake() {
         co_await connect();
-        const auto [error] = co_await stream.async_handshake(asio::ssl::stream_base::client, as_result);
+        const auto [error] =
+            co_await stream.async_handshake(asio::ssl::stream_base::client, as_result);
         co_return !error;
     }
     // An answer, or all that comes until the server closes.
@@ -174,7 +193,8 @@ struct Client {
         std::string text;
         const auto enough = [&text](boost::system::error_code error, std::size_t) -> std::size_t {
             const auto length = text.find("Content-Length: "), end = text.find("\r\n\r\n");
-            const bool whole = end != text.npos && text.size() >= end + 4 + std::stoul(text.substr(length + 16));
+            const bool whole =
+                end != text.npos && text.size() >= end + 4 + std::stoul(text.substr(length + 16));
             return error || whole ? 0 : 4096;
         };
         co_await asio::async_read(from, asio::dynamic_buffer(text), enough, as_result);
@@ -191,11 +211,13 @@ struct Client {
     std::uint16_t port;
 };
 
-std::string call(const std::string& token, const std::string& body, const std::string& line = "POST /run") {
+std::string call(const std::string& token, const std::string& body,
+                 const std::string& line = "POST /run") {
     return line + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token +
            "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
-const std::string unknown_server = R"({"server_name": "absent", "tool_name": "x", "tool_args": {}})";
+const std::string unknown_server =
+    R"({"server_name": "absent", "tool_name": "x", "tool_args": {}})";
 
 struct Listening {
     Listening() : plugins(test::registry()) {
@@ -207,7 +229,8 @@ struct Listening {
         options.max_strangers = 8;
         options.max_request = 1000;
     }
-    ToolListener where(const std::string& certificate = "good", const std::string& key = "good") const {
+    ToolListener where(const std::string& certificate = "good",
+                       const std::string& key = "good") const {
         ToolListener listener;
         listener.address = "127.0.0.1";
         listener.name = "localhost";
@@ -252,7 +275,8 @@ BOOST_AUTO_TEST_CASE(files_are_the_same_on_all_backends) {
     BOOST_TEST(found[0] == "none");
     BOOST_TEST(contains(found[2], " of 5000003"), found[2]);
     const auto count = [&](std::string_view part) {
-        return std::count_if(found.begin(), found.end(), [&](const auto& one) { return contains(one, part); });
+        return std::count_if(found.begin(), found.end(),
+                             [&](const auto& one) { return contains(one, part); });
     };
     BOOST_TEST(count("is protected") == 5);
     BOOST_TEST(count("through a link") == 5);
@@ -270,41 +294,62 @@ BOOST_AUTO_TEST_CASE(tools_are_called_over_tls) {
     place.call_over_tls();
     place.options.variables["SUPPORT"] = test::required_environment("IPYBOX_TEST_SUPPORT");
     place.options.approval = parse_json(R"({"first_match": [
-        {"rules": [{"name": "no", "when": {"tool": "add"}, "then": "deny"}]}, "allow"]})", "test");
+        {"rules": [{"name": "no", "when": {"tool": "add"}, "then": "deny"}]}, "allow"]})",
+                                        "test");
     place.start();
-    const auto params = parse_json(R"({"command": "python3", "args": ["${SUPPORT}/mcp_server.py"]})", "test").as_object();
+    const auto params =
+        parse_json(R"({"command": "python3", "args": ["${SUPPORT}/mcp_server.py"]})", "test")
+            .as_object();
     test::run(place.context, place.executor->generate_mcp_sources("own", params));
-    BOOST_TEST(place.text("import os\nprint(os.environ['IPYBOX_TOOL_SOCKET'].startswith('https://localhost:'), "
-                          "'PRIVATE' in open(os.environ['IPYBOX_TOOL_CERTIFICATE']).read())") == "True False");
-    BOOST_TEST(place.text("from mcptools.own import add, big, echo\nprint(echo.run(text='hi'), len(big.run(size=3_000_000)), "
+    BOOST_TEST(
+        place.text(
+            "import os\nprint(os.environ['IPYBOX_TOOL_SOCKET'].startswith('https://localhost:'), "
+            "'PRIVATE' in open(os.environ['IPYBOX_TOOL_CERTIFICATE']).read())") == "True False");
+    BOOST_TEST(place.text("from mcptools.own import add, big, echo\nprint(echo.run(text='hi'), "
+                          "len(big.run(size=3_000_000)), "
                           "len(echo.run(text='x' * 3_000_000)))") == "hi 3000000 3000000");
-    BOOST_TEST(contains(place.text("try: add.run(a=1, b=2)\nexcept Exception as e: print(type(e).__name__)"), "ApprovalRejectedError"));
-    BOOST_TEST(place.text("import asyncio\nr = await asyncio.gather(*(echo.run_async(text=str(i)) for i in range(150)))\n"
+    BOOST_TEST(contains(
+        place.text("try: add.run(a=1, b=2)\nexcept Exception as e: print(type(e).__name__)"),
+        "ApprovalRejectedError"));
+    BOOST_TEST(place.text("import asyncio\nr = await asyncio.gather(*(echo.run_async(text=str(i)) "
+                          "for i in range(150)))\n"
                           "print(r == [str(i) for i in range(150)])") == "True");
-    BOOST_TEST(place.text("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(20) as pool:\n"
-                          "    print(sum(len(x) for x in pool.map(lambda i: echo.run(text='ab'), range(100))))") == "200");
-    BOOST_TEST(place.text("import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', 'from mcptools.own import echo; "
-                          "print(echo.run(text=\"child\"))'], capture_output=True, text=True, env=dict(os.environ, "
+    BOOST_TEST(place.text("from concurrent.futures import ThreadPoolExecutor\nwith "
+                          "ThreadPoolExecutor(20) as pool:\n"
+                          "    print(sum(len(x) for x in pool.map(lambda i: echo.run(text='ab'), "
+                          "range(100))))") == "200");
+    BOOST_TEST(place.text("import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', "
+                          "'from mcptools.own import echo; "
+                          "print(echo.run(text=\"child\"))'], capture_output=True, text=True, "
+                          "env=dict(os.environ, "
                           "PYTHONPATH=os.environ['PYTHONPATH'])).stdout.strip())") == "child");
     // Withdrawn with its cell, and the next call works.
-    BOOST_TEST(contains(place.text("import threading, time\nfrom mcptools.own import slow\nseen = []\ndef late():\n"
-                                   "    try: slow.run()\n    except Exception as e: seen.append(str(e))\n"
-                                   "threading.Thread(target=late).start(); time.sleep(0.5); print('over')"), "over"));
-    BOOST_TEST(contains(place.text("while not seen: time.sleep(0.01)\nprint(seen[0], echo.run(text='next'))"), "next"));
+    BOOST_TEST(contains(
+        place.text("import threading, time\nfrom mcptools.own import slow\nseen = []\ndef late():\n"
+                   "    try: slow.run()\n    except Exception as e: seen.append(str(e))\n"
+                   "threading.Thread(target=late).start(); time.sleep(0.5); print('over')"),
+        "over"));
+    BOOST_TEST(contains(
+        place.text("while not seen: time.sleep(0.01)\nprint(seen[0], echo.run(text='next'))"),
+        "next"));
 
     // Somebody else at the address, with a certificate of his own for the same name.
     Listening other;
     const auto false_one = other.where("other", "other");
-    other.server = std::make_unique<ToolServer>(other.plugins, other.host, *other.sandbox, *other.policy, other.options);
+    other.server = std::make_unique<ToolServer>(other.plugins, other.host, *other.sandbox,
+                                                *other.policy, other.options);
     other.server->begin_execution();
     other.address = other.server->listen(false_one);
-    const std::string refused = "own = os.environ['IPYBOX_TOOL_SOCKET']; os.environ['IPYBOX_TOOL_SOCKET'] = '" + other.address.url +
-                                "'\ndef attempt(call):\n    try: return call()\n    except Exception as e: return e\n"
-                                "def fresh(result):\n    t = threading.Thread(target=lambda: result.append(attempt(lambda: echo.run(text='x'))))\n"
-                                "    t.start(); return t\n"
-                                "r = []; t = fresh(r)\nwhile t.is_alive(): await asyncio.sleep(0.01)\n"
-                                "try: await echo.run_async(text='x')\nexcept Exception as e: r.append(e)\n"
-                                "os.environ['IPYBOX_TOOL_SOCKET'] = own; print(*r, sep='\\n')";
+    const std::string refused =
+        "own = os.environ['IPYBOX_TOOL_SOCKET']; os.environ['IPYBOX_TOOL_SOCKET'] = '" +
+        other.address.url +
+        "'\ndef attempt(call):\n    try: return call()\n    except Exception as e: return e\n"
+        "def fresh(result):\n    t = threading.Thread(target=lambda: result.append(attempt(lambda: "
+        "echo.run(text='x'))))\n"
+        "    t.start(); return t\n"
+        "r = []; t = fresh(r)\nwhile t.is_alive(): await asyncio.sleep(0.01)\n"
+        "try: await echo.run_async(text='x')\nexcept Exception as e: r.append(e)\n"
+        "os.environ['IPYBOX_TOOL_SOCKET'] = own; print(*r, sep='\\n')";
     // Both contexts must run meanwhile.
     CodeExecutionResult result;
     bool done = false;
@@ -335,9 +380,12 @@ BOOST_AUTO_TEST_CASE(strangers_are_turned_away) {
     BOOST_TEST(contains(good(), "no MCP server is registered"));
     BOOST_TEST(place.ask(call(std::string(64, 'a'), unknown_server)).starts_with("HTTP/1.1 401"));
     BOOST_TEST(place.ask(call("", unknown_server)).starts_with("HTTP/1.1 401"));
-    BOOST_TEST(place.ask(call(place.server->token(), unknown_server, "GET /run")).starts_with("HTTP/1.1 404"));
-    BOOST_TEST(place.ask(call(place.server->token(), unknown_server, "POST /other")).starts_with("HTTP/1.1 404"));
-    BOOST_TEST(place.ask(call(place.server->token(), std::string(2000, ' '))).starts_with("HTTP/1.1 413"));
+    BOOST_TEST(place.ask(call(place.server->token(), unknown_server, "GET /run"))
+                   .starts_with("HTTP/1.1 404"));
+    BOOST_TEST(place.ask(call(place.server->token(), unknown_server, "POST /other"))
+                   .starts_with("HTTP/1.1 404"));
+    BOOST_TEST(
+        place.ask(call(place.server->token(), std::string(2000, ' '))).starts_with("HTTP/1.1 413"));
     BOOST_TEST(place.ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
 
     const auto strange = [&]() -> awaitable<void> {
@@ -356,7 +404,8 @@ BOOST_AUTO_TEST_CASE(strangers_are_turned_away) {
         const bool shaken = co_await old.shake();
         BOOST_TEST(!shaken);
         // The silent ones are sent away: before TLS, after it, and in the midst of a head.
-        Client silent(place.context, place.address.url), mute(place.context, place.address.url), slow(place.context, place.address.url);
+        Client silent(place.context, place.address.url), mute(place.context, place.address.url),
+            slow(place.context, place.address.url);
         co_await silent.connect();
         const auto nothing = co_await Client::rest(silent.stream.next_layer());
         BOOST_TEST(nothing == "");
@@ -369,7 +418,8 @@ BOOST_AUTO_TEST_CASE(strangers_are_turned_away) {
 
     // A flood of them keeps nobody out.
     std::list<Tcp::socket> flood;
-    const Tcp::endpoint endpoint(asio::ip::address_v4::loopback(), Client(place.context, place.address.url).port);
+    const Tcp::endpoint endpoint(asio::ip::address_v4::loopback(),
+                                 Client(place.context, place.address.url).port);
     for (int i = 0; i < 100; ++i) flood.emplace_back(place.context).connect(endpoint);
     BOOST_TEST(contains(good(), "no MCP server is registered"));
     // Who has presented the token may take its time.
@@ -404,21 +454,25 @@ BOOST_AUTO_TEST_CASE(wrong_settings_are_one_error) {
         }
         return "none";
     };
-    const auto expect = [](const std::string& found, const std::string& field, const std::string& why) {
+    const auto expect = [](const std::string& found, const std::string& field,
+                           const std::string& why) {
         BOOST_TEST(found.starts_with("tool_channel/" + field + ": "), found);
         BOOST_TEST(contains(found, why), found);
     };
     const auto key = keys().file("good", "key");
-    expect(problem([](auto& w) { w.certificate = "/nonexistent.pem"; }), "certificate", "/nonexistent.pem");
+    expect(problem([](auto& w) { w.certificate = "/nonexistent.pem"; }), "certificate",
+           "/nonexistent.pem");
     expect(problem([&](auto& w) { w.certificate = key; }), "certificate", key);
     expect(problem([](auto& w) { w.key = "/nonexistent.key"; }), "key", "/nonexistent.key");
     expect(problem([](auto& w) { w.key = keys().file("other", "key"); }), "key", "mismatch");
-    expect(problem([](auto& w) { w.name = "example.org"; }), "certificate", "not made out to example.org");
+    expect(problem([](auto& w) { w.name = "example.org"; }), "certificate",
+           "not made out to example.org");
     expect(problem([](auto& w) { w.address = "203.0.113.1"; }), "listen", "203.0.113.1");
     BOOST_TEST(problem([](auto& w) { w.name = "127.0.0.1"; }) == "none");
     // A key with a passphrase is refused, and nobody is asked for it.
     const auto locked = keys().file("locked", "key");
-    const auto lock = "openssl ec -aes256 -passout pass:secret -in " + key + " -out " + locked + " 2>/dev/null";
+    const auto lock =
+        "openssl ec -aes256 -passout pass:secret -in " + key + " -out " + locked + " 2>/dev/null";
     BOOST_TEST_REQUIRE(std::system(lock.c_str()) == 0);
     expect(problem([&](auto& w) { w.key = locked; }), "key", "passphrase");
 
@@ -434,14 +488,28 @@ BOOST_AUTO_TEST_CASE(wrong_settings_are_one_error) {
         }
         return "none";
     };
-    const auto set = [](json::object& options, const char* field, const char* value) { options["tool_channel"].as_object()[field] = value; };
-    for (const char* value : {"localhost:1", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", ":1", ""})
-        BOOST_TEST(contains(configured([&](auto& o) { set(o, "listen", value); }), "tool_channel/listen"), value);
-    for (const char* value : {"http://localhost", "https://localhost/x", "https://u:p@localhost", "localhost", ""})
-        BOOST_TEST(contains(configured([&](auto& o) { set(o, "advertise", value); }), "tool_channel/advertise"), value);
-    BOOST_TEST(contains(configured([&](auto& o) { set(o, "key", "/nonexistent"); }), "tool_channel/key: /nonexistent"));
-    BOOST_TEST(contains(configured([](auto& o) { o.erase("url"); o.erase("token"); }), "needs \"url\""));
-    BOOST_TEST(contains(configured([](auto& o) { o["tool_channel"].as_object().erase("key"); }), "key"));
+    const auto set = [](json::object& options, const char* field, const char* value) {
+        options["tool_channel"].as_object()[field] = value;
+    };
+    for (const char* value :
+         {"localhost:1", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", ":1", ""})
+        BOOST_TEST(
+            contains(configured([&](auto& o) { set(o, "listen", value); }), "tool_channel/listen"),
+            value);
+    for (const char* value :
+         {"http://localhost", "https://localhost/x", "https://u:p@localhost", "localhost", ""})
+        BOOST_TEST(contains(configured([&](auto& o) { set(o, "advertise", value); }),
+                            "tool_channel/advertise"),
+                   value);
+    BOOST_TEST(contains(configured([&](auto& o) { set(o, "key", "/nonexistent"); }),
+                        "tool_channel/key: /nonexistent"));
+    BOOST_TEST(contains(configured([](auto& o) {
+                            o.erase("url");
+                            o.erase("token");
+                        }),
+                        "needs \"url\""));
+    BOOST_TEST(
+        contains(configured([](auto& o) { o["tool_channel"].as_object().erase("key"); }), "key"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

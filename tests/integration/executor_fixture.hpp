@@ -8,8 +8,8 @@
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
-#include <ipybox/executor/code_executor.hpp>
 #include <cstdlib>
+#include <ipybox/executor/code_executor.hpp>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +30,8 @@ inline bool distant() { return kernel_backend() != "zmq" && kernel_backend() != 
 
 // Nothing here confines a kernel on another machine.
 inline const std::vector<std::string> sandboxes =
-    distant() ? std::vector<std::string>{"none"} : std::vector<std::string>{"none", "bubblewrap", "srt"};
+    distant() ? std::vector<std::string>{"none"}
+              : std::vector<std::string>{"none", "bubblewrap", "srt"};
 
 // The server with all distant kernels of this run.
 inline const JupyterServer& jupyter_server() {
@@ -101,7 +102,8 @@ public:
         CodeExecutionResult result;
     };
     Streamed stream(std::string code, std::function<void(const ApprovalRequest&)> on_request,
-                    Duration timeout = std::chrono::seconds(60), ResultText text = ResultText::whole) {
+                    Duration timeout = std::chrono::seconds(60),
+                    ResultText text = ResultText::whole) {
         return run(context, collect(std::move(code), std::move(on_request), timeout, text));
     }
 
@@ -112,7 +114,8 @@ public:
     std::unique_ptr<CodeExecutor> executor;
 
 private:
-    awaitable<Streamed> collect(std::string code, std::function<void(const ApprovalRequest&)> on_request,
+    awaitable<Streamed> collect(std::string code,
+                                std::function<void(const ApprovalRequest&)> on_request,
                                 Duration timeout, ResultText text) {
         Streamed seen;
         auto execution = co_await executor->stream(std::move(code), timeout, true, text);

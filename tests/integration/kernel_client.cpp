@@ -29,21 +29,26 @@ BOOST_AUTO_TEST_CASE(code_runs_behind_a_gateway_without_an_executor) {
     const auto id = client.kernel_id();
     BOOST_TEST(!id.empty());
     BOOST_TEST(test::run(context, client.execute("x = 6\nprint(x * 7)")).text.value() == "42");
-    const auto drawn = test::run(context, client.execute("from IPython.display import Image, display\nimport base64\n"
-                                                         "display(Image(data=base64.b64decode('iVBORw0KGgo='), format='png'))"));
+    const auto drawn = test::run(
+        context,
+        client.execute("from IPython.display import Image, display\nimport base64\n"
+                       "display(Image(data=base64.b64decode('iVBORw0KGgo='), format='png'))"));
     BOOST_TEST_REQUIRE(drawn.images.size() == 1u);
     BOOST_TEST((drawn.images[0].parent_path() == images.path()));
     test::run(context, client.reset());
     BOOST_TEST(client.kernel_id() != id);
-    BOOST_TEST(test::run(context, client.execute("x")).error.find("NameError") != std::string::npos);
+    BOOST_TEST(test::run(context, client.execute("x")).error.find("NameError") !=
+               std::string::npos);
     test::run(context, client.disconnect());
     BOOST_TEST(client.kernel_id().empty());
 
     options.port = 1;
     KernelClient nobody(context.get_executor(), plugins, options);
-    BOOST_CHECK_EXCEPTION(test::run(context, nobody.connect(2, 10ms)), Error, [](const Error& error) {
-        return error.code() == errc::kernel_start_failed && error.detail().find("is the server running?") != std::string::npos;
-    });
+    BOOST_CHECK_EXCEPTION(
+        test::run(context, nobody.connect(2, 10ms)), Error, [](const Error& error) {
+            return error.code() == errc::kernel_start_failed &&
+                   error.detail().find("is the server running?") != std::string::npos;
+        });
 }
 
 BOOST_AUTO_TEST_CASE(a_gateway_serves_clients_until_it_is_stopped) {
@@ -72,9 +77,10 @@ BOOST_AUTO_TEST_CASE(a_gateway_serves_clients_until_it_is_stopped) {
     wanted.kernel_init_timeout = 60s;
     KernelClient client(context.get_executor(), plugins, wanted);
     test::run(context, client.connect(600, 100ms));
-    BOOST_TEST(test::run(context, client.execute("import os; print(os.environ['GIVEN'], os.getcwd(),"
-                                                 " 'IPYBOX_GATEWAY_TOKEN' in os.environ)")).text.value() ==
-               "value " + place.path().string() + " False");
+    BOOST_TEST(
+        test::run(context, client.execute("import os; print(os.environ['GIVEN'], os.getcwd(),"
+                                          " 'IPYBOX_GATEWAY_TOKEN' in os.environ)"))
+            .text.value() == "value " + place.path().string() + " False");
     test::run(context, client.disconnect());
     test::run(context, gateway.stop());
     BOOST_TEST(!test::run(context, gateway.join()).has_value());

@@ -10,14 +10,19 @@ struct Fixture : test::ExecutorFixture {
     json::object file_server(json::object sandbox) const {
         json::object params;
         params["command"] = "node";
-        params["args"] = {(test::node_servers() / "@modelcontextprotocol/server-filesystem/dist/index.js").string(), "/"};
+        params["args"] = {
+            (test::node_servers() / "@modelcontextprotocol/server-filesystem/dist/index.js")
+                .string(),
+            "/"};
         if (!sandbox.empty()) params["sandbox"] = std::move(sandbox);
         return params;
     }
     std::string read_by_tool(const std::filesystem::path& file) {
         const auto result = execute(
             "from mcptools.files import read_text_file\n"
-            "try: print('READ', read_text_file.run(path='" + file.string() + "'))\n"
+            "try: print('READ', read_text_file.run(path='" +
+            file.string() +
+            "'))\n"
             "except Exception as e: print('FAILED', e)");
         return result.text.value_or(result.error);
     }
@@ -26,7 +31,9 @@ struct Fixture : test::ExecutorFixture {
     }
 };
 
-bool contains(const std::string& text, std::string_view words) { return text.find(words) != text.npos; }
+bool contains(const std::string& text, std::string_view words) {
+    return text.find(words) != text.npos;
+}
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(sandboxing, Fixture)
@@ -79,17 +86,19 @@ BOOST_AUTO_TEST_CASE(links_that_the_kernel_made_lead_no_server_astray) {
     json::object sandbox;
     sandbox["writable"] = json::array{"data/below"};
     std::filesystem::create_directory(elsewhere.path() / "below");
-    BOOST_CHECK_EXCEPTION(generate(file_server(sandbox)), Error,
-                          [](const Error& error) { return contains(error.what(), "symbolic link"); });
+    BOOST_CHECK_EXCEPTION(generate(file_server(sandbox)), Error, [](const Error& error) {
+        return contains(error.what(), "symbolic link");
+    });
 }
 
 BOOST_AUTO_TEST_CASE(mistakes_in_a_servers_sandbox_are_named) {
     start("none");
     const auto refuses = [&](json::object sandbox, std::string_view words) {
-        BOOST_CHECK_EXCEPTION(generate(file_server(std::move(sandbox))), Error, [&](const Error& error) {
-            BOOST_TEST_INFO(error.what());
-            return contains(error.detail(), words);
-        });
+        BOOST_CHECK_EXCEPTION(generate(file_server(std::move(sandbox))), Error,
+                              [&](const Error& error) {
+                                  BOOST_TEST_INFO(error.what());
+                                  return contains(error.detail(), words);
+                              });
     };
     refuses({{"readable", "/x"}}, "readable");
     refuses({{"nonsense", 1}}, "nonsense");
@@ -106,7 +115,8 @@ BOOST_AUTO_TEST_CASE(mistakes_in_a_servers_sandbox_are_named) {
 
 BOOST_AUTO_TEST_CASE(a_package_is_installed_for_the_workspace_only) {
     start("bubblewrap");
-    BOOST_TEST(contains(text("try: import iniconfig\nexcept ImportError as e: print(e)"), "No module"));
+    BOOST_TEST(
+        contains(text("try: import iniconfig\nexcept ImportError as e: print(e)"), "No module"));
     const auto said = test::run(context, executor->install_package("iniconfig==2.0.0", 100s));
     BOOST_TEST(contains(said, "iniconfig-2.0.0"), said);
     BOOST_TEST(text("import iniconfig; print(iniconfig.__file__)") ==
@@ -114,14 +124,19 @@ BOOST_AUTO_TEST_CASE(a_package_is_installed_for_the_workspace_only) {
     for (const char* bad : {"", "--index-url=x", "a\nb"})
         BOOST_CHECK_THROW(test::run(context, executor->install_package(bad)), Error);
     BOOST_CHECK_EXCEPTION(
-        test::run(context, executor->install_package("git+https://github.com/pytest-dev/iniconfig@v2.0.0", 100s)), Error,
-        [](const Error& error) { return contains(error.detail(), "; --package-host github.com (package_hosts) opens that host"); });
+        test::run(context, executor->install_package(
+                               "git+https://github.com/pytest-dev/iniconfig@v2.0.0", 100s)),
+        Error, [](const Error& error) {
+            return contains(error.detail(),
+                            "; --package-host github.com (package_hosts) opens that host");
+        });
 }
 
 BOOST_AUTO_TEST_CASE(packages_install_without_a_sandbox_too) {
     start("none");
     test::run(context, executor->install_package("iniconfig==2.0.0", 100s));
-    BOOST_TEST(contains(text("import iniconfig; print(iniconfig.__file__)"), ".ipybox/site-packages"));
+    BOOST_TEST(
+        contains(text("import iniconfig; print(iniconfig.__file__)"), ".ipybox/site-packages"));
 }
 
 BOOST_AUTO_TEST_CASE(allowed_hosts_and_no_others_are_reached) {
@@ -130,21 +145,25 @@ BOOST_AUTO_TEST_CASE(allowed_hosts_and_no_others_are_reached) {
     options.logger.level = LogLevel::info;
     options.logger.write = [&log](LogLevel, std::string_view line) { log.emplace_back(line); };
     start("bubblewrap");
-    BOOST_TEST(text("import urllib.request as u\nprint(u.urlopen('https://pypi.org/simple/iniconfig/').status)") == "200");
+    BOOST_TEST(text("import urllib.request as "
+                    "u\nprint(u.urlopen('https://pypi.org/simple/iniconfig/').status)") == "200");
     const auto refused = execute("u.urlopen('https://example.com/')");
     BOOST_TEST(!refused.ok());
     BOOST_TEST(contains(refused.error, "403"), refused.error);
-    const auto installed = execute("!pip install -q iniconfig 2>&1\nimport iniconfig; print(iniconfig.__name__)", 100s);
+    const auto installed = execute(
+        "!pip install -q iniconfig 2>&1\nimport iniconfig; print(iniconfig.__name__)", 100s);
     BOOST_TEST(installed.ok(), installed.error);
     BOOST_TEST(contains(installed.text.value_or(""), "iniconfig"));
     const auto logged = [&](std::string_view words) {
-        return std::any_of(log.begin(), log.end(), [&](const auto& line) { return contains(line, words); });
+        return std::any_of(log.begin(), log.end(),
+                           [&](const auto& line) { return contains(line, words); });
     };
     BOOST_TEST(logged("pypi.org:443 allowed"));
     BOOST_TEST(logged("example.com:443 refused"));
     // A proxy of the next kernel takes the place of the last one's.
     test::run(context, executor->reset());
-    BOOST_TEST(text("import urllib.request as u\nprint(u.urlopen('https://pypi.org/simple/iniconfig/').status)") == "200");
+    BOOST_TEST(text("import urllib.request as "
+                    "u\nprint(u.urlopen('https://pypi.org/simple/iniconfig/').status)") == "200");
 }
 
 BOOST_AUTO_TEST_CASE(what_the_sandbox_stopped_is_told) {
@@ -162,7 +181,8 @@ BOOST_AUTO_TEST_CASE(what_the_sandbox_stopped_is_told) {
     BOOST_TEST_REQUIRE(refused.violations.size() == 1u);
     BOOST_TEST(refused.violations[0].layer == "network");
     BOOST_TEST(refused.violations[0].count == 2u);
-    BOOST_TEST(contains(refused.violations[0].what, "other.example.org:80"), refused.violations[0].what);
+    BOOST_TEST(contains(refused.violations[0].what, "other.example.org:80"),
+               refused.violations[0].what);
     const auto full = execute("files = []\nwhile True: files.append(open('/dev/null'))");
     BOOST_TEST(contains(full.error, "Too many open files"), full.error);
     BOOST_TEST(contains(full.error, "the sandbox's limit open-files"), full.error);
@@ -187,7 +207,8 @@ BOOST_AUTO_TEST_CASE(private_networks_are_options_of_the_sandbox) {
 
 BOOST_AUTO_TEST_CASE(a_sandbox_that_cannot_filter_refuses_allowed_hosts) {
     options.allowed_hosts = {"pypi.org"};
-    BOOST_CHECK_EXCEPTION(start("none"), Error, [](const Error& error) { return error.code() == errc::sandbox_refused; });
+    BOOST_CHECK_EXCEPTION(start("none"), Error,
+                          [](const Error& error) { return error.code() == errc::sandbox_refused; });
 }
 
 BOOST_AUTO_TEST_SUITE_END()

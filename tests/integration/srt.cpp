@@ -24,18 +24,24 @@ struct SrtFixture : test::ExecutorFixture {
         executor = std::make_unique<CodeExecutor>(context.get_executor(), plugins, options);
         test::run(context, executor->start());
     }
-    void settings(std::string_view text) { options.sandbox_config = parse_json(text, "test").as_object(); }
+    void settings(std::string_view text) {
+        options.sandbox_config = parse_json(text, "test").as_object();
+    }
     std::string call_a_tool() {
         const auto params = parse_json(R"({"command": "node", "args":
-            ["${NODE_SERVERS}/@modelcontextprotocol/server-everything/dist/index.js", "stdio"]})", "test");
+            ["${NODE_SERVERS}/@modelcontextprotocol/server-everything/dist/index.js", "stdio"]})",
+                                       "test");
         test::run(context, executor->generate_mcp_sources("everything", params.as_object()));
-        return text("from mcptools.everything import echo\nprint(echo.run(message='x' * 100_000)[:10])\n"
-                    "import asyncio\n"
-                    "all = await asyncio.gather(*[echo.run_async(message=str(i)) for i in range(200)])\n"
-                    "print(all[199])");
+        return text(
+            "from mcptools.everything import echo\nprint(echo.run(message='x' * 100_000)[:10])\n"
+            "import asyncio\n"
+            "all = await asyncio.gather(*[echo.run_async(message=str(i)) for i in range(200)])\n"
+            "print(all[199])");
     }
     std::string unix_socket() {
-        return text("import socket\ntry: socket.socket(socket.AF_UNIX); print('made')\nexcept OSError as e: print(e)");
+        return text(
+            "import socket\ntry: socket.socket(socket.AF_UNIX); print('made')\nexcept OSError as "
+            "e: print(e)");
     }
 };
 constexpr const char* latest = "@anthropic-ai/sandbox-runtime";
@@ -57,8 +63,8 @@ BOOST_AUTO_TEST_CASE(kernel_and_tools_work_while_unix_sockets_do_not) {
     BOOST_TEST(call_a_tool() == answers);
     BOOST_TEST(text("print(open('/proc/1/cmdline').read().count('secret'))") == "0");
     BOOST_TEST(!execute("open('/etc/shadow')").ok());
-    BOOST_TEST(text("import os; print(os.path.exists('/work'), os.getcwd())").find(workspace.path().string()) !=
-               std::string::npos);
+    BOOST_TEST(text("import os; print(os.path.exists('/work'), os.getcwd())")
+                   .find(workspace.path().string()) != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(the_originals_settings_work) {
@@ -74,7 +80,9 @@ BOOST_AUTO_TEST_CASE(the_originals_settings_work_with_the_originals_version) {
     BOOST_TEST(unix_socket() == forbidden);
     BOOST_TEST(call_a_tool() == answers);
     // Its cache goes to scratch space.
-    const auto drawn = text("import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as p; p.plot([1]); print('drawn')");
+    const auto drawn = text(
+        "import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as p; p.plot([1]); "
+        "print('drawn')");
     BOOST_TEST(drawn.ends_with("drawn"), drawn);
 }
 
@@ -98,7 +106,8 @@ BOOST_AUTO_TEST_CASE(a_kernel_is_replaced_and_state_is_lost) {
 BOOST_AUTO_TEST_CASE(allowed_hosts_and_packages) {
     options.allowed_hosts = {"pypi.org"};
     begin(installed(latest));
-    BOOST_TEST(text("import urllib.request as u\nprint(u.urlopen('https://pypi.org/simple/iniconfig/').status)") == "200");
+    BOOST_TEST(text("import urllib.request as "
+                    "u\nprint(u.urlopen('https://pypi.org/simple/iniconfig/').status)") == "200");
     const auto refused = execute("u.urlopen('https://example.com/')");
     BOOST_TEST(!refused.ok());
     BOOST_TEST(refused.error.find("403") != std::string::npos, refused.error);
@@ -117,11 +126,15 @@ BOOST_AUTO_TEST_CASE(a_server_is_confined_by_srt) {
     sandbox["readable"] = {test::node_servers().string()};
     json::object params;
     params["command"] = "node";
-    params["args"] = {(test::node_servers() / "@modelcontextprotocol/server-filesystem/dist/index.js").string(), "/"};
+    params["args"] = {
+        (test::node_servers() / "@modelcontextprotocol/server-filesystem/dist/index.js").string(),
+        "/"};
     params["sandbox"] = std::move(sandbox);
     test::run(context, executor->generate_mcp_sources("files", params));
     const auto read = [&](const std::string& path) {
-        return execute("from mcptools.files import read_text_file\nprint('READ', read_text_file.run(path='" + path + "'))");
+        return execute(
+            "from mcptools.files import read_text_file\nprint('READ', read_text_file.run(path='" +
+            path + "'))");
     };
     const auto package = test::node_servers() / latest / "package.json";
     BOOST_TEST(read(package.string()).ok());

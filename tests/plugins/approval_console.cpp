@@ -21,7 +21,8 @@ struct ConsoleFixture {
         registry.add_directory(test::plugin_directory());
         int ours = -1;
         char name[64];
-        if (::openpty(&ours, &slave, name, nullptr, nullptr) != 0) throw std::runtime_error("openpty failed");
+        if (::openpty(&ours, &slave, name, nullptr, nullptr) != 0)
+            throw std::runtime_error("openpty failed");
         person.assign(ours);
         terminal = name;
     }
@@ -42,8 +43,9 @@ struct ConsoleFixture {
         return made;
     }
     void ask(ApprovalPolicy& policy, std::string text, Duration timeout = 20s) {
-        asio::co_spawn(context, approve(policy, call(std::move(text)), timeout),
-                       [this](std::exception_ptr, Decision made) { decisions.push_back(std::move(made)); });
+        asio::co_spawn(
+            context, approve(policy, call(std::move(text)), timeout),
+            [this](std::exception_ptr, Decision made) { decisions.push_back(std::move(made)); });
     }
     // Reads until `words` have been shown; whatever else came is in `seen`.
     void wait_for(const std::string& words) {
@@ -60,10 +62,12 @@ struct ConsoleFixture {
         }
     }
     void type(const std::string& line) {
-        asio::steady_timer pause(context, 20ms);  // what is typed before the question does not count
+        asio::steady_timer pause(context,
+                                 20ms);  // what is typed before the question does not count
         test::run(context, pause.async_wait(asio::use_awaitable));
         const std::string text = line + "\n";
-        BOOST_TEST(::write(person.native_handle(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+        BOOST_TEST(::write(person.native_handle(), text.data(), text.size()) ==
+                   static_cast<ssize_t>(text.size()));
     }
     void until(std::size_t count) {
         const auto limit = Clock::now() + 20s;
@@ -94,7 +98,9 @@ BOOST_AUTO_TEST_CASE(one_question_at_a_time_and_arguments_cannot_deceive) {
     ask(*policy, "two");
     wait_for(prompt);
     BOOST_TEST(seen.find("Question ") != std::string::npos, seen);
-    BOOST_TEST(seen.find(": own.echo\r\n  'text': '\\x1b[2J\\u202e'\r\nAllow own.echo? ") != std::string::npos, seen);
+    BOOST_TEST(seen.find(": own.echo\r\n  'text': '\\x1b[2J\\u202e'\r\nAllow own.echo? ") !=
+                   std::string::npos,
+               seen);
     BOOST_TEST(seen.find("two") == std::string::npos);
     type("y");
     wait_for(prompt);
@@ -116,7 +122,9 @@ BOOST_AUTO_TEST_CASE(a_session_is_remembered_and_no_other) {
     BOOST_TEST(decisions[1].by == "console: this session");
     auto other = call("x");
     other.session = "b";
-    asio::co_spawn(context, approve(*policy, other, 20s), [this](std::exception_ptr, Decision made) { decisions.push_back(std::move(made)); });
+    asio::co_spawn(
+        context, approve(*policy, other, 20s),
+        [this](std::exception_ptr, Decision made) { decisions.push_back(std::move(made)); });
     wait_for(prompt);
     type("r");
     wait_for("Reason: ");
@@ -159,11 +167,14 @@ BOOST_AUTO_TEST_CASE(a_long_value_is_folded_and_its_file_lives_as_long_as_the_qu
     ask(*policy, std::string(20'000, 'x'));
     wait_for(prompt);
     BOOST_TEST(seen.size() < 1000u);
-    BOOST_TEST(seen.find("[folded: 20000 characters, 20000 bytes, 1 line, sha256 ") != std::string::npos, seen);
+    BOOST_TEST(
+        seen.find("[folded: 20000 characters, 20000 bytes, 1 line, sha256 ") != std::string::npos,
+        seen);
     const auto from = seen.find("all of it: '") + 12;
     const std::filesystem::path whole = seen.substr(from, seen.find('\'', from) - from);
-    BOOST_TEST(test::read_file(whole) == "own.echo\n  'text': '" + std::string(20'000, 'x') + "'\n");
-    struct stat info {};
+    BOOST_TEST(test::read_file(whole) ==
+               "own.echo\n  'text': '" + std::string(20'000, 'x') + "'\n");
+    struct stat info{};
     BOOST_TEST((::stat(whole.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600));
     BOOST_TEST((::stat(whole.parent_path().c_str(), &info) == 0 && (info.st_mode & 0777) == 0700));
     type("n");
@@ -176,10 +187,13 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_shown_is_denied_with_the_reason) {
     const auto policy = make(terminal);
     auto made = call("");
     made.arguments["command"] = std::string(20'000, 'x');
-    asio::co_spawn(context, approve(*policy, made, 20s), [this](std::exception_ptr, Decision said) { decisions.push_back(std::move(said)); });
+    asio::co_spawn(context, approve(*policy, made, 20s), [this](std::exception_ptr, Decision said) {
+        decisions.push_back(std::move(said));
+    });
     until(1);
     BOOST_TEST((decisions[0].verdict == Verdict::deny));
-    BOOST_TEST(decisions[0].reason.starts_with("the call cannot be put before a person: "), decisions[0].reason);
+    BOOST_TEST(decisions[0].reason.starts_with("the call cannot be put before a person: "),
+               decisions[0].reason);
 }
 
 BOOST_AUTO_TEST_CASE(two_consoles_do_not_ask_at_once) {

@@ -17,7 +17,9 @@ struct RulesFixture {
             co_return answer;
         };
     }
-    PolicyPtr make(std::string_view policy) { return make_policy(registry, host, parse_json(policy, "policy.json"), "policy.json"); }
+    PolicyPtr make(std::string_view policy) {
+        return make_policy(registry, host, parse_json(policy, "policy.json"), "policy.json");
+    }
     Decision decide(ApprovalPolicy& policy, std::string tool) {
         ToolCall call;
         call.server = "files";
@@ -49,7 +51,8 @@ BOOST_AUTO_TEST_CASE(rules_decide_pass_on_and_say_which_of_them_it_was) {
 }
 
 BOOST_AUTO_TEST_CASE(an_ask_is_the_answer_of_who_was_asked_and_never_a_pass) {
-    const auto policy = make(R"({"first_match": [{"rules": [{"when": {"tool": "w*"}, "then": "ask"}]}, "allow"]})");
+    const auto policy =
+        make(R"({"first_match": [{"rules": [{"when": {"tool": "w*"}, "then": "ask"}]}, "allow"]})");
     answer.by = "console";
     BOOST_TEST(decide(*policy, "write").by == "rules: rule 1, console");
     answer = Decision(Verdict::deny, "not now");
@@ -71,13 +74,16 @@ BOOST_AUTO_TEST_CASE(a_mistake_names_the_file_and_the_place) {
         }
         return std::string("accepted");
     };
-    BOOST_TEST(problem(R"({"rules": [{"then": "allow"}, {"then": "alow"}]})") ==
-               R"(policy.json: rules/1/then: accepted: "allow", "ask", "deny", {"deny": "reason"})");
-    BOOST_TEST(problem(R"({"any_of": ["allow", {"rules": {"rules": [{"then": "ask", "when": 5}]}}]})").starts_with(
-        "policy.json/any_of/1: rules/0/when: must be an object"));
+    BOOST_TEST(
+        problem(R"({"rules": [{"then": "allow"}, {"then": "alow"}]})") ==
+        R"(policy.json: rules/1/then: accepted: "allow", "ask", "deny", {"deny": "reason"})");
+    BOOST_TEST(
+        problem(R"({"any_of": ["allow", {"rules": {"rules": [{"then": "ask", "when": 5}]}}]})")
+            .starts_with("policy.json/any_of/1: rules/0/when: must be an object"));
     BOOST_TEST(problem(R"({"rules": {}})").find("rules") != std::string::npos);
     BOOST_TEST(problem(R"({"rules": []})").find("policy.json") == 0u);
-    BOOST_TEST(problem(R"({"first_match": ["nosuch"]})").starts_with("policy.json/first_match/0: no approval plugin is named"));
+    BOOST_TEST(problem(R"({"first_match": ["nosuch"]})")
+                   .starts_with("policy.json/first_match/0: no approval plugin is named"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

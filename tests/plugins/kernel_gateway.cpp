@@ -153,10 +153,13 @@ public:
         break_all();
         context_.run_for(10ms);
     }
-    std::string url() const { return "http://127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port()); }
+    std::string url() const {
+        return "http://127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port());
+    }
     // From now on, another server is there.
     void lead_to(const std::string& port) {
-        server_ = Tcp::endpoint(asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(std::stoi(port)));
+        server_ = Tcp::endpoint(asio::ip::address_v4::loopback(),
+                                static_cast<std::uint16_t>(std::stoi(port)));
         break_all();
     }
     // Connections break now, and new ones do until the time is over.
@@ -198,7 +201,8 @@ private:
     static awaitable<void> copy(std::shared_ptr<Pair> pair, Tcp::socket& from, Tcp::socket& to) {
         std::string buffer(1 << 16, '\0');
         for (;;) {
-            const auto [error, size] = co_await from.async_read_some(asio::buffer(buffer), as_result);
+            const auto [error, size] =
+                co_await from.async_read_some(asio::buffer(buffer), as_result);
             if (error) break;
             const auto piece = asio::buffer(buffer.data(), size);
             const auto [broken, written] = co_await asio::async_write(to, piece, as_result);
@@ -215,7 +219,8 @@ private:
 
 // What every kernel must do, wherever it is.
 awaitable<void> everyday(Kernel& kernel) {
-    auto cell = co_await run_cell(kernel, "import sys\nprint('out'); print('err', file=sys.stderr)\n6 * 7");
+    auto cell =
+        co_await run_cell(kernel, "import sys\nprint('out'); print('err', file=sys.stderr)\n6 * 7");
     BOOST_TEST(cell.ok);
     BOOST_TEST(cell.out == "out\n");
     BOOST_TEST(cell.err == "err\n");
@@ -282,7 +287,8 @@ BOOST_AUTO_TEST_CASE(messages_survive_both_framings) {
         const detail::WireLimits limits;
         const auto v1 = detail::encode_v1(message), text = detail::encode_json(message);
         BOOST_TEST(text.binary == (buffers > 0));
-        auto first = detail::decode_v1(v1.bytes, limits), second = detail::decode_json(text.bytes, text.binary, limits);
+        auto first = detail::decode_v1(v1.bytes, limits),
+             second = detail::decode_json(text.bytes, text.binary, limits);
         for (auto* read : {&first, &second}) {
             BOOST_TEST_REQUIRE(read->has_value());
             auto& one = **read;
@@ -290,7 +296,8 @@ BOOST_AUTO_TEST_CASE(messages_survive_both_framings) {
             BOOST_TEST(one.id == "a");
             BOOST_TEST(one.type == "t");
             BOOST_TEST_REQUIRE(one.buffers.size() == buffers);
-            for (const auto buffer : one.buffers) BOOST_TEST(buffer == std::string_view("\0\xff", 2));
+            for (const auto buffer : one.buffers)
+                BOOST_TEST(buffer == std::string_view("\0\xff", 2));
             const auto content = one.read_content(detail::WireLimits());
             BOOST_TEST_REQUIRE(content.has_value());
             BOOST_TEST((content->at("x") == 1));
@@ -307,8 +314,10 @@ BOOST_AUTO_TEST_CASE(malformed_frames_are_refused) {
     const detail::WireLimits limits;
     const auto whole = detail::encode_v1(message).bytes, text = detail::encode_json(message).bytes;
     // Cut short anywhere, or with any byte of the offsets changed: an error or a message, no more.
-    for (std::size_t size = 0; size < whole.size() - 4; ++size) BOOST_TEST(!detail::decode_v1(whole.substr(0, size), limits));
-    for (std::size_t size = 0; size < text.size() - 4; ++size) BOOST_TEST(!detail::decode_json(text.substr(0, size), true, limits));
+    for (std::size_t size = 0; size < whole.size() - 4; ++size)
+        BOOST_TEST(!detail::decode_v1(whole.substr(0, size), limits));
+    for (std::size_t size = 0; size < text.size() - 4; ++size)
+        BOOST_TEST(!detail::decode_json(text.substr(0, size), true, limits));
     for (std::size_t at = 0; at < 64; ++at)
         for (const char byte : {'\0', '\1', '\x7f', '\xff'}) {
             auto changed = whole, other = text;
@@ -367,8 +376,11 @@ BOOST_AUTO_TEST_CASE(what_a_server_wants_besides_a_token) {
     const JupyterServer open("server", {"--ServerApp.base_url=/user/me/"}, kernel_python(), "");
     TemporaryDirectory keys;
     const auto cert = (keys.path() / "cert.pem").string(), key = (keys.path() / "key.pem").string();
-    const auto make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext "
-                      "subjectAltName=DNS:localhost -keyout " + key + " -out " + cert + " 2>/dev/null";
+    const auto make =
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "
+        "/CN=localhost -addext "
+        "subjectAltName=DNS:localhost -keyout " +
+        key + " -out " + cert + " 2>/dev/null";
     BOOST_TEST_REQUIRE(std::system(make.c_str()) == 0);
     const JupyterServer secure("gateway", {"--cert", cert, "--key", key});
     json::object config;
@@ -382,7 +394,8 @@ BOOST_AUTO_TEST_CASE(what_a_server_wants_besides_a_token) {
     Machine(config).with_kernel(one_cell);
     config["url"] = "https://127.0.0.1:" + secure.port();
     error = Machine(config).start_error();
-    BOOST_TEST(contains(error.detail(), "use the name that the certificate was made for"), error.detail());
+    BOOST_TEST(contains(error.detail(), "use the name that the certificate was made for"),
+               error.detail());
 }
 
 BOOST_AUTO_TEST_CASE(a_start_that_fails_says_why) {
@@ -415,7 +428,8 @@ BOOST_AUTO_TEST_CASE(a_start_that_fails_says_why) {
 std::vector<std::filesystem::path> directories(const JupyterServer& server) {
     std::vector<std::filesystem::path> found;
     for (const auto& entry : std::filesystem::directory_iterator(server.home()))
-        if (entry.path().filename().string().starts_with("ipybox-kernel-")) found.push_back(entry.path());
+        if (entry.path().filename().string().starts_with("ipybox-kernel-"))
+            found.push_back(entry.path());
     return found;
 }
 // The search for what others left goes on beside the first cells: does it once more, and waits.
@@ -429,7 +443,8 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
     config["ping_interval"] = 0.5;
     Machine machine(config);
     std::string id;
-    const auto ending = [&](std::string code, std::function<void()> meanwhile, std::string& output) {
+    const auto ending = [&](std::string code, std::function<void()> meanwhile,
+                            std::string& output) {
         std::string detail;
         machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
             id = as_remote(kernel).id();
@@ -443,7 +458,8 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
                 for (;;) {
                     const auto item = co_await kernel.next(soon);
                     if (!item) break;
-                    if (std::holds_alternative<Done>(*item)) co_await begin(kernel, "import time; time.sleep(60)");
+                    if (std::holds_alternative<Done>(*item))
+                        co_await begin(kernel, "import time; time.sleep(60)");
                 }
             } catch (const Error& error) {
                 BOOST_TEST((error.code() == errc::kernel_died), error.what());
@@ -454,18 +470,24 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
         return detail;
     };
     std::string output;
-    const auto died = ending("import os, time\nprint('last', flush=True); time.sleep(0.3)\nos.kill(os.getpid(), 9)", {}, output);
+    const auto died = ending(
+        "import os, time\nprint('last', flush=True); time.sleep(0.3)\nos.kill(os.getpid(), 9)", {},
+        output);
     BOOST_TEST(output == "last\n");
     BOOST_TEST(contains(died, "reset() starts a new kernel"), died);
 
     // The next kernel removes what that one left, and nothing else.
     const auto left = directories(server);
     BOOST_TEST_REQUIRE(left.size() == 1U);
-    const auto other = [&](const char* name) { return server.home() / (std::string("ipybox-kernel-") + name); };
-    for (const char* name : {"elsewhere", "open", "new"}) std::filesystem::create_directory(other(name));
+    const auto other = [&](const char* name) {
+        return server.home() / (std::string("ipybox-kernel-") + name);
+    };
+    for (const char* name : {"elsewhere", "open", "new"})
+        std::filesystem::create_directory(other(name));
     std::filesystem::rename(other("elsewhere"), server.home() / "elsewhere");
     std::filesystem::create_symlink(server.home() / "elsewhere", other("link"));
-    for (const auto& path : {server.home() / "elsewhere", other("open")}) write_file(path / "kept", "");
+    for (const auto& path : {server.home() / "elsewhere", other("open")})
+        write_file(path / "kept", "");
     std::filesystem::permissions(other("open"), std::filesystem::perms(0755));
     std::filesystem::permissions(other("new"), std::filesystem::perms(0700));
     machine.with_kernel([&](Kernel& first) -> awaitable<void> {
@@ -477,17 +499,22 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_kernel_is_reported) {
         auto second = co_await machine.backend->start(*machine.sandbox, std::move(spec));
         auto cell = co_await run_cell(*second, look_for_abandoned);
         BOOST_TEST(cell.out == "done\n");
-        cell = co_await run_cell(first, "import os; print(os.listdir(os.path.dirname(os.environ['TOOLS'])))");
+        cell = co_await run_cell(
+            first, "import os; print(os.listdir(os.path.dirname(os.environ['TOOLS'])))");
         BOOST_TEST(contains(cell.out, "lib"), cell.out);
         co_await second->shutdown();
     });
     BOOST_TEST(std::filesystem::exists(server.home() / "elsewhere" / "kept"));
     BOOST_TEST(directories(server).size() == 3U);
 
-    const auto culled = ending("import time\nprint('here', flush=True)\ntime.sleep(60)", [&] {
-        script("import urllib.request as r; r.urlopen(r.Request('" + server.url() + "/api/kernels/" + id +
-               "', method='DELETE', headers={'Authorization': 'token " + JupyterServer::token + "'}))");
-    }, output);
+    const auto culled = ending(
+        "import time\nprint('here', flush=True)\ntime.sleep(60)",
+        [&] {
+            script("import urllib.request as r; r.urlopen(r.Request('" + server.url() +
+                   "/api/kernels/" + id + "', method='DELETE', headers={'Authorization': 'token " +
+                   JupyterServer::token + "'}))");
+        },
+        output);
     BOOST_TEST(contains(culled, "reset() starts a new kernel"), culled);
 }
 
@@ -614,11 +641,13 @@ BOOST_AUTO_TEST_CASE(sockets_and_files_of_the_host_reach_the_kernel) {
     machine.backend = machine.registry.make<KernelBackend>("gateway", machine.host, config);
     // Echoes everything on every connection.
     using Local = asio::local::stream_protocol;
-    Local::acceptor acceptor(machine.context, Local::endpoint((machine.workspace.path() / "tools").string()));
+    Local::acceptor acceptor(machine.context,
+                             Local::endpoint((machine.workspace.path() / "tools").string()));
     const auto echo = [](Local::socket socket) -> awaitable<void> {
         std::string buffer(1 << 16, '\0');
         for (;;) {
-            const auto [error, size] = co_await socket.async_read_some(asio::buffer(buffer), as_result);
+            const auto [error, size] =
+                co_await socket.async_read_some(asio::buffer(buffer), as_result);
             if (error) co_return;
             const auto piece = asio::buffer(buffer.data(), size);
             co_await asio::async_write(socket, piece, as_result);
@@ -682,20 +711,25 @@ print("/ipybox-kernel-" in os.environ["TOOLS"], os.stat(os.path.dirname(os.envir
         auto pause = pause_for(5ms);
         const bool whole = co_await ends_first(std::move(writing), std::move(pause));
         BOOST_TEST(!whole);
-        cell = co_await run_cell(kernel, "import time\nwhile len(os.listdir('in')) > 1: time.sleep(0.01)\nprint(os.listdir('in'))");
+        cell = co_await run_cell(kernel,
+                                 "import time\nwhile len(os.listdir('in')) > 1: "
+                                 "time.sleep(0.01)\nprint(os.listdir('in'))");
         BOOST_TEST(cell.out == "['whole']\n");
 
         // Files come while a cell runs.
-        co_await begin(kernel, "import time\nfor i in range(500):\n    try:\n        import late.arrival; break\n"
-                               "    except ImportError: time.sleep(0.02)\nprint(late.arrival.text)");
+        co_await begin(
+            kernel,
+            "import time\nfor i in range(500):\n    try:\n        import late.arrival; break\n"
+            "    except ImportError: time.sleep(0.02)\nprint(late.arrival.text)");
         std::filesystem::create_directories(machine.library.path() / "late");
         write_file(machine.library.path() / "late" / "__init__.py", "");
         write_file(machine.library.path() / "late" / "arrival.py", "text = 'ä'\n");
         co_await as_remote(kernel).refresh();
         cell = co_await finish(kernel);
         BOOST_TEST(cell.out == "ä\n");
-        cell = co_await run_cell(kernel, "import ipybox_kernel; print(ipybox_kernel.__file__.startswith('" +
-                                             machine.library.path().string() + "'))");
+        cell = co_await run_cell(kernel,
+                                 "import ipybox_kernel; print(ipybox_kernel.__file__.startswith('" +
+                                     machine.library.path().string() + "'))");
         BOOST_TEST(cell.out == "False\n");
     });
     acceptor.close();

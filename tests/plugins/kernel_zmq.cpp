@@ -295,7 +295,8 @@ BOOST_AUTO_TEST_CASE(matplotlib_figures_arrive_as_png) {
     Machine machine;
     machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
         const auto cell = co_await run_cell(
-            kernel, "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()\nprint('drawn')");
+            kernel,
+            "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()\nprint('drawn')");
         BOOST_TEST(cell.ok);
         BOOST_TEST_REQUIRE(cell.displays.size() == 1U);
         BOOST_TEST(!cell.displays[0].is_result);
@@ -343,8 +344,7 @@ BOOST_AUTO_TEST_CASE(a_million_lines_arrive_byte_for_byte) {
         BOOST_TEST_CONTEXT("sandbox " << name) {
             Machine machine(name);
             machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
-                const auto cell =
-                    co_await run_cell(kernel, "for i in range(1_000_000): print(i)");
+                const auto cell = co_await run_cell(kernel, "for i in range(1_000_000): print(i)");
                 BOOST_TEST(cell.ok);
                 BOOST_TEST((cell.out == numbers(1'000'000)));
             });
@@ -365,9 +365,10 @@ BOOST_AUTO_TEST_CASE(one_huge_print_arrives_byte_for_byte) {
 }
 
 BOOST_AUTO_TEST_CASE(a_consumer_that_pauses_loses_nothing) {
-    for (const auto* code : {"for i in range(1_000_000): print(i)",
-                             // Waits for its reader at every line, far beyond ten seconds' patience.
-                             "for i in range(20_000): print(i, flush=True)"}) {
+    for (const auto* code :
+         {"for i in range(1_000_000): print(i)",
+          // Waits for its reader at every line, far beyond ten seconds' patience.
+          "for i in range(20_000): print(i, flush=True)"}) {
         Machine machine;
         machine.with_kernel([code](Kernel& kernel) -> awaitable<void> {
             ExecuteRequest request;
@@ -494,8 +495,9 @@ BOOST_AUTO_TEST_CASE(an_interrupt_ends_a_wait_that_began_just_after_it) {
     machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
         // Blocked here, the signal is taken by another thread: Python notes it, and no call ends,
         // as when it comes between Python's last look at signals and the call.
-        co_await run_cell(kernel, "import signal, subprocess, time; kept = 3\n"
-                                  "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])");
+        co_await run_cell(kernel,
+                          "import signal, subprocess, time; kept = 3\n"
+                          "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])");
         for (const auto* code : {"print('on', flush=True)\ntime.sleep(100)",
                                  "print('on', flush=True)\nsubprocess.run(['sleep', '100'])"}) {
             ExecuteRequest request;
@@ -658,7 +660,8 @@ BOOST_AUTO_TEST_CASE(output_before_the_end_is_kept) {
     machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
         std::string output;
         const auto error = co_await fatal_error(
-            kernel, "import os, time\nprint('before', flush=True)\ntime.sleep(0.3)\nos._exit(3)", &output);
+            kernel, "import os, time\nprint('before', flush=True)\ntime.sleep(0.3)\nos._exit(3)",
+            &output);
         BOOST_TEST((error.code() == errc::kernel_died));
         BOOST_TEST(output == "before\n");
     });
@@ -831,7 +834,9 @@ BOOST_AUTO_TEST_CASE(a_link_in_the_place_of_a_socket_is_not_followed) {
     acceptor.non_blocking(true);
     // Stands in for a kernel that puts links where its sockets should be.
     const auto script = outside.path() / "python";
-    write_file(script, "#!/bin/sh\nd=${4%/*}\nfor i in 1 2 4; do ln -s \"$TARGET\" $d/s-$i; done\nsleep 50\n");
+    write_file(
+        script,
+        "#!/bin/sh\nd=${4%/*}\nfor i in 1 2 4; do ln -s \"$TARGET\" $d/s-$i; done\nsleep 50\n");
     std::filesystem::permissions(script, std::filesystem::perms(0755));
     auto spec = machine.spec();
     spec.python = script;

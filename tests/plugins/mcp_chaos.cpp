@@ -93,9 +93,12 @@ BOOST_AUTO_TEST_CASE(every_misbehaviour_is_one_clear_error_over_every_transport)
             BOOST_TEST_CONTEXT(chaos.mode << ", " << tool) {
                 chaos.text.clear();
                 BOOST_TEST(chaos.outcome(tool) == outcomes[at], chaos.text);
-                if (tool == "nan") BOOST_TEST(test::contains(chaos.text, "the answer holds NaN"), chaos.text);
+                if (tool == "nan")
+                    BOOST_TEST(test::contains(chaos.text, "the answer holds NaN"), chaos.text);
                 if (tool == "huge" && chaos.mode == "stdio")
-                    BOOST_TEST(test::contains(chaos.text, "longer than the limit of 33554432 bytes"), chaos.text);
+                    BOOST_TEST(
+                        test::contains(chaos.text, "longer than the limit of 33554432 bytes"),
+                        chaos.text);
                 // What is lost is the call, or the server; never the way to a next one.
                 if (tool == "killed" || !chaos.client->alive()) chaos.begin();
                 BOOST_TEST(chaos.outcome("fine") == "right");

@@ -48,7 +48,9 @@ struct Fixture {
         policy.cwd = workspace;
         policy.env = {{"PATH", "/usr/bin:/bin"}, {"HOME", "/home/user"}};
     }
-    void use_placeholders() { sandbox = registry.make<Sandbox>("bubblewrap", host, {{"absent_names", "placeholders"}}); }
+    void use_placeholders() {
+        sandbox = registry.make<Sandbox>("bubblewrap", host, {{"absent_names", "placeholders"}});
+    }
     void give(const fs::path& path) { BOOST_REQUIRE(::lchown(path.c_str(), guest, guest) == 0); }
     void make_directory(const fs::path& path) {
         fs::create_directory(path);
@@ -89,7 +91,8 @@ struct Fixture {
         if (crashing == 0) {
             asio::io_context own;
             Host lent{own.get_executor(), {}, {}};
-            const auto mine = registry.make<Sandbox>("bubblewrap", lent, {{"absent_names", "placeholders"}});
+            const auto mine =
+                registry.make<Sandbox>("bubblewrap", lent, {{"absent_names", "placeholders"}});
             const std::vector<std::string> argv{"/bin/sh", "-c", "echo x; sleep 1000"};
             const auto process = test::run(own, mine->launch(policy, argv, {}, Stdio::tail));
             for (int i = 0; i < 3000 && process->output_tail().empty(); ++i) ::usleep(10'000);
@@ -154,9 +157,9 @@ BOOST_AUTO_TEST_CASE(probe_finds_what_it_enforces) {
     const auto able = test::run(context, sandbox->probe());
     BOOST_REQUIRE_MESSAGE(able.available, able.problem);
     BOOST_TEST(able.problem.empty());
-    for (const bool claim : {able.filesystem, able.network_none, able.network_allow_list,
-                             able.process_isolation, able.limits_per_process,
-                             able.wall_time, able.scratch_size})
+    for (const bool claim :
+         {able.filesystem, able.network_none, able.network_allow_list, able.process_isolation,
+          able.limits_per_process, able.wall_time, able.scratch_size})
         BOOST_TEST(claim);
     BOOST_TEST(able.workspace_size == detail::ProjectQuota::machine_problem().empty());
 }
@@ -227,7 +230,7 @@ BOOST_AUTO_TEST_CASE(workspace_scratch_and_home_are_writable) {
     BOOST_TEST(sh("echo mine > file && echo x > /tmp/a && echo x > ~/b && echo x > /dev/shm/c && "
                   "cat file && pwd") == "mine\n" + workspace.string() + "\n");
     BOOST_TEST(test::read_file(workspace / "file") == "mine\n");
-    struct stat made {};
+    struct stat made{};
     BOOST_REQUIRE(::stat((workspace / "file").c_str(), &made) == 0);
     BOOST_TEST(made.st_uid == guest);
     BOOST_TEST(!fs::exists("/tmp/a"));
@@ -433,8 +436,9 @@ BOOST_AUTO_TEST_CASE(what_a_killed_host_left_is_removed_by_the_next_start_anywhe
     test::write_file(second / ".git/info/exclude", "*.o\n");
     give(second / ".git");
     policy.writable.push_back(second);
-    policy.write_protected = {workspace / ".mcp.json", workspace / ".vscode/settings", second / ".envrc",
-                              second / "sub/.mcp.json", second / "moved/.mcp.json"};
+    policy.write_protected = {workspace / ".mcp.json", workspace / ".vscode/settings",
+                              second / ".envrc", second / "sub/.mcp.json",
+                              second / "moved/.mcp.json"};
     run_and_kill();
     BOOST_TEST(fs::exists(second / "sub/.mcp.json"));
     BOOST_TEST(test::read_file(second / ".git/info/exclude") != "*.o\n");
@@ -461,12 +465,14 @@ BOOST_AUTO_TEST_CASE(what_a_killed_host_left_is_removed_by_the_next_start_anywhe
 BOOST_AUTO_TEST_CASE(git_does_not_see_what_holds_names) {
     use_placeholders();
     const auto git = [&](const std::string& arguments) {
-        return ::system(("cd " + workspace.string() + " && git -c safe.directory='*' " + arguments).c_str());
+        return ::system(
+            ("cd " + workspace.string() + " && git -c safe.directory='*' " + arguments).c_str());
     };
     BOOST_REQUIRE(git("init -q .") == 0);
     const auto exclude = workspace / ".git/info/exclude";
     const auto before = test::read_file(exclude);
-    policy.write_protected = {workspace / ".mcp.json", workspace / ".env rc", workspace / ".vscode"};
+    policy.write_protected = {workspace / ".mcp.json", workspace / ".env rc",
+                              workspace / ".vscode"};
     {
         const auto process = shell("echo ready; read go", Stdio::pipes);
         line(*process);
@@ -573,45 +579,55 @@ BOOST_AUTO_TEST_CASE(sockets_of_the_host_are_hidden_unless_named) {
 }
 
 BOOST_AUTO_TEST_CASE(whoever_sees_the_whole_disk_has_no_unix_sockets) {
-    // Nobody can tell where these lie: /proc/net/unix has their names as they were given. Not in /tmp, which
-    // every guest has of its own.
+    // Nobody can tell where these lie: /proc/net/unix has their names as they were given. Not in
+    // /tmp, which every guest has of its own.
     const test::TemporaryDirectory place("/var/tmp");
     const auto before = fs::current_path();
     fs::current_path(place.path());
     const auto moved = place.path() / "moved.sock";
     asio::local::stream_protocol::acceptor stream(context, std::string("stream.sock"));
     asio::local::datagram_protocol::socket datagram(context, std::string("datagram.sock"));
-    asio::local::stream_protocol::acceptor renamed(context, (place.path() / "before.sock").string());
+    asio::local::stream_protocol::acceptor renamed(context,
+                                                   (place.path() / "before.sock").string());
     fs::rename("before.sock", moved);
     fs::current_path(before);
-    for (const auto* name : {"stream.sock", "datagram.sock", "moved.sock"}) give(place.path() / name);
-    const std::string script = "import ctypes, errno, os, socket as s\n"
-                               "def attempt(what, action):\n"
-                               "    try: action(); print(what, 'done')\n"
-                               "    except OSError as e: print(what, errno.errorcode[e.errno])\n"
-                               "os.chdir('" + place.path().string() + "')\n"
-                               "def pair(kind): s.socketpair(s.AF_UNIX, kind)[0].sendto(b'x', 'datagram.sock')\n"
-                               "attempt('stream', lambda: s.socket(s.AF_UNIX).connect('stream.sock'))\n"
-                               "attempt('moved', lambda: s.socket(s.AF_UNIX).connect('moved.sock'))\n"
-                               "attempt('datagram', lambda: s.socket(s.AF_UNIX, s.SOCK_DGRAM).connect('datagram.sock'))\n"
-                               "attempt('pair', lambda: pair(s.SOCK_DGRAM))\n"
-                               "attempt('raw pair', lambda: pair(s.SOCK_RAW))\n"
-                               "a, b = s.socketpair(); a.send(b'through the pair'); print(b.recv(20).decode())\n"
-                               "attempt('sending elsewhere', lambda: a.sendto(b'x', 'datagram.sock'))\n"
-                               "attempt('connecting anew', lambda: a.connect('stream.sock'))\n"
-                               "c = ctypes.CDLL(None, use_errno=True)\n"
-                               "print('io_uring', errno.errorcode[ctypes.get_errno()] if c.syscall(425, 1, ctypes.create_string_buffer(200)) < 0 else 'done')";
+    for (const auto* name : {"stream.sock", "datagram.sock", "moved.sock"})
+        give(place.path() / name);
+    const std::string script =
+        "import ctypes, errno, os, socket as s\n"
+        "def attempt(what, action):\n"
+        "    try: action(); print(what, 'done')\n"
+        "    except OSError as e: print(what, errno.errorcode[e.errno])\n"
+        "os.chdir('" +
+        place.path().string() +
+        "')\n"
+        "def pair(kind): s.socketpair(s.AF_UNIX, kind)[0].sendto(b'x', 'datagram.sock')\n"
+        "attempt('stream', lambda: s.socket(s.AF_UNIX).connect('stream.sock'))\n"
+        "attempt('moved', lambda: s.socket(s.AF_UNIX).connect('moved.sock'))\n"
+        "attempt('datagram', lambda: s.socket(s.AF_UNIX, s.SOCK_DGRAM).connect('datagram.sock'))\n"
+        "attempt('pair', lambda: pair(s.SOCK_DGRAM))\n"
+        "attempt('raw pair', lambda: pair(s.SOCK_RAW))\n"
+        "a, b = s.socketpair(); a.send(b'through the pair'); print(b.recv(20).decode())\n"
+        "attempt('sending elsewhere', lambda: a.sendto(b'x', 'datagram.sock'))\n"
+        "attempt('connecting anew', lambda: a.connect('stream.sock'))\n"
+        "c = ctypes.CDLL(None, use_errno=True)\n"
+        "print('io_uring', errno.errorcode[ctypes.get_errno()] if c.syscall(425, 1, "
+        "ctypes.create_string_buffer(200)) < 0 else 'done')";
     policy.cwd = "/";
     policy.readable = {place.path()};
-    BOOST_TEST(python(script) == "stream done\nmoved done\ndatagram done\npair done\nraw pair done\nthrough the pair\n"
-                                 "sending elsewhere EISCONN\nconnecting anew EISCONN\nio_uring ENOSYS\n");
+    BOOST_TEST(
+        python(script) ==
+        "stream done\nmoved done\ndatagram done\npair done\nraw pair done\nthrough the pair\n"
+        "sending elsewhere EISCONN\nconnecting anew EISCONN\nio_uring ENOSYS\n");
     char byte = 0;
     BOOST_TEST(datagram.receive(asio::buffer(&byte, 1)) == 1u);
     BOOST_TEST(datagram.receive(asio::buffer(&byte, 1)) == 1u);
-    sandbox = registry.make<Sandbox>("bubblewrap", host, {{"allow_calls", {"io_uring_setup", "socket", "socketpair"}}});
-    const std::string refused = "stream EAFNOSUPPORT\nmoved EAFNOSUPPORT\ndatagram EAFNOSUPPORT\npair ESOCKTNOSUPPORT\n"
-                                "raw pair ESOCKTNOSUPPORT\nthrough the pair\nsending elsewhere EISCONN\n"
-                                "connecting anew EISCONN\nio_uring ENOSYS\n";
+    sandbox = registry.make<Sandbox>("bubblewrap", host,
+                                     {{"allow_calls", {"io_uring_setup", "socket", "socketpair"}}});
+    const std::string refused =
+        "stream EAFNOSUPPORT\nmoved EAFNOSUPPORT\ndatagram EAFNOSUPPORT\npair ESOCKTNOSUPPORT\n"
+        "raw pair ESOCKTNOSUPPORT\nthrough the pair\nsending elsewhere EISCONN\n"
+        "connecting anew EISCONN\nio_uring ENOSYS\n";
     policy.readable = {"/."};
     BOOST_TEST(!sandbox->unix_sockets(policy));
     BOOST_TEST(python(script) == refused);
@@ -661,7 +677,8 @@ try:
 except KeyboardInterrupt: print('interrupted', flush=True)
 sys.stdin.read()
 )";
-    const auto process = launch({"/usr/bin/python3", "-I", "-c", script, shell_address.substr(10)}, Stdio::pipes);
+    const auto process =
+        launch({"/usr/bin/python3", "-I", "-c", script, shell_address.substr(10)}, Stdio::pipes);
     const auto say = [&]() -> awaitable<void> {
         const auto line = asio::buffer("own input\n", 10);
         co_await asio::async_write(process->input(), line, asio::use_awaitable);
@@ -832,13 +849,16 @@ constexpr const char* flood =
     "        fcntl.ioctl(file, put, bytes(values))\n"
     "        if fcntl.ioctl(file, get, bytes(size)) == before: raise OSError('no effect')\n"
     "def project(values): values[12:16] = struct.pack('I', 0)\n"
-    "def inherit(values): values[0:4] = struct.pack('I', struct.unpack('I', values[0:4])[0] & ~0x200)\n"
-    "def flag(values): values[0:4] = struct.pack('I', struct.unpack('I', values[0:4])[0] & ~0x20000000)\n"
+    "def inherit(values): values[0:4] = struct.pack('I', struct.unpack('I', values[0:4])[0] & "
+    "~0x200)\n"
+    "def flag(values): values[0:4] = struct.pack('I', struct.unpack('I', values[0:4])[0] & "
+    "~0x20000000)\n"
     "os.mkdir('mine'); open('mine/file', 'w').close()\n"
     "for path in ('.', 'mine', 'mine/file'):\n"
     "    attempt('project of ' + path, lambda: change(path, 0x801c581f, 0x401c5820, 28, project))\n"
     "for path in ('.', 'mine'):\n"
-    "    attempt('inheritance of ' + path, lambda: change(path, 0x801c581f, 0x401c5820, 28, inherit))\n"
+    "    attempt('inheritance of ' + path, lambda: change(path, 0x801c581f, 0x401c5820, 28, "
+    "inherit))\n"
     "    attempt('flags of ' + path, lambda: change(path, 0x80086601, 0x40086602, 8, flag))\n"
     "written = 0\n"
     "try:\n"
@@ -1011,7 +1031,8 @@ BOOST_AUTO_TEST_CASE(tree_dies_with_its_killed_host) {
     if (doomed == 0) {
         asio::io_context own;
         Host lent{own.get_executor(), {}, {}};
-        const auto mine = registry.make<Sandbox>("bubblewrap", lent, {{"absent_names", "placeholders"}});
+        const auto mine =
+            registry.make<Sandbox>("bubblewrap", lent, {{"absent_names", "placeholders"}});
         const std::vector<std::string> argv{"/bin/sh", "-c", "setsid sleep 1000 & sleep 1000"};
         const auto process = test::run(own, mine->launch(policy, argv, {}, Stdio::tail));
         const pid_t pid = process->pid();
@@ -1038,8 +1059,9 @@ BOOST_AUTO_TEST_CASE(nothing_outlives_a_host_that_is_killed_while_it_starts_one)
         finish(*shell("true"));
         // Until well after a start: six at a time take longer.
         const auto longest = std::max<std::chrono::nanoseconds>(40ms, 3 * (Clock::now() - began));
-        const auto hosts = test::kill_hosts(
-            context, 150, 6, longest, [this] { shell("setsid sleep 1000 & sleep 1000").release(); });
+        const auto hosts = test::kill_hosts(context, 150, 6, longest, [this] {
+            shell("setsid sleep 1000 & sleep 1000").release();
+        });
         BOOST_TEST(hosts.killed == 150);
         BOOST_TEST(hosts.orphans > 0);
         BOOST_TEST(hosts.outlive == std::vector<std::string>(), boost::test_tools::per_element());
@@ -1099,7 +1121,7 @@ BOOST_AUTO_TEST_CASE(root_drops_to_a_user_that_can_write_or_refuses) {
     BOOST_REQUIRE(::chown(workspace.c_str(), 4242, 4242) == 0);
     BOOST_TEST(sandbox->guest_user(policy) == 4242u);
     BOOST_TEST(sh("echo x > file && echo ok") == "ok\n");
-    struct stat made {};
+    struct stat made{};
     BOOST_REQUIRE(::stat((workspace / "file").c_str(), &made) == 0);
     BOOST_TEST(made.st_uid == 4242u);
     // Root's, but open to all.
@@ -1123,7 +1145,8 @@ BOOST_AUTO_TEST_CASE(root_drops_to_a_user_that_can_write_or_refuses) {
     BOOST_TEST(sh("echo x > file3 && echo ok") == "ok\n");
 }
 
-// ---- absent names, held by an overlay ------------------------------------------------------------
+// ---- absent names, held by an overlay
+// ------------------------------------------------------------
 
 struct LayerFixture : Fixture {
     // Other tests, at the same time, use the machine's.
@@ -1132,14 +1155,16 @@ struct LayerFixture : Fixture {
         fs::create_directory(temporary);
         ::setenv("TMPDIR", temporary.c_str(), 1);
         policy.hidden = {"**/.env"};
-        policy.write_protected = {workspace / ".git/config", workspace / ".git/hooks", workspace / ".mcp.json",
-                                  workspace / ".vscode",     workspace / ".venv",      workspace / ".env"};
+        policy.write_protected = {workspace / ".git/config", workspace / ".git/hooks",
+                                  workspace / ".mcp.json",   workspace / ".vscode",
+                                  workspace / ".venv",       workspace / ".env"};
     }
     ~LayerFixture() { ::unsetenv("TMPDIR"); }
     // What the host finds in the workspace.
     std::set<std::string> names() const {
         std::set<std::string> found;
-        for (const auto& entry : fs::directory_iterator(workspace)) found.insert(entry.path().filename());
+        for (const auto& entry : fs::directory_iterator(workspace))
+            found.insert(entry.path().filename());
         return found;
     }
     std::string marks(const fs::path& path) const {
@@ -1152,7 +1177,8 @@ struct LayerFixture : Fixture {
     }
     // A shell that carries out one line at a time and ends each answer with "."
     std::unique_ptr<SandboxedProcess> talker() {
-        auto process = shell("while read -r line; do eval \"$line\" 2>&1; echo .; done", Stdio::pipes);
+        auto process =
+            shell("while read -r line; do eval \"$line\" 2>&1; echo .; done", Stdio::pipes);
         say(*process, "true");
         return process;
     }
@@ -1171,23 +1197,27 @@ BOOST_AUTO_TEST_CASE(the_host_sees_nothing_and_makes_what_it_likes) {
     BOOST_TEST(process->may_be_stale());
     BOOST_TEST(names().empty());
     for (const std::string attack :
-         {"echo x > .mcp.json", "mkdir .vscode/x", "rmdir .vscode", "mv .vscode v", "mkdir -p .git/hooks", "mv .git g",
-          "echo x > .env", "rm -f .env", "ln -sf x .mcp.json", "mkdir q && mv q .git", "touch .venv/pyvenv.cfg"})
+         {"echo x > .mcp.json", "mkdir .vscode/x", "rmdir .vscode", "mv .vscode v",
+          "mkdir -p .git/hooks", "mv .git g", "echo x > .env", "rm -f .env", "ln -sf x .mcp.json",
+          "mkdir q && mv q .git", "touch .venv/pyvenv.cfg"})
         BOOST_TEST(!contains(say(*process, "{ " + attack + "; } && echo done"), "done"), attack);
     BOOST_TEST(names() == std::set<std::string>{"q"});
 
     // The commands of a person who goes on working.
-    BOOST_TEST(::system(("cd " + workspace.string() + " && mkdir .vscode .venv && echo A=1 > .env && echo {} > .mcp.json && "
-                         "git init -q . && git -c safe.directory='*' add -A").c_str()) == 0);
+    BOOST_TEST(::system(("cd " + workspace.string() +
+                         " && mkdir .vscode .venv && echo A=1 > .env && echo {} > .mcp.json && "
+                         "git init -q . && git -c safe.directory='*' add -A")
+                            .c_str()) == 0);
     make_file(workspace / ".vscode/tasks.json", "original");
     test::run(context, process->refresh_view());
-    for (const std::string attack : {"echo x > .mcp.json", "echo x > .vscode/tasks.json", "rm -rf .git",
-                                     "cat .env | grep A", "echo x > .git/config"})
+    for (const std::string attack : {"echo x > .mcp.json", "echo x > .vscode/tasks.json",
+                                     "rm -rf .git", "cat .env | grep A", "echo x > .git/config"})
         BOOST_TEST(!contains(say(*process, "{ " + attack + "; } && echo done"), "done"), attack);
     BOOST_TEST(test::read_file(workspace / ".mcp.json") == "{}\n");
     BOOST_TEST(test::read_file(workspace / ".vscode/tasks.json") == "original");
     BOOST_TEST(test::read_file(workspace / ".env") == "A=1\n");
-    BOOST_TEST((names() == std::set<std::string>{".env", ".git", ".mcp.json", ".venv", ".vscode", "q"}));
+    BOOST_TEST(
+        (names() == std::set<std::string>{".env", ".git", ".mcp.json", ".venv", ".vscode", "q"}));
 }
 
 BOOST_AUTO_TEST_CASE(names_that_the_host_replaces_stay_protected) {
@@ -1200,7 +1230,10 @@ BOOST_AUTO_TEST_CASE(names_that_the_host_replaces_stay_protected) {
     }
     test::run(context, process->refresh_view());
     BOOST_TEST(!contains(say(*process, "cat .env; cat .env | wc -c"), "s3cret"));
-    BOOST_TEST(!contains(say(*process, "echo x > .mcp.json && echo done; rm -f .mcp.json && echo done; mv .env e && echo done"), "done"));
+    BOOST_TEST(!contains(say(*process,
+                             "echo x > .mcp.json && echo done; rm -f .mcp.json && echo done; mv "
+                             ".env e && echo done"),
+                         "done"));
     BOOST_TEST(test::read_file(workspace / ".mcp.json") == "s3cret new");
 }
 
@@ -1219,17 +1252,20 @@ BOOST_AUTO_TEST_CASE(both_sides_see_what_the_other_does) {
     make_file(workspace / "new", "four");
     fs::rename(workspace / "new", workspace / "shared");
     std::string seen;
-    for (const auto end = Clock::now() + 60s; seen != "four" && Clock::now() < end; ::usleep(20'000)) {
+    for (const auto end = Clock::now() + 60s; seen != "four" && Clock::now() < end;
+         ::usleep(20'000)) {
         seen = say(*process, "cat shared; echo");
         seen.pop_back();
     }
     BOOST_TEST(seen == "four");
-    say(*process, "echo five > made; mkdir -p inner/deep; echo six > inner/deep/file; ln made linked; mv shared renamed");
+    say(*process,
+        "echo five > made; mkdir -p inner/deep; echo six > inner/deep/file; ln made linked; mv "
+        "shared renamed");
     BOOST_TEST(test::read_file(workspace / "made") == "five\n");
     BOOST_TEST(test::read_file(workspace / "inner/deep/file") == "six\n");
     BOOST_TEST(test::read_file(workspace / "renamed") == "four");
     BOOST_TEST(fs::hard_link_count(workspace / "made") == 2u);
-    struct stat made {};
+    struct stat made{};
     BOOST_REQUIRE(::stat((workspace / "made").c_str(), &made) == 0);
     BOOST_TEST(made.st_uid == guest);
 }
@@ -1244,8 +1280,10 @@ BOOST_AUTO_TEST_CASE(nothing_of_it_stays) {
     for (const auto& path : {workspace, workspace / ".git", workspace / "made"})
         BOOST_TEST(!contains(marks(path), "overlay"), path);
     auto base = temporary / ("ipybox-layers-" + std::to_string(::geteuid()));
-    if (fs::exists(base)) BOOST_TEST(fs::is_empty(base));
-    else base = detail::state_directory() / "layers";
+    if (fs::exists(base))
+        BOOST_TEST(fs::is_empty(base));
+    else
+        base = detail::state_directory() / "layers";
 
     // Nor does what an earlier start held on the disk, or of a host that was killed.
     make_file(workspace / ".mcp.json", "");
@@ -1262,11 +1300,15 @@ BOOST_AUTO_TEST_CASE(notes_that_code_leaves_for_overlays_mean_nothing) {
     make_directory(workspace / ".git");
     make_directory(workspace / "sub");
     for (const auto& path : {workspace, workspace / ".git"})
-        for (const char* name : {"user.overlay.opaque", "user.overlay.redirect", "user.overlay.metacopy"})
+        for (const char* name :
+             {"user.overlay.opaque", "user.overlay.redirect", "user.overlay.metacopy"})
             BOOST_REQUIRE(::setxattr(path.c_str(), name, "y", 1, 0) == 0);
-    BOOST_TEST(!contains(sh("mkdir .git/hooks/x && echo done; echo x > .mcp.json && echo done"), "done"));
+    BOOST_TEST(
+        !contains(sh("mkdir .git/hooks/x && echo done; echo x > .mcp.json && echo done"), "done"));
     // What code behind an overlay writes is none to the host.
-    BOOST_TEST(contains(python("import os\nos.setxattr('sub', 'user.overlay.opaque', b'y')\nprint(os.listxattr('sub'))"), "opaque"));
+    BOOST_TEST(contains(python("import os\nos.setxattr('sub', 'user.overlay.opaque', "
+                               "b'y')\nprint(os.listxattr('sub'))"),
+                        "opaque"));
     BOOST_TEST(!contains(marks(workspace / "sub"), std::string("user.overlay.opaque") + '\0'));
 }
 
@@ -1279,7 +1321,10 @@ BOOST_AUTO_TEST_CASE(beyond_so_many_places_files_hold_the_names) {
     }
     const auto process = talker();
     for (const auto& place : policy.writable)
-        BOOST_TEST(!contains(say(*process, "{ echo x > " + (place / ".mcp.json").string() + "; } && echo done"), "done"), place);
+        BOOST_TEST(!contains(say(*process, "{ echo x > " + (place / ".mcp.json").string() +
+                                               "; } && echo done"),
+                             "done"),
+                   place);
     BOOST_TEST(names().empty());
     BOOST_TEST(fs::exists(directory.path() / "place11/.mcp.json"));
 }

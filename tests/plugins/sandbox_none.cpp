@@ -50,7 +50,8 @@ struct Fixture {
     std::string line(SandboxedProcess& process) {
         const auto read = [&process]() -> awaitable<std::string> {
             std::string text;
-            for (char c = 0; c != '\n'; text += c) co_await process.output().async_read_some(asio::buffer(&c, 1), asio::use_awaitable);
+            for (char c = 0; c != '\n'; text += c)
+                co_await process.output().async_read_some(asio::buffer(&c, 1), asio::use_awaitable);
             co_return text;
         };
         return test::run(context, read());
@@ -116,7 +117,9 @@ BOOST_AUTO_TEST_CASE(refuses_what_it_cannot_enforce) {
 BOOST_AUTO_TEST_CASE(root_may_name_another_user) {
     policy.user = ::geteuid() == 0 ? 4242 : ::geteuid();
     BOOST_TEST(sandbox->guest_user(policy) == *policy.user);
-    BOOST_TEST(output("id -u; id -G | wc -w") == std::to_string(*policy.user) + (::geteuid() == 0 ? "\n1\n" : "\n" + output("id -G | wc -w")));
+    BOOST_TEST(output("id -u; id -G | wc -w") ==
+               std::to_string(*policy.user) +
+                   (::geteuid() == 0 ? "\n1\n" : "\n" + output("id -G | wc -w")));
 }
 
 BOOST_AUTO_TEST_CASE(without_a_directory_it_starts_where_nobody_writes) {
@@ -142,8 +145,11 @@ BOOST_AUTO_TEST_CASE(interrupt_reaches_the_command) {
 }
 
 BOOST_AUTO_TEST_CASE(a_signal_for_the_group_reaches_each_of_it_once) {
-    const auto process = launch("trap 'echo parent' TERM; sh -c \"trap 'echo child; exit' TERM; echo ready; while :; do sleep 0.01; done\" & "
-                                "wait; sleep 0.3; exit 7", Stdio::pipes);
+    const auto process = launch(
+        "trap 'echo parent' TERM; sh -c \"trap 'echo child; exit' TERM; echo ready; while :; do "
+        "sleep 0.01; done\" & "
+        "wait; sleep 0.3; exit 7",
+        Stdio::pipes);
     BOOST_TEST(line(*process) == "ready\n");
     process->signal(SIGTERM);
     std::multiset<std::string> heard{line(*process), line(*process)};
@@ -166,8 +172,10 @@ BOOST_AUTO_TEST_CASE(what_left_the_command_ends_with_it) {
         auto other = launch(std::string(leaver) + "sleep 1022", Stdio::pipes);
         const pid_t daemon = std::stoi(line(*other));
         BOOST_TEST(!is_gone(daemon));
-        if (killed) other->kill_tree();
-        else other.reset();
+        if (killed)
+            other->kill_tree();
+        else
+            other.reset();
         BOOST_TEST(goes(daemon));
     }
 }
@@ -196,7 +204,8 @@ BOOST_AUTO_TEST_CASE(what_left_the_command_ends_with_a_killed_host) {
 }
 
 BOOST_AUTO_TEST_CASE(the_command_inherits_nothing_of_its_guard) {
-    BOOST_TEST(output("ls /proc/self/fd | wc -l") == "4\n");  // three streams, and the list that ls reads
+    BOOST_TEST(output("ls /proc/self/fd | wc -l") ==
+               "4\n");  // three streams, and the list that ls reads
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -137,8 +137,8 @@ BOOST_AUTO_TEST_CASE(tells_what_it_can) {
     for (const bool claim : {able.filesystem, able.network_none, able.network_allow_list,
                              able.process_isolation, able.limits_per_process, able.wall_time})
         BOOST_TEST(claim);
-    for (const bool claim :
-         {sandbox->unix_sockets(policy), able.scratch_size, able.scratch_inodes, able.workspace_size})
+    for (const bool claim : {sandbox->unix_sockets(policy), able.scratch_size, able.scratch_inodes,
+                             able.workspace_size})
         BOOST_TEST(!claim);
 }
 
@@ -229,8 +229,9 @@ BOOST_AUTO_TEST_CASE(unix_sockets_cannot_be_made) {
     BOOST_TEST(contains(python("import socket; socket.socket(socket.AF_UNIX)"),
                         "Address family not supported"));
     // One of these could send to a socket of the host by its name.
-    BOOST_TEST(contains(python("import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)"),
-                        "Socket type not supported"));
+    BOOST_TEST(
+        contains(python("import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)"),
+                 "Socket type not supported"));
     BOOST_TEST(python("import socket; socket.socketpair(); print(\"pair\")") == "pair\n");
 }
 
@@ -599,8 +600,9 @@ BOOST_AUTO_TEST_CASE(the_version_that_the_original_pins_takes_its_settings) {
     BOOST_TEST(contains(python("import socket; socket.socket(socket.AF_UNIX)"),
                         "Address family not supported"));
     // One of these could send to a socket of the host by its name.
-    BOOST_TEST(contains(python("import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)"),
-                        "Socket type not supported"));
+    BOOST_TEST(
+        contains(python("import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)"),
+                 "Socket type not supported"));
     BOOST_TEST(python("import socket; socket.socketpair(); print(\"pair\")") == "pair\n");
     BOOST_TEST(contains(python("import socket; socket.create_connection((\"1.1.1.1\", 80), 5)"),
                         "unreachable"));

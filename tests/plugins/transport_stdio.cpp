@@ -294,7 +294,8 @@ BOOST_AUTO_TEST_CASE(a_message_beyond_the_limit_is_one_clear_error) {
     BOOST_TEST(text(call("big", R"({"size":900000})")).size() == 900'000u);
     const auto error = failure([&] { call("big", R"({"size":1000000})"); });
     BOOST_TEST((error.code() == errc::mcp_error));
-    BOOST_TEST(contains(error.detail(), "the answer is longer than the limit of 1000000 bytes (max_message)"));
+    BOOST_TEST(contains(error.detail(),
+                        "the answer is longer than the limit of 1000000 bytes (max_message)"));
     BOOST_TEST(text(call("echo", R"({"text":"goes on"})")) == "goes on");
 }
 
@@ -305,7 +306,8 @@ BOOST_AUTO_TEST_CASE(a_server_that_is_too_slow_has_its_last_words_told) {
     options.connect_timeout = 2s;
     const auto error = failure([&] { connect(config, std::move(options)); });
     BOOST_TEST((error.code() == errc::timed_out));
-    BOOST_TEST(contains(error.detail(), "(connect timeout); its standard error ends in:\ninstalling with "));
+    BOOST_TEST(contains(error.detail(),
+                        "(connect timeout); its standard error ends in:\ninstalling with "));
     BOOST_TEST(!contains(error.detail(), "s3cret"));
 }
 
@@ -364,9 +366,8 @@ BOOST_AUTO_TEST_CASE(a_server_that_fails_at_start) {
 BOOST_AUTO_TEST_CASE(a_server_that_is_too_slow) {
     McpClientOptions options;
     options.connect_timeout = 300ms;
-    const auto error = failure([&] {
-        connect(server({"--slow-start", "60"}), std::move(options));
-    });
+    const auto error =
+        failure([&] { connect(server({"--slow-start", "60"}), std::move(options)); });
     BOOST_TEST((error.code() == errc::timed_out));
 }
 
@@ -379,9 +380,8 @@ BOOST_AUTO_TEST_CASE(a_command_that_does_not_exist) {
 }
 
 BOOST_AUTO_TEST_CASE(a_command_that_is_no_server) {
-    const auto error = failure([&] {
-        connect(params("sh", {"-c", "echo hello; read line; exit 0"}));
-    });
+    const auto error =
+        failure([&] { connect(params("sh", {"-c", "echo hello; read line; exit 0"})); });
     BOOST_TEST((error.code() == errc::mcp_connection));
     BOOST_TEST(contains(error.detail(), "exit code 0 before it answered"));
 }
@@ -466,7 +466,8 @@ BOOST_AUTO_TEST_CASE(the_working_directory_is_the_configured_one) {
     // Where this program happens to run is none.
     const auto relative = failure([&] { connect(params("./server.sh", {})); });
     BOOST_TEST((relative.code() == errc::missing_dependency));
-    BOOST_TEST(contains(relative.detail(), "\"./server.sh\" is a relative path: give its full path, or a \"cwd\""));
+    BOOST_TEST(contains(relative.detail(),
+                        "\"./server.sh\" is a relative path: give its full path, or a \"cwd\""));
     const auto report = failure([&] { connect(params("sh", {"-c", "pwd >&2; exit 1"})); });
     BOOST_TEST(report.detail().ends_with(":\n/\n"), report.detail());
 }

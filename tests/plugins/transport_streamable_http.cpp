@@ -156,8 +156,8 @@ struct Fixture : test::HttpFixture {
             } else if (message.target != "/mcp") {
                 co_await peer->respond(404, "", "");
                 co_return;
-            } else if (tokens == 0 ||
-                       message.header("Authorization") != "Bearer token-" + std::to_string(tokens)) {
+            } else if (tokens == 0 || message.header("Authorization") !=
+                                          "Bearer token-" + std::to_string(tokens)) {
                 std::string challenge = "WWW-Authenticate: Bearer resource_metadata=\"" + origin +
                                         "/.well-known/oauth-protected-resource/mcp\"\r\n";
                 co_await peer->respond(401, std::move(challenge), "");

@@ -10,8 +10,10 @@
 
 namespace ipybox::test {
 
-// Says "stressed" at the socket `out` and "answer" to who connects at `in`: 8 bytes from in there, and 8 that come back.
-inline boost::asio::awaitable<std::string> talk(boost::asio::local::stream_protocol::acceptor& in, std::filesystem::path out) {
+// Says "stressed" at the socket `out` and "answer" to who connects at `in`: 8 bytes from in there,
+// and 8 that come back.
+inline boost::asio::awaitable<std::string> talk(boost::asio::local::stream_protocol::acceptor& in,
+                                                std::filesystem::path out) {
     namespace asio = boost::asio;
     asio::local::stream_protocol::socket sender(in.get_executor());
     const asio::local::stream_protocol::endpoint there(out.string());

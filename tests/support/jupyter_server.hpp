@@ -24,11 +24,14 @@ public:
 
     // kind: server, gateway or enterprise, as in start_jupyter.py. secret: its token; empty: none.
     explicit JupyterServer(const std::string& kind, std::vector<std::string> options = {},
-                           const std::filesystem::path& python = kernel_python(), const std::string& secret = token) {
-        const std::string script = required_environment("IPYBOX_TEST_SUPPORT") + "/start_jupyter.py";
+                           const std::filesystem::path& python = kernel_python(),
+                           const std::string& secret = token) {
+        const std::string script =
+            required_environment("IPYBOX_TEST_SUPPORT") + "/start_jupyter.py";
         std::vector<std::string> argv = {python.string(), script, kind};
         argv.insert(argv.end(), options.begin(), options.end());
-        const char* names[] = {"IdentityProvider.token=", "KernelGatewayApp.auth_token=", "EnterpriseGatewayApp.auth_token="};
+        const char* names[] = {"IdentityProvider.token=", "KernelGatewayApp.auth_token=",
+                               "EnterpriseGatewayApp.auth_token="};
         const std::string name = names[kind == "server" ? 0 : kind == "gateway" ? 1 : 2];
         argv.push_back("--" + name + secret);
         if (kind == "server") argv.push_back("--ServerApp.root_dir=" + home_.path().string());
@@ -39,16 +42,20 @@ public:
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
             ::dup2(pipe[1], 1);
             // Servers and kernels tell of every end of a test.
-            if (std::getenv("IPYBOX_TEST_SERVER_LOG") == nullptr) ::dup2(::open("/dev/null", O_WRONLY), 2);
+            if (std::getenv("IPYBOX_TEST_SERVER_LOG") == nullptr)
+                ::dup2(::open("/dev/null", O_WRONLY), 2);
             ::close(pipe[0]);
             std::vector<char*> arguments;
             for (auto& argument : argv) arguments.push_back(argument.data());
             arguments.push_back(nullptr);
-            std::string own_home = "HOME=" + home_.path().string(), path = "PATH=" + python.parent_path().string() + ":/usr/bin:/bin";
+            std::string own_home = "HOME=" + home_.path().string(),
+                        path = "PATH=" + python.parent_path().string() + ":/usr/bin:/bin";
             // What a killed kernel leaves behind goes with the server.
             std::string scratch = "TMPDIR=" + home_.path().string();
-            std::array<char*, 4> environment = {own_home.data(), path.data(), scratch.data(), nullptr};
-            if (::chdir(home_.path().c_str()) == 0) ::execve(arguments[0], arguments.data(), environment.data());
+            std::array<char*, 4> environment = {own_home.data(), path.data(), scratch.data(),
+                                                nullptr};
+            if (::chdir(home_.path().c_str()) == 0)
+                ::execve(arguments[0], arguments.data(), environment.data());
             ::_exit(127);
         }
         ::close(pipe[1]);

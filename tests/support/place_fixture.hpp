@@ -1,5 +1,6 @@
 #pragma once
-// What tests of places need: a tree of files of their own, and errors held against what they should say.
+// What tests of places need: a tree of files of their own, and errors held against what they should
+// say.
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <ipybox/error.hpp>
@@ -18,7 +19,8 @@ struct PlaceFixture {
         std::filesystem::create_directories(root / name);
         return root / name;
     }
-    std::filesystem::path file(const std::filesystem::path& name, std::string_view text = "") const {
+    std::filesystem::path file(const std::filesystem::path& name,
+                               std::string_view text = "") const {
         make(name.parent_path());
         write_file(root / name, text);
         return root / name;

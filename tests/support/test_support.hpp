@@ -48,7 +48,8 @@ T run(asio::io_context& context, awaitable<T> work) {
 // unprivileged guest can enter it.
 class TemporaryDirectory {
 public:
-    explicit TemporaryDirectory(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    explicit TemporaryDirectory(
+        const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
         std::string name = (parent / "ipybox-test-XXXXXX").string();
         if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
         path_ = name;
@@ -83,10 +84,16 @@ inline std::string required_environment(const char* name) {
         throw std::runtime_error(std::string(name) + " is not set: run the tests by scripts/test");
     return value;
 }
-inline std::filesystem::path plugin_directory() { return required_environment("IPYBOX_TEST_PLUGINS"); }
+inline std::filesystem::path plugin_directory() {
+    return required_environment("IPYBOX_TEST_PLUGINS");
+}
 inline std::filesystem::path kernel_python() { return required_environment("IPYBOX_TEST_PYTHON"); }
-inline std::filesystem::path node_servers() { return required_environment("IPYBOX_TEST_NODE_MODULES"); }
-inline std::filesystem::path python_package() { return required_environment("IPYBOX_TEST_PYTHON_PACKAGE"); }
+inline std::filesystem::path node_servers() {
+    return required_environment("IPYBOX_TEST_NODE_MODULES");
+}
+inline std::filesystem::path python_package() {
+    return required_environment("IPYBOX_TEST_PYTHON_PACKAGE");
+}
 
 // What the tests configure a sandbox plugin with: where srt was installed.
 inline json::object sandbox_options(std::string_view sandbox) {

@@ -113,7 +113,8 @@ run_async = asynchronous(run)
 }
 
 BOOST_AUTO_TEST_CASE(modules_whose_run_is_a_coroutine) {
-    const auto list = tools(R"([{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}])");
+    const auto list =
+        tools(R"([{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}])");
     const auto package = ipybox::generate_package("demo", list, ipybox::ApiStyle::async);
     BOOST_TEST(package.files.at("t.py") == R"(from __future__ import annotations
 from typing import Any
@@ -173,10 +174,12 @@ BOOST_AUTO_TEST_CASE(a_schema_without_a_type_takes_what_is_no_object) {
                        "a": {"properties": {"b": {"type": "integer"}}}}})"),
                    "    a: A | NotObject\n    __nullable__ = (\"a\",)"));
     BOOST_TEST(fields(R"({"a": {"additionalProperties": false}}, "required": ["a"])") ==
-               "    a: Annotated[dict[str, Any], Field(max_length=0)] | NotObject\n    __nullable__ = (\"a\",)");
+               "    a: Annotated[dict[str, Any], Field(max_length=0)] | NotObject\n    "
+               "__nullable__ = (\"a\",)");
     // A name that is no Python name is the field's, whichever of its types a value has.
     BOOST_TEST(fields(R"({"a-b": {"additionalProperties": false}}, "required": ["a-b"])") ==
-               "    a_b: Annotated[Annotated[dict[str, Any], Field(max_length=0)] | NotObject, Field(alias=\"a-b\")]\n"
+               "    a_b: Annotated[Annotated[dict[str, Any], Field(max_length=0)] | NotObject, "
+               "Field(alias=\"a-b\")]\n"
                "    __nullable__ = (\"a_b\",)");
     // What else it says holds for them too.
     BOOST_TEST(has(module(R"({"type": "object", "required": ["a"], "properties": {
@@ -197,17 +200,20 @@ BOOST_AUTO_TEST_CASE(properties_of_branches) {
                       std::string(branches) + '}');
     };
     // Every branch says what b is.
-    BOOST_TEST(has(both(R"("oneOf": [{"properties": {"kind": {"const": "x"}, "b": {"type": "string"}}},
+    BOOST_TEST(
+        has(both(R"("oneOf": [{"properties": {"kind": {"const": "x"}, "b": {"type": "string"}}},
                                      {"properties": {"kind": {"const": "y"}, "b": {"type": "boolean"}}}])"),
-                   "    b: bool | str | None = None\n"));
+            "    b: bool | str | None = None\n"));
     BOOST_TEST(has(both(R"("oneOf": [{"properties": {"b": {"type": "string"}}},
                                      {"properties": {"kind": {}}, "additionalProperties": false}])"),
                    "    b: str | None = None\n"));
     // One of them leaves it open.
-    BOOST_TEST(has(both(R"("anyOf": [{"properties": {"b": {"type": "string"}}}, {"required": ["kind"]}])"),
-                   "    b: Any | str | None = None\n"));
-    BOOST_TEST(has(both(R"("if": {"required": ["kind"]}, "then": {"properties": {"b": {"type": "string"}}})"),
-                   "    b: Any | str | None = None\n"));
+    BOOST_TEST(
+        has(both(R"("anyOf": [{"properties": {"b": {"type": "string"}}}, {"required": ["kind"]}])"),
+            "    b: Any | str | None = None\n"));
+    BOOST_TEST(has(
+        both(R"("if": {"required": ["kind"]}, "then": {"properties": {"b": {"type": "string"}}})"),
+        "    b: Any | str | None = None\n"));
     BOOST_TEST(has(both(R"("anyOf": [{"oneOf": [{"properties": {"b": {"type": "string"}}}]}])"),
                    "    b: Any | str | None = None\n"));
 }
@@ -222,7 +228,8 @@ BOOST_AUTO_TEST_CASE(patterns_that_could_stall_python_are_left_to_the_host) {
     std::string many = R"({"type": "object", "properties": {)";
     for (int i = 0; i < 2000; ++i)
         many += (i ? ", \"" : "\"") + std::to_string(i) + R"(": {"type": "string", "pattern": ")" +
-                std::to_string(i) + "(a*b*c*d*)*" + std::string(1000, '?').replace(0, 999, 999, 'x') + "\"}";
+                std::to_string(i) + "(a*b*c*d*)*" +
+                std::string(1000, '?').replace(0, 999, 999, 'x') + "\"}";
     BOOST_TEST(has(module(many + "}}"), "not checked here"));
 }
 
@@ -236,13 +243,15 @@ BOOST_AUTO_TEST_CASE(names_of_fields) {
                              "a_b_2: ", "a_b_3: ", "p_model_dump: ", "field: ", "    id: str |"})
         BOOST_TEST(has(text, line), line << " in\n" << text);
     // Names that an alias needs, though no type does.
-    BOOST_TEST(fields(R"({"Annotated": {"const": 1}, "Field": {"const": 1}, "a-b": {"const": 1}})", R"(, "required": ["a-b"])") ==
+    BOOST_TEST(fields(R"({"Annotated": {"const": 1}, "Field": {"const": 1}, "a-b": {"const": 1}})",
+                      R"(, "required": ["a-b"])") ==
                "    Annotated_: Annotated[Literal[1] | None, Field(alias=\"Annotated\")] = None\n"
                "    Field_: Annotated[Literal[1] | None, Field(alias=\"Field\")] = None\n"
                "    a_b: Annotated[Literal[1], Field(alias=\"a-b\")]");
     // Pydantic takes no half of a surrogate pair as a name.
-    BOOST_TEST(has(module(R"({"type": "object", "properties": {"\uD800": {}}})"),
-                   "class Params(Model):\n    pass\n    # a key that is not valid Unicode is left out\n"));
+    BOOST_TEST(
+        has(module(R"({"type": "object", "properties": {"\uD800": {}}})"),
+            "class Params(Model):\n    pass\n    # a key that is not valid Unicode is left out\n"));
 }
 
 BOOST_AUTO_TEST_CASE(recursion) {
@@ -322,8 +331,8 @@ BOOST_AUTO_TEST_CASE(hostile_schemas_are_bounded) {
     // Names that are the same once they are identifiers, more than a quadratic effort could number.
     std::string same = R"({"properties": {)";
     for (int i = 0; i < 20'000; ++i)
-        same += (i ? ", \"" : "\"") + std::string(static_cast<std::size_t>(i % 200 + 1), '-') + "a" +
-                std::string(static_cast<std::size_t>(i / 200), '-') + "\": {}";
+        same += (i ? ", \"" : "\"") + std::string(static_cast<std::size_t>(i % 200 + 1), '-') +
+                "a" + std::string(static_cast<std::size_t>(i / 200), '-') + "\": {}";
     BOOST_TEST(has(module(same + "}}"), "too large to be typed"));
 }
 
@@ -331,7 +340,8 @@ BOOST_AUTO_TEST_CASE(a_tool_too_large_to_be_typed_is_reported_and_the_others_are
     std::string big = R"({"type": "object", "properties": {"list": {"enum": [0)";
     for (int i = 1; big.size() < 10'000'000; ++i) big += "," + std::to_string(i);
     big += "]}";
-    for (int i = 0; i < 40'000; ++i) big += ", \"p" + std::to_string(i) + R"(": {"type": "string"})";
+    for (int i = 0; i < 40'000; ++i)
+        big += ", \"p" + std::to_string(i) + R"(": {"type": "string"})";
     const auto package = ipybox::generate_package(
         "demo", tools(R"([{"name": "big", "inputSchema": )" + big + R"(}}}, {"name": "small"}])"));
     BOOST_TEST(package.tools.size() == 2U);
@@ -340,7 +350,8 @@ BOOST_AUTO_TEST_CASE(a_tool_too_large_to_be_typed_is_reported_and_the_others_are
     BOOST_TEST(package.untyped[0].tool == "big");
     BOOST_TEST(package.untyped[0].reason == "the schema is too large");
     BOOST_TEST(has(package.files.at("big.py"),
-                   "class Params(Open):\n    pass\n    # too large to be typed; the host checks the arguments\n"));
+                   "class Params(Open):\n    pass\n    # too large to be typed; the host checks "
+                   "the arguments\n"));
 }
 
 BOOST_AUTO_TEST_CASE(writing_replaces_as_one) {
@@ -388,14 +399,16 @@ BOOST_AUTO_TEST_CASE(files_of_others_in_a_package_stay) {
     BOOST_TEST(kept_as.empty());
     BOOST_TEST(read(folder.path / "demo" / "helper.py") == "x = 1\n");
     BOOST_TEST(read(folder.path / "demo" / "data" / "deep" / "notes") == "mine");
-    BOOST_TEST(names(folder.path) == std::vector<std::string>{"demo"}, boost::test_tools::per_element());
+    BOOST_TEST(names(folder.path) == std::vector<std::string>{"demo"},
+               boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_package_of_the_original_is_replaced_and_kept) {
     const Folder folder;
     const auto demo = folder.path / "demo";
     const std::string init =
-        "import os\nfrom mcpygen.tool_exec.client import ToolRunner\n\nCLIENT = ToolRunner(\n    server_name='demo',\n)\n";
+        "import os\nfrom mcpygen.tool_exec.client import ToolRunner\n\nCLIENT = ToolRunner(\n    "
+        "server_name='demo',\n)\n";
     const auto lay = [&] {
         fs::create_directories(demo);
         std::ofstream(demo / "__init__.py") << init;
@@ -464,9 +477,10 @@ BOOST_AUTO_TEST_CASE(readers_see_one_package) {
             const auto init = ipybox::detail::PackageRoot::read(before.get(), "__init__.py");
             const auto a = ipybox::detail::PackageRoot::read(before.get(), "a.py");
             const auto after = ipybox::detail::PackageRoot::open_folder(root.get(), "demo");
-            struct stat x {}, y {};
-            if (!before || !after || ::fstat(before.get(), &x) != 0 || ::fstat(after.get(), &y) != 0) {
-                ++torn;  // there is always a package
+            struct stat x{}, y{};
+            if (!before || !after || ::fstat(before.get(), &x) != 0 ||
+                ::fstat(after.get(), &y) != 0) {
+                ++torn;                         // there is always a package
             } else if (x.st_ino == y.st_ino) {  // not replaced meanwhile
                 const auto is = [&](const ipybox::GeneratedPackage& package) {
                     return init == package.files.at("__init__.py") && a == package.files.at("a.py");
@@ -475,8 +489,7 @@ BOOST_AUTO_TEST_CASE(readers_see_one_package) {
             }
         }
     });
-    for (int i = 0; i < 200; ++i)
-        ipybox::write_package(folder.path, "demo", i % 2 ? one : two);
+    for (int i = 0; i < 200; ++i) ipybox::write_package(folder.path, "demo", i % 2 ? one : two);
     done = true;
     reader.join();
     BOOST_TEST(torn == 0U);
@@ -525,7 +538,7 @@ BOOST_AUTO_TEST_CASE(root_writes_for_the_owner_of_the_folder) {
     BOOST_REQUIRE(::chown(folder.path.c_str(), 12345, 12345) == 0);
     ipybox::write_package(folder.path, "demo", package());
     for (const auto& path : {folder.path / "demo", folder.path / "demo" / "a.py"}) {
-        struct stat status {};
+        struct stat status{};
         BOOST_REQUIRE(::stat(path.c_str(), &status) == 0);
         BOOST_TEST(status.st_uid == 12345U);
     }

@@ -52,19 +52,120 @@ private:
 
     // Text that ends a literal, a comment or a line, collides with names, or is a pattern.
     std::string text() {
-        static const std::vector<std::string> plain{
-            "a", "b", "name", "", "string", "integer", "object", "array", "null", "#", "a b", "a-b", "a_b",
-            "\"\"\"\nimport os; os.abort()\n\"\"\"", "'''", "\\", "\"", "\\\"", "\"\"", "\\\"\"\"", "\n", "\r", "\r\n    x = 1",
-            "__import__('os').abort()", "{__import__('os')}", "# --- your code below is kept ---", "\n# --- your code below is kept ---\n",
-            "\xE2\x80\xAE", "\xE2\x80\xA8", "\xC2\x85", "\x0C", std::string("\0", 1), "\x1B[31m", "\xED\xA0\x80", "\xED\xB0\x80", "\xFF",
-            "\xF0\x9F\x98\x80", "\xEF\xAC\x80", "é", "ß", "日本", "\\N{DASH}", "\\u{110000}", "\\x", "\\U00110000",
-            "from", "None", "True", "class", "match", "type", "str", "int", "list", "dict", "Any", "Field", "Literal", "Annotated", "Model",
-            "Params", "Result", "call", "run", "run_async", "params", "kwargs", "self", "cls", "rule", "pattern", "unique",
-            "TypeAliasType", "RootModel", "model_dump", "model_config", "model_fields", "model_rebuild", "copy", "json", "schema", "root",
-            "_rule", "__nullable__", "__pydantic_extra__", "__class__", "__init__", "_x", "field", "p_model_dump", "items", "1a",
-            "#/$defs/a", "#/$defs/b", "#/properties/a", "#a", "http://x/y", "#/definitions/from", "y.json#/a",
-            "^(?<x>a)$", "[", "(a+)+$", "^[a-z]+(-[a-z]+)*$", "(?=a)b", "\\p{L}+", "(a)\\1", "a{1,3}", "[\\]\"]", "x{,3}", "(?i)a",
-            "email", "date-time", "uri", "http://json-schema.org/draft-07/schema#"};
+        static const std::vector<std::string> plain{"a",
+                                                    "b",
+                                                    "name",
+                                                    "",
+                                                    "string",
+                                                    "integer",
+                                                    "object",
+                                                    "array",
+                                                    "null",
+                                                    "#",
+                                                    "a b",
+                                                    "a-b",
+                                                    "a_b",
+                                                    "\"\"\"\nimport os; os.abort()\n\"\"\"",
+                                                    "'''",
+                                                    "\\",
+                                                    "\"",
+                                                    "\\\"",
+                                                    "\"\"",
+                                                    "\\\"\"\"",
+                                                    "\n",
+                                                    "\r",
+                                                    "\r\n    x = 1",
+                                                    "__import__('os').abort()",
+                                                    "{__import__('os')}",
+                                                    "# --- your code below is kept ---",
+                                                    "\n# --- your code below is kept ---\n",
+                                                    "\xE2\x80\xAE",
+                                                    "\xE2\x80\xA8",
+                                                    "\xC2\x85",
+                                                    "\x0C",
+                                                    std::string("\0", 1),
+                                                    "\x1B[31m",
+                                                    "\xED\xA0\x80",
+                                                    "\xED\xB0\x80",
+                                                    "\xFF",
+                                                    "\xF0\x9F\x98\x80",
+                                                    "\xEF\xAC\x80",
+                                                    "é",
+                                                    "ß",
+                                                    "日本",
+                                                    "\\N{DASH}",
+                                                    "\\u{110000}",
+                                                    "\\x",
+                                                    "\\U00110000",
+                                                    "from",
+                                                    "None",
+                                                    "True",
+                                                    "class",
+                                                    "match",
+                                                    "type",
+                                                    "str",
+                                                    "int",
+                                                    "list",
+                                                    "dict",
+                                                    "Any",
+                                                    "Field",
+                                                    "Literal",
+                                                    "Annotated",
+                                                    "Model",
+                                                    "Params",
+                                                    "Result",
+                                                    "call",
+                                                    "run",
+                                                    "run_async",
+                                                    "params",
+                                                    "kwargs",
+                                                    "self",
+                                                    "cls",
+                                                    "rule",
+                                                    "pattern",
+                                                    "unique",
+                                                    "TypeAliasType",
+                                                    "RootModel",
+                                                    "model_dump",
+                                                    "model_config",
+                                                    "model_fields",
+                                                    "model_rebuild",
+                                                    "copy",
+                                                    "json",
+                                                    "schema",
+                                                    "root",
+                                                    "_rule",
+                                                    "__nullable__",
+                                                    "__pydantic_extra__",
+                                                    "__class__",
+                                                    "__init__",
+                                                    "_x",
+                                                    "field",
+                                                    "p_model_dump",
+                                                    "items",
+                                                    "1a",
+                                                    "#/$defs/a",
+                                                    "#/$defs/b",
+                                                    "#/properties/a",
+                                                    "#a",
+                                                    "http://x/y",
+                                                    "#/definitions/from",
+                                                    "y.json#/a",
+                                                    "^(?<x>a)$",
+                                                    "[",
+                                                    "(a+)+$",
+                                                    "^[a-z]+(-[a-z]+)*$",
+                                                    "(?=a)b",
+                                                    "\\p{L}+",
+                                                    "(a)\\1",
+                                                    "a{1,3}",
+                                                    "[\\]\"]",
+                                                    "x{,3}",
+                                                    "(?i)a",
+                                                    "email",
+                                                    "date-time",
+                                                    "uri",
+                                                    "http://json-schema.org/draft-07/schema#"};
         if (!one_in(12)) return any_of(plain);
         std::string mixed;
         for (auto n = below(8); n > 0; --n) mixed += any_of(plain);
@@ -72,8 +173,10 @@ private:
     }
 
     json::value number() {
-        static const std::vector<json::value> numbers{0, 1, -1, 2, 3, 5, 100, 0.5, -0.0, 1e300, 5e-324, 1.0, 2.5, 1e15, 1e19,
-            std::int64_t{9007199254740993}, INT64_MAX, INT64_MIN, UINT64_MAX};
+        static const std::vector<json::value> numbers{
+            0,         1,         -1,        2,   3,   5,    100,  0.5,
+            -0.0,      1e300,     5e-324,    1.0, 2.5, 1e15, 1e19, std::int64_t{9007199254740993},
+            INT64_MAX, INT64_MIN, UINT64_MAX};
         return any_of(numbers);
     }
 
@@ -104,13 +207,62 @@ private:
 
     // A keyword with what belongs to it, mostly.
     void keyword(json::object& target, int depth) {
-        static const std::vector<const char*> all{"type", "type", "type", "enum", "const", "default", "title", "description", "format",
-            "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems",
-            "maxItems", "uniqueItems", "minProperties", "maxProperties", "minContains", "maxContains", "required", "nullable", "$ref",
-            "$id", "$anchor", "$schema", "properties", "properties", "properties", "properties", "patternProperties",
-            "additionalProperties", "propertyNames", "items", "items", "prefixItems", "additionalItems", "contains", "anyOf", "oneOf",
-            "allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems",
-            "unevaluatedProperties", "$defs", "definitions"};
+        static const std::vector<const char*> all{"type",
+                                                  "type",
+                                                  "type",
+                                                  "enum",
+                                                  "const",
+                                                  "default",
+                                                  "title",
+                                                  "description",
+                                                  "format",
+                                                  "pattern",
+                                                  "minLength",
+                                                  "maxLength",
+                                                  "minimum",
+                                                  "maximum",
+                                                  "exclusiveMinimum",
+                                                  "exclusiveMaximum",
+                                                  "multipleOf",
+                                                  "minItems",
+                                                  "maxItems",
+                                                  "uniqueItems",
+                                                  "minProperties",
+                                                  "maxProperties",
+                                                  "minContains",
+                                                  "maxContains",
+                                                  "required",
+                                                  "nullable",
+                                                  "$ref",
+                                                  "$id",
+                                                  "$anchor",
+                                                  "$schema",
+                                                  "properties",
+                                                  "properties",
+                                                  "properties",
+                                                  "properties",
+                                                  "patternProperties",
+                                                  "additionalProperties",
+                                                  "propertyNames",
+                                                  "items",
+                                                  "items",
+                                                  "prefixItems",
+                                                  "additionalItems",
+                                                  "contains",
+                                                  "anyOf",
+                                                  "oneOf",
+                                                  "allOf",
+                                                  "not",
+                                                  "if",
+                                                  "then",
+                                                  "else",
+                                                  "dependentRequired",
+                                                  "dependentSchemas",
+                                                  "dependencies",
+                                                  "unevaluatedItems",
+                                                  "unevaluatedProperties",
+                                                  "$defs",
+                                                  "definitions"};
         const std::string_view key = any_of(all);
         const auto is = [&](std::initializer_list<std::string_view> keys) {
             return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -119,18 +271,21 @@ private:
         if (one_in(25)) {
             content = value(depth);
         } else if (key == "type") {
-            static const std::vector<const char*> types{"string", "integer", "number", "boolean", "array", "object", "object", "null"};
+            static const std::vector<const char*> types{"string", "integer", "number", "boolean",
+                                                        "array",  "object",  "object", "null"};
             if (one_in(6))
                 content = json::array{any_of(types), any_of(types), any_of(types)};
             else
                 content = any_of(types);
         } else if (is({"enum"})) {
             json::array list;
-            for (auto n = 1 + below(4); n > 0; --n) list.push_back(one_in(2) ? json::value(text()) : value(3));
+            for (auto n = 1 + below(4); n > 0; --n)
+                list.push_back(one_in(2) ? json::value(text()) : value(3));
             content = std::move(list);
         } else if (is({"const", "default"})) {
             content = value(2);
-        } else if (is({"title", "description", "format", "pattern", "$ref", "$id", "$anchor", "$schema"})) {
+        } else if (is({"title", "description", "format", "pattern", "$ref", "$id", "$anchor",
+                       "$schema"})) {
             content = text();
         } else if (is({"uniqueItems", "nullable"})) {
             content = one_in(2);
@@ -138,7 +293,8 @@ private:
             json::array list;
             for (auto n = below(4); n > 0; --n) list.push_back(json::value(text()));
             content = std::move(list);
-        } else if (is({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})) {
+        } else if (is({"properties", "patternProperties", "dependentSchemas", "$defs",
+                       "definitions"})) {
             json::object named;
             for (auto n = below(5); n > 0; --n) named[text()] = schema(depth + 1);
             if (key[0] == '$') named["a"] = schema(depth + 1), named["b"] = schema(depth + 1);
@@ -151,7 +307,8 @@ private:
             json::array list;
             for (auto n = 1 + below(3); n > 0; --n) list.push_back(schema(depth + 1));
             content = std::move(list);
-        } else if (key.substr(0, 2) == "mi" || key.substr(0, 2) == "ma" || is({"exclusiveMinimum", "exclusiveMaximum", "multipleOf"})) {
+        } else if (key.substr(0, 2) == "mi" || key.substr(0, 2) == "ma" ||
+                   is({"exclusiveMinimum", "exclusiveMaximum", "multipleOf"})) {
             content = number();
         } else {
             content = schema(depth + 1);
@@ -160,7 +317,8 @@ private:
     }
 
     json::value schema(int depth) {
-        if (depth > 5 || one_in(12)) return one_in(2) ? json::value(one_in(2)) : json::value(json::object{});
+        if (depth > 5 || one_in(12))
+            return one_in(2) ? json::value(one_in(2)) : json::value(json::object{});
         json::object made;
         for (auto n = 1 + below(5); n > 0; --n) keyword(made, depth);
         return made;
@@ -168,7 +326,9 @@ private:
 
     json::object invented() {
         json::object tool{{"name", text()}, {"description", text()}, {"inputSchema", schema(0)}};
-        if (one_in(2)) tool["inputSchema"].emplace_object() = {{"type", "object"}, {"properties", {{text(), schema(1)}, {text(), schema(1)}}}};
+        if (one_in(2))
+            tool["inputSchema"].emplace_object() = {
+                {"type", "object"}, {"properties", {{text(), schema(1)}, {text(), schema(1)}}}};
         if (one_in(2)) tool["outputSchema"] = schema(0);
         if (one_in(3)) tool["annotations"] = {{"readOnlyHint", value(3)}, {"title", text()}};
         return tool;
@@ -179,7 +339,8 @@ private:
         auto* place = &root;
         for (auto n = below(12); n > 0; --n) {
             if (auto* object = place->if_object(); object && !object->empty())
-                place = &(object->begin() + static_cast<std::ptrdiff_t>(below(object->size())))->value();
+                place = &(object->begin() + static_cast<std::ptrdiff_t>(below(object->size())))
+                             ->value();
             else if (auto* array = place->if_array(); array && !array->empty())
                 place = &(*array)[below(array->size())];
             else
@@ -209,11 +370,13 @@ private:
                 break;
             case 4:
                 if (auto* object = place.if_object(); object && !object->empty())
-                    object->erase(object->begin() + static_cast<std::ptrdiff_t>(below(object->size())));
+                    object->erase(object->begin() +
+                                  static_cast<std::ptrdiff_t>(below(object->size())));
                 break;
             case 5:  // a key renamed
                 if (auto* object = place.if_object(); object && !object->empty()) {
-                    auto* entry = object->begin() + static_cast<std::ptrdiff_t>(below(object->size()));
+                    auto* entry =
+                        object->begin() + static_cast<std::ptrdiff_t>(below(object->size()));
                     auto kept = entry->value();
                     object->erase(entry);
                     (*object)[text()] = std::move(kept);
@@ -223,14 +386,16 @@ private:
                 if (auto* object = place.if_object()) keyword(*object, 2);
                 break;
             case 7: {
-                static const std::vector<const char*> around{"anyOf", "oneOf", "allOf", "prefixItems", "enum"};
+                static const std::vector<const char*> around{"anyOf", "oneOf", "allOf",
+                                                             "prefixItems", "enum"};
                 auto inside = json::value(place);
                 place = json::object{{any_of(around), json::array{inside, schema(3), inside}}};
                 break;
             }
             case 8:  // nested deeply
                 for (auto n = below(one_in(10) ? 400 : 40); n > 0; --n) {
-                    static const std::vector<const char*> around{"items", "not", "additionalProperties", "properties"};
+                    static const std::vector<const char*> around{
+                        "items", "not", "additionalProperties", "properties"};
                     auto inside = std::move(place);
                     place = json::object{{any_of(around), std::move(inside)}};
                 }
@@ -248,7 +413,8 @@ private:
 
 // The corpora beside the checkout, if there.
 void add_corpora(SchemaFuzzer& fuzzer) {
-    const fs::path folder = fs::path(ipybox::test::required_environment("IPYBOX_TEST_SUPPORT")) / "../../../shared/corpus";
+    const fs::path folder = fs::path(ipybox::test::required_environment("IPYBOX_TEST_SUPPORT")) /
+                            "../../../shared/corpus";
     std::vector<fs::path> files;
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(folder, none))
@@ -261,7 +427,8 @@ void add_corpora(SchemaFuzzer& fuzzer) {
         for (const auto& tool : ipybox::parse_tools(text))
             if (tool.is_object() && ++count % 7 == 0) fuzzer.add_sample(tool.get_object());
     }
-    if (files.empty()) std::cerr << "apigen_fuzz: no corpora in " << folder << "; all schemas are made up\n";
+    if (files.empty())
+        std::cerr << "apigen_fuzz: no corpora in " << folder << "; all schemas are made up\n";
 }
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
@@ -288,7 +455,8 @@ BOOST_AUTO_TEST_CASE(nothing_becomes_code) {
         for (int i = 0; i < 100; ++i) {
             auto tool = fuzzer.tool();
             // The names of a list differ; those that are the same have a test of their own.
-            tool["name"] = std::string(tool["name"].get_string()) + (i % 10 ? std::to_string(i) : "");
+            tool["name"] =
+                std::string(tool["name"].get_string()) + (i % 10 ? std::to_string(i) : "");
             list.push_back(std::move(tool));
         }
         const auto text = json::serialize(list);
@@ -296,15 +464,19 @@ BOOST_AUTO_TEST_CASE(nothing_becomes_code) {
         tools += package.tools.size();
         for (const auto& [name, module] : package.files) BOOST_REQUIRE(module.size() < 1'000'000U);
         std::reverse(list.begin(), list.end());
-        const auto again = ipybox::generate_package("fuzz", ipybox::parse_tools(json::serialize(list)));
+        const auto again =
+            ipybox::generate_package("fuzz", ipybox::parse_tools(json::serialize(list)));
         bool good = again.files == package.files;
         ipybox::write_package(folder.path(), "fuzz", package);
-        const auto check = python + " " + (support / "check_modules.py").string() + " --import " + folder.path().string();
-        good = std::system((check + " > " + (folder.path() / "log").string() + " 2>&1").c_str()) == 0 && good;
+        const auto check = python + " " + (support / "check_modules.py").string() + " --import " +
+                           folder.path().string();
+        good = std::system((check + " > " + (folder.path() / "log").string() + " 2>&1").c_str()) ==
+                   0 &&
+               good;
         if (!good) {
             std::ifstream log(folder.path() / "log");
-            const auto kept = fs::temp_directory_path() /
-                              ("ipybox-fuzz-" + std::to_string(seed) + '-' + std::to_string(round) + ".json");
+            const auto kept = fs::temp_directory_path() / ("ipybox-fuzz-" + std::to_string(seed) +
+                                                           '-' + std::to_string(round) + ".json");
             std::ofstream(kept) << text;
             BOOST_ERROR("seed " << seed << ", round " << round << ", tools in " << kept << '\n'
                                 << std::string(std::istreambuf_iterator<char>(log), {}));

@@ -78,7 +78,9 @@ BOOST_AUTO_TEST_CASE(any_of_is_allowed_by_any_and_denied_before_it_passes) {
 }
 
 BOOST_AUTO_TEST_CASE(empty_combinators_are_configuration_errors) {
-    const auto is_config_error = [](const Error& error) { return error.code() == errc::bad_config; };
+    const auto is_config_error = [](const Error& error) {
+        return error.code() == errc::bad_config;
+    };
     BOOST_CHECK_EXCEPTION(FirstMatch(PolicyList{}), Error, is_config_error);
     BOOST_CHECK_EXCEPTION(AllOf(PolicyList{}), Error, is_config_error);
     BOOST_CHECK_EXCEPTION(AnyOf(PolicyList{}), Error, is_config_error);
@@ -94,7 +96,8 @@ BOOST_AUTO_TEST_CASE(only_a_clear_allow_is_an_approval) {
 }
 
 BOOST_AUTO_TEST_CASE(an_unanswered_question_expires_as_a_denial) {
-    const auto decision = approved_by(std::make_unique<WaitsForEver>(), std::chrono::milliseconds(20));
+    const auto decision =
+        approved_by(std::make_unique<WaitsForEver>(), std::chrono::milliseconds(20));
     BOOST_TEST((decision.verdict == D));
     BOOST_TEST(decision.expired);
 }
@@ -109,7 +112,8 @@ BOOST_AUTO_TEST_CASE(the_first_answer_counts_and_the_others_are_withdrawn) {
                 std::string name;
                 ~Leave() { list.push_back(name); }
             } const leave{ended, name};
-            asio::steady_timer timer(co_await asio::this_coro::executor, std::chrono::milliseconds(milliseconds));
+            asio::steady_timer timer(co_await asio::this_coro::executor,
+                                     std::chrono::milliseconds(milliseconds));
             co_await timer.async_wait(asio::use_awaitable);
             co_return decision;
         };
@@ -125,13 +129,14 @@ BOOST_AUTO_TEST_CASE(the_first_answer_counts_and_the_others_are_withdrawn) {
         context.run();  // whoever was withdrawn ends
         return decision;
     };
-    const auto no = ask({answers("absent", 1, Decision()), answers("slow", 60'000, Decision(A)), fails,
-                         answers("quick", 30, Decision(D, "no"))});
+    const auto no = ask({answers("absent", 1, Decision()), answers("slow", 60'000, Decision(A)),
+                         fails, answers("quick", 30, Decision(D, "no"))});
     BOOST_TEST((no.verdict == D));
     BOOST_TEST(no.reason == "no");
     BOOST_TEST(ended.size() == 3u);
-    BOOST_CHECK_EXCEPTION(ask({answers("absent", 1, Decision()), fails}), std::runtime_error,
-                          [](const auto& error) { return std::string_view(error.what()) == "broken"; });
+    BOOST_CHECK_EXCEPTION(
+        ask({answers("absent", 1, Decision()), fails}), std::runtime_error,
+        [](const auto& error) { return std::string_view(error.what()) == "broken"; });
     const auto nobody = ask({answers("absent", 1, Decision())});
     BOOST_TEST((nobody.verdict == D));
     BOOST_TEST(nobody.reason == "nobody is there to approve this call");

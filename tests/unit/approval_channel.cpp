@@ -32,17 +32,21 @@ struct ChannelFixture {
     void open() {
         channel = std::make_unique<ApprovalChannel>(context.get_executor(), options);
         const auto url = channel->listen("localhost", 0);
-        port = static_cast<unsigned short>(std::stoi(url.substr(std::string("ws://127.0.0.1:").size())));
+        port = static_cast<unsigned short>(
+            std::stoi(url.substr(std::string("ws://127.0.0.1:").size())));
     }
     std::unique_ptr<ApprovalClient> connect(ApprovalClient::Callback callback) {
         ApprovalClientOptions settings;
         settings.port = port;
         settings.token = channel->token();
-        auto client = std::make_unique<ApprovalClient>(context.get_executor(), std::move(callback), settings);
+        auto client =
+            std::make_unique<ApprovalClient>(context.get_executor(), std::move(callback), settings);
         test::run(context, client->connect());
         return client;
     }
-    Decision ask(std::string text = "x") { return test::run(context, channel->ask(echo_call(std::move(text)))); }
+    Decision ask(std::string text = "x") {
+        return test::run(context, channel->ask(echo_call(std::move(text))));
+    }
     // What is left to do, without waiting for more.
     void settle() {
         asio::steady_timer pause(context, 30ms);
@@ -65,9 +69,12 @@ struct ChannelFixture {
         }
         co_return text;
     }
-    static std::string upgrade(const std::string& authorization, const std::string& target = "/approval") {
-        return "GET " + target + " HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
-               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n" + authorization + "\r\n";
+    static std::string upgrade(const std::string& authorization,
+                               const std::string& target = "/approval") {
+        return "GET " + target +
+               " HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n" +
+               authorization + "\r\n";
     }
 
     asio::io_context context;
@@ -90,8 +97,10 @@ BOOST_AUTO_TEST_CASE(yes_no_and_a_reason) {
     open();
     BOOST_TEST(!channel->open());
     const auto client = connect([](ApprovalClient::Request request) -> awaitable<void> {
-        if (request.to_string() == "own.echo(text='yes')") request.accept();
-        else request.reject("not \x1b[2J today");
+        if (request.to_string() == "own.echo(text='yes')")
+            request.accept();
+        else
+            request.reject("not \x1b[2J today");
         request.accept();  // the first answer counts
         co_return;
     });
@@ -121,12 +130,14 @@ BOOST_AUTO_TEST_CASE(the_original_defaults_and_errors) {
     options.approval_timeout = 50ms;
     open();
     const auto fails = [&](errc code, std::string_view words) {
-        BOOST_CHECK_EXCEPTION(test::run(context, channel->request("s", "t", {})), Error, [&](const Error& error) {
-            return error.code() == code && error.detail().find(words) != std::string::npos;
-        });
+        BOOST_CHECK_EXCEPTION(
+            test::run(context, channel->request("s", "t", {})), Error, [&](const Error& error) {
+                return error.code() == code && error.detail().find(words) != std::string::npos;
+            });
     };
     fails(errc::denied, "Approval channel not connected");
-    auto client = connect([](ApprovalClient::Request request) -> awaitable<void> { co_await request.settled(); });
+    auto client = connect(
+        [](ApprovalClient::Request request) -> awaitable<void> { co_await request.settled(); });
     fails(errc::timed_out, "no approver answered in time");
     const auto late = ask();
     BOOST_TEST(late.expired);
@@ -137,7 +148,8 @@ BOOST_AUTO_TEST_CASE(nobody_connected_passes_and_leaving_denies_what_is_pending)
     open();
     BOOST_TEST((ask().verdict == Verdict::pass));
     ApprovalClient* leaving = nullptr;
-    auto client = connect([&](ApprovalClient::Request) -> awaitable<void> { co_await leaving->disconnect(); });
+    auto client = connect(
+        [&](ApprovalClient::Request) -> awaitable<void> { co_await leaving->disconnect(); });
     leaving = client.get();
     const auto left = ask();
     BOOST_TEST((left.verdict == Verdict::deny));
@@ -169,9 +181,11 @@ BOOST_AUTO_TEST_CASE(several_approvers_the_first_answer_counts_and_the_others_ar
 
 BOOST_AUTO_TEST_CASE(a_late_approver_answers_what_is_pending) {
     open();
-    auto silent = connect([](ApprovalClient::Request request) -> awaitable<void> { co_await request.settled(); });
+    auto silent = connect(
+        [](ApprovalClient::Request request) -> awaitable<void> { co_await request.settled(); });
     std::optional<Decision> decision;
-    asio::co_spawn(context, channel->ask(echo_call("x")), [&](std::exception_ptr, Decision made) { decision = made; });
+    asio::co_spawn(context, channel->ask(echo_call("x")),
+                   [&](std::exception_ptr, Decision made) { decision = made; });
     settle();
     BOOST_TEST(!decision.has_value());
     auto helper = connect(accept_all());
@@ -189,15 +203,18 @@ BOOST_AUTO_TEST_CASE(a_hundred_pending_answered_in_any_order_each_to_its_caller)
     });
     std::map<int, Decision> decisions;
     for (int i = 0; i < 100; ++i)
-        asio::co_spawn(context, channel->ask(echo_call(std::to_string(i))),
-                       [&decisions, i](std::exception_ptr, Decision made) { decisions[i] = std::move(made); });
+        asio::co_spawn(
+            context, channel->ask(echo_call(std::to_string(i))),
+            [&decisions, i](std::exception_ptr, Decision made) { decisions[i] = std::move(made); });
     for (int i = 0; i < 100 && waiting.size() < 100; ++i) settle();
     BOOST_TEST_REQUIRE(waiting.size() == 100u);
     for (int i = 0; i < 100; ++i) {
         const auto& request = waiting[static_cast<std::size_t>(i * 37 % 100)];
         const std::string text(request.tool_args().at("text").as_string());
-        if (text.back() == '3') request.reject("no " + text);
-        else request.accept();
+        if (text.back() == '3')
+            request.reject("no " + text);
+        else
+            request.accept();
     }
     for (int i = 0; i < 100 && decisions.size() < 100; ++i) settle();
     BOOST_TEST_REQUIRE(decisions.size() == 100u);
@@ -212,32 +229,41 @@ BOOST_AUTO_TEST_CASE(only_this_machine_only_with_the_token) {
     BOOST_TEST(channel->token().size() == 64u);
     ApprovalChannel other(context.get_executor(), options);
     for (const char* host : {"0.0.0.0", "::", "192.168.0.1", "example.com", ""})
-        BOOST_CHECK_EXCEPTION(other.listen(host, 0), Error, [](const Error& error) { return error.code() == errc::bad_argument; });
-    BOOST_CHECK_EXCEPTION(other.listen("127.0.0.1", port), Error, [](const Error& error) { return error.code() == errc::io_error; });
+        BOOST_CHECK_EXCEPTION(other.listen(host, 0), Error, [](const Error& error) {
+            return error.code() == errc::bad_argument;
+        });
+    BOOST_CHECK_EXCEPTION(other.listen("127.0.0.1", port), Error,
+                          [](const Error& error) { return error.code() == errc::io_error; });
     options.token = "short";
     BOOST_CHECK_THROW(ApprovalChannel(context.get_executor(), options), Error);
 
     const std::string good = channel->token(), bad(64, '0');
     BOOST_TEST(raw(upgrade("")) == "HTTP/1.1 401 Unauthorized\r\n");
     BOOST_TEST(raw(upgrade("Authorization: Bearer " + bad + "\r\n")).starts_with("HTTP/1.1 401"));
-    BOOST_TEST(raw(upgrade("Authorization: Bearer " + good.substr(1) + "\r\n")).starts_with("HTTP/1.1 401"));
+    BOOST_TEST(raw(upgrade("Authorization: Bearer " + good.substr(1) + "\r\n"))
+                   .starts_with("HTTP/1.1 401"));
     BOOST_TEST(raw(upgrade("Authorization: Basic !!\r\n")).starts_with("HTTP/1.1 401"));
-    BOOST_TEST(raw(upgrade("Authorization: Bearer " + good + "\r\n", "/run")).starts_with("HTTP/1.1 404"));
-    BOOST_TEST(raw("GET /approval HTTP/1.1\r\nAuthorization: Bearer " + good + "\r\n\r\n").starts_with("HTTP/1.1 400"));
+    BOOST_TEST(
+        raw(upgrade("Authorization: Bearer " + good + "\r\n", "/run")).starts_with("HTTP/1.1 404"));
+    BOOST_TEST(raw("GET /approval HTTP/1.1\r\nAuthorization: Bearer " + good + "\r\n\r\n")
+                   .starts_with("HTTP/1.1 400"));
     BOOST_TEST(raw("garbage\r\n\r\n") == "");
     BOOST_TEST(!channel->open());
     BOOST_TEST(raw(upgrade("Authorization: Bearer " + good + "\r\n")).starts_with("HTTP/1.1 101"));
     // As clients do that put the token into the address: ws://any:TOKEN@localhost/approval.
-    BOOST_TEST(raw(upgrade("Authorization: Basic " + detail::encode_base64("any:" + good) + "\r\n")).starts_with("HTTP/1.1 101"));
+    BOOST_TEST(raw(upgrade("Authorization: Basic " + detail::encode_base64("any:" + good) + "\r\n"))
+                   .starts_with("HTTP/1.1 101"));
 
     ApprovalClientOptions settings;
     settings.port = port;
     settings.token = bad;
     ApprovalClient intruder(context.get_executor(), accept_all(), settings);
-    BOOST_CHECK_EXCEPTION(test::run(context, intruder.connect()), Error, [](const Error& error) { return error.code() == errc::denied; });
+    BOOST_CHECK_EXCEPTION(test::run(context, intruder.connect()), Error,
+                          [](const Error& error) { return error.code() == errc::denied; });
     settings.port = 1;
     ApprovalClient lost(context.get_executor(), accept_all(), settings);
-    BOOST_CHECK_EXCEPTION(test::run(context, lost.connect()), Error, [](const Error& error) { return error.code() == errc::io_error; });
+    BOOST_CHECK_EXCEPTION(test::run(context, lost.connect()), Error,
+                          [](const Error& error) { return error.code() == errc::io_error; });
 }
 
 // A browser that was given the token once sends it for every page that connects.
@@ -245,10 +271,14 @@ BOOST_AUTO_TEST_CASE(web_pages_connect_only_when_they_are_named) {
     options.allowed_origins = {"http://localhost:3000"};
     open();
     const std::string token = "Authorization: Bearer " + channel->token() + "\r\n";
-    const auto page = [&](const std::string& origin) { return raw(upgrade(token + "Origin: " + origin + "\r\n")); };
-    for (const std::string bad : {"https://evil.example", "null", "", "http://localhost", "http://127.0.0.1:3001", "https://localhost:3000"})
+    const auto page = [&](const std::string& origin) {
+        return raw(upgrade(token + "Origin: " + origin + "\r\n"));
+    };
+    for (const std::string bad : {"https://evil.example", "null", "", "http://localhost",
+                                  "http://127.0.0.1:3001", "https://localhost:3000"})
         BOOST_TEST(page(bad).starts_with("HTTP/1.1 403"), bad);
-    for (const std::string& good : {std::string("http://localhost:3000"), "http://127.0.0.1:" + std::to_string(port)})
+    for (const std::string& good :
+         {std::string("http://localhost:3000"), "http://127.0.0.1:" + std::to_string(port)})
         BOOST_TEST(page(good).starts_with("HTTP/1.1 101"), good);
 }
 
@@ -258,7 +288,8 @@ BOOST_AUTO_TEST_CASE(strangers_keep_no_approver_out) {
     std::list<asio::ip::tcp::socket> strangers;
     for (int i = 0; i < 500; ++i) {
         strangers.emplace_back(context).connect({asio::ip::address_v4::loopback(), port});
-        if (i % 2 == 0) asio::write(strangers.back(), asio::buffer("GET /approval HTTP/1.1\r\nAuth", 28));
+        if (i % 2 == 0)
+            asio::write(strangers.back(), asio::buffer("GET /approval HTTP/1.1\r\nAuth", 28));
     }
     const auto client = connect(accept_all());
     BOOST_TEST(client->connected());
@@ -279,7 +310,8 @@ BOOST_AUTO_TEST_CASE(messages_are_those_of_the_original) {
     test::run(context, peer.async_handshake("localhost", "/approval", asio::use_awaitable));
     settle();
     std::optional<Decision> decision;
-    asio::co_spawn(context, channel->ask(echo_call("x")), [&](std::exception_ptr, Decision made) { decision = made; });
+    asio::co_spawn(context, channel->ask(echo_call("x")),
+                   [&](std::exception_ptr, Decision made) { decision = made; });
     boost::beast::flat_buffer buffer;
     test::run(context, peer.async_read(buffer, asio::use_awaitable));
     const std::string text(static_cast<const char*>(buffer.data().data()), buffer.size());
@@ -287,13 +319,16 @@ BOOST_AUTO_TEST_CASE(messages_are_those_of_the_original) {
     BOOST_TEST(message.size() == 4u);
     BOOST_TEST(message.at("jsonrpc").as_string() == "2.0");
     BOOST_TEST(message.at("method").as_string() == "approve");
-    BOOST_TEST(json::serialize(message.at("params")) == R"({"server_name":"own","tool_name":"echo","tool_args":{"text":"x"}})");
+    BOOST_TEST(json::serialize(message.at("params")) ==
+               R"({"server_name":"own","tool_name":"echo","tool_args":{"text":"x"}})");
     const std::string id(message.at("id").as_string());
     const auto say = [&](const std::string& answer) {
         test::run(context, peer.async_write(asio::buffer(answer), asio::use_awaitable));
         settle();
     };
-    for (const char* nonsense : {"nonsense", "[1]", "{}", R"({"id": 5, "result": true})", R"({"id": "0", "result": true})"}) say(nonsense);
+    for (const char* nonsense : {"nonsense", "[1]", "{}", R"({"id": 5, "result": true})",
+                                 R"({"id": "0", "result": true})"})
+        say(nonsense);
     BOOST_TEST(!decision.has_value());
     say(R"({"jsonrpc": "2.0", "result": "true", "id": ")" + id + "\"}");
     BOOST_TEST_REQUIRE(decision.has_value());
@@ -309,9 +344,11 @@ BOOST_AUTO_TEST_CASE(messages_are_those_of_the_original) {
 
 BOOST_AUTO_TEST_CASE(the_end_of_a_channel_and_of_a_client_leave_nothing_behind) {
     open();
-    auto client = connect([](ApprovalClient::Request request) -> awaitable<void> { co_await request.settled(); });
+    auto client = connect(
+        [](ApprovalClient::Request request) -> awaitable<void> { co_await request.settled(); });
     std::optional<Decision> decision;
-    asio::co_spawn(context, channel->ask(echo_call("x")), [&](std::exception_ptr, Decision made) { decision = made; });
+    asio::co_spawn(context, channel->ask(echo_call("x")),
+                   [&](std::exception_ptr, Decision made) { decision = made; });
     settle();
     channel = nullptr;
     settle();

@@ -21,14 +21,18 @@ json::value parsed(std::string_view text) { return parse_json(text, "test"); }
 struct Call {
     std::string_view server = "files", tool = "write_file", origin = "mcp", session = "a";
     json::object arguments, annotations;
-    detail::CallFacts facts() const { return {server, tool, origin, session, arguments, annotations}; }
+    detail::CallFacts facts() const {
+        return {server, tool, origin, session, arguments, annotations};
+    }
     Call& with(std::string_view text) {
         arguments = parsed(text).as_object();
         return *this;
     }
 };
 
-Effect judged(std::string_view rules, const Call& call) { return RuleSet(parsed(rules)).judge(call.facts(), wall, start).effect; }
+Effect judged(std::string_view rules, const Call& call) {
+    return RuleSet(parsed(rules)).judge(call.facts(), wall, start).effect;
+}
 
 // What one condition on /x says to a value.
 Fit fits(std::string_view conditions, std::string_view value) {
@@ -59,7 +63,9 @@ BOOST_AUTO_TEST_CASE(globs_match_whole_texts) {
     BOOST_TEST(globs("read_*", "read_file"));
     BOOST_TEST(!globs("read_*", "xread_file"));
     BOOST_TEST(globs("*", ""));
-    BOOST_TEST(globs("a?c", "a\xC3\xBC" "c"));
+    BOOST_TEST(globs("a?c",
+                     "a\xC3\xBC"
+                     "c"));
     BOOST_TEST(!globs("a?c", "ac"));
     BOOST_TEST(globs("*a*b*", "xxaxxbxx"));
     BOOST_TEST(!globs("*a*b", "xxbxxa"));
@@ -107,8 +113,10 @@ BOOST_AUTO_TEST_CASE(the_first_rule_that_fits_decides_and_none_passes) {
 }
 
 BOOST_AUTO_TEST_CASE(hints_that_a_server_does_not_give_are_the_less_harmless_ones) {
-    const auto read_only = R"([{"when": {"annotations": {"readOnlyHint": true}}, "then": "allow"}])";
-    const auto destructive = R"([{"when": {"annotations": {"destructiveHint": true}}, "then": "deny"}])";
+    const auto read_only =
+        R"([{"when": {"annotations": {"readOnlyHint": true}}, "then": "allow"}])";
+    const auto destructive =
+        R"([{"when": {"annotations": {"destructiveHint": true}}, "then": "deny"}])";
     const auto open = R"([{"when": {"annotations": {"openWorldHint": false}}, "then": "allow"}])";
     Call call;
     BOOST_TEST(judged(read_only, call) == Effect::pass);
@@ -150,16 +158,47 @@ BOOST_AUTO_TEST_CASE(conditions_on_arguments) {
 }
 
 BOOST_AUTO_TEST_CASE(paths_are_compared_after_normalisation) {
-    const auto under = [](std::string_view path) { return fits(R"({"under": ["/work", "/tmp/x/"]})", '"' + std::string(path) + '"'); };
-    for (const char* good : {"/work", "/work/", "/work/a", "//work///a/./b", "/etc/../work/a", "/tmp/x/y", "/work/a/..", "/../work"})
+    const auto under = [](std::string_view path) {
+        return fits(R"({"under": ["/work", "/tmp/x/"]})", '"' + std::string(path) + '"');
+    };
+    for (const char* good : {"/work", "/work/", "/work/a", "//work///a/./b", "/etc/../work/a",
+                             "/tmp/x/y", "/work/a/..", "/../work"})
         BOOST_TEST(under(good) == Fit::yes, good);
-    for (const char* bad : {"/workshop", "/work/../etc", "/work/a/../../etc", "/", "/tmp/xy", "/tmp", "/Work"})
+    for (const char* bad :
+         {"/workshop", "/work/../etc", "/work/a/../../etc", "/", "/tmp/xy", "/tmp", "/Work"})
         BOOST_TEST(under(bad) == Fit::no, bad);
-    for (const char* odd : {"", "a", "../work", "~/x", "~root", "file:///work/../etc", "FILE:/work/x", "/work/..\\\\..\\\\etc",
-                            "/work/%2e%2e/etc", "/work%2Fx", "/work/a\\u0000", "/work/a\\n", " /etc", "/work ",
-                            "/work/$HOME/x", "/work/${HOME}", "/work/$(id)", "/work/`id`", "/work/%252e%252e/etc", "/work/%%32%65/x", "/work/%u002e/x",
-                            "/work/%USERPROFILE%", "/work/..%20/etc", "/work/.. /etc", "/work/. ./etc", "/work/.../etc", "/work/..\\u00a0/etc",
-                            "/work/..\\u200b/etc", "/work/\\uff0e\\uff0e/etc", "/work\\uff0fx", "/work/\\u2024\\u2024/x", "/work/\\u2026"})
+    for (const char* odd : {"",
+                            "a",
+                            "../work",
+                            "~/x",
+                            "~root",
+                            "file:///work/../etc",
+                            "FILE:/work/x",
+                            "/work/..\\\\..\\\\etc",
+                            "/work/%2e%2e/etc",
+                            "/work%2Fx",
+                            "/work/a\\u0000",
+                            "/work/a\\n",
+                            " /etc",
+                            "/work ",
+                            "/work/$HOME/x",
+                            "/work/${HOME}",
+                            "/work/$(id)",
+                            "/work/`id`",
+                            "/work/%252e%252e/etc",
+                            "/work/%%32%65/x",
+                            "/work/%u002e/x",
+                            "/work/%USERPROFILE%",
+                            "/work/..%20/etc",
+                            "/work/.. /etc",
+                            "/work/. ./etc",
+                            "/work/.../etc",
+                            "/work/..\\u00a0/etc",
+                            "/work/..\\u200b/etc",
+                            "/work/\\uff0e\\uff0e/etc",
+                            "/work\\uff0fx",
+                            "/work/\\u2024\\u2024/x",
+                            "/work/\\u2026"})
         BOOST_TEST(under(odd) == Fit::unclear, odd);
     BOOST_TEST(fits(R"({"under": "/work", "base": "/work/sub"})", R"("a/b")") == Fit::yes);
     BOOST_TEST(fits(R"({"under": "/work", "base": "/work/sub"})", R"("../../x")") == Fit::no);
@@ -168,18 +207,24 @@ BOOST_AUTO_TEST_CASE(paths_are_compared_after_normalisation) {
 
 BOOST_AUTO_TEST_CASE(hosts_of_urls_are_read_strictly) {
     const auto host = [](std::string_view url) {
-        return fits(R"({"url_host": ["example.com", "*.example.org", "api.test.net:8443", "10.0.0.1", "[::1]:80"]})",
-                    '"' + std::string(url) + '"');
+        return fits(
+            R"({"url_host": ["example.com", "*.example.org", "api.test.net:8443", "10.0.0.1", "[::1]:80"]})",
+            '"' + std::string(url) + '"');
     };
-    for (const char* good : {"https://example.com", "http://EXAMPLE.com./a?b#c", "wss://a.b.example.org/x", "https://api.test.net:8443/",
-                             "http://10.0.0.1:99/", "http://[::1]/", "https://example.com:444?x=@evil"})
+    for (const char* good :
+         {"https://example.com", "http://EXAMPLE.com./a?b#c", "wss://a.b.example.org/x",
+          "https://api.test.net:8443/", "http://10.0.0.1:99/", "http://[::1]/",
+          "https://example.com:444?x=@evil"})
         BOOST_TEST(host(good) == Fit::yes, good);
-    for (const char* bad : {"https://example.com.evil.net", "https://notexample.com", "https://example.org", "https://api.test.net",
-                            "http://10.0.0.2", "http://[::1]:81/", "http://evil.net/example.com"})
+    for (const char* bad : {"https://example.com.evil.net", "https://notexample.com",
+                            "https://example.org", "https://api.test.net", "http://10.0.0.2",
+                            "http://[::1]:81/", "http://evil.net/example.com"})
         BOOST_TEST(host(bad) == Fit::no, bad);
-    for (const char* odd : {"example.com", "ftp://example.com", "https://user@example.com", "https://example.com\\\\@evil.net",
-                            "https://example.com%2f.evil.net", "https:/example.com", "https:// example.com", "http://0x7f.1/",
-                            "http://010.0.0.1/", "https://ex\xC3\xA4mple.com", "https://", "javascript://example.com", "http://example.com:0"})
+    for (const char* odd : {"example.com", "ftp://example.com", "https://user@example.com",
+                            "https://example.com\\\\@evil.net", "https://example.com%2f.evil.net",
+                            "https:/example.com", "https:// example.com", "http://0x7f.1/",
+                            "http://010.0.0.1/", "https://ex\xC3\xA4mple.com", "https://",
+                            "javascript://example.com", "http://example.com:0"})
         BOOST_TEST(host(odd) == Fit::unclear, odd);
 }
 
@@ -187,27 +232,34 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_told_is_denied_whatever_the_rule_says) {
     Call call;
     call.with(R"({"path": "relative"})");
     for (const char* then : {"allow", "ask", "deny"}) {
-        RuleSet rules(parsed(std::string(R"([{"name": "w", "when": {"arguments": {"/path": {"under": "/w"}}}, "then": ")") + then +
-                             R"("}, {"then": "allow"}])"));
+        RuleSet rules(parsed(
+            std::string(
+                R"([{"name": "w", "when": {"arguments": {"/path": {"under": "/w"}}}, "then": ")") +
+            then + R"("}, {"then": "allow"}])"));
         const auto result = rules.judge(call.facts(), wall, start);
         BOOST_TEST(result.effect == Effect::deny);
         BOOST_TEST(result.reason.find("rule 1 (w)") != std::string::npos, result.reason);
     }
     // Not when another part says clearly that the rule is about something else.
-    BOOST_TEST(judged(R"([{"when": {"arguments": {"/path": {"under": "/w"}, "/mode": {"equals": "w"}}}, "then": "deny"}, {"then": "allow"}])",
-                      call) == Effect::allow);
+    BOOST_TEST(
+        judged(
+            R"([{"when": {"arguments": {"/path": {"under": "/w"}, "/mode": {"equals": "w"}}}, "then": "deny"}, {"then": "allow"}])",
+            call) == Effect::allow);
 }
 
 BOOST_AUTO_TEST_CASE(json_schemas_and_pointers) {
     Call call;
     call.with(R"({"a/b": {"c~": [10, {"d": "x"}]}, "n": 3})");
     const auto pointer = [&](std::string_view text) {
-        return judged(R"([{"when": {"arguments": {")" + std::string(text) + R"(": {"present": true}}}, "then": "allow"}])", call) == Effect::allow;
+        return judged(R"([{"when": {"arguments": {")" + std::string(text) +
+                          R"(": {"present": true}}}, "then": "allow"}])",
+                      call) == Effect::allow;
     };
     BOOST_TEST(pointer("/a~1b/c~0/1/d"));
     BOOST_TEST(!pointer("/a~1b/c~0/2"));
     BOOST_TEST(!pointer("/a~1b/c~0/01x"));
-    const auto schema = R"([{"when": {"schema": {"type": "object", "required": ["n"], "properties": {"n": {"maximum": 5}}}}, "then": "allow"}])";
+    const auto schema =
+        R"([{"when": {"schema": {"type": "object", "required": ["n"], "properties": {"n": {"maximum": 5}}}}, "then": "allow"}])";
     BOOST_TEST(judged(schema, call) == Effect::allow);
     BOOST_TEST(judged(schema, call.with(R"({"n": 6})")) == Effect::pass);
 }
@@ -216,7 +268,9 @@ BOOST_AUTO_TEST_CASE(budgets_count_by_session_and_over_time) {
     using std::chrono::minutes;
     Call call;
     RuleSet rules(parsed(R"([{"budget": {"calls": 2, "per": "1h"}, "then": "allow"}])"));
-    const auto at = [&](int minute) { return rules.judge(call.facts(), wall, start + minutes(minute)); };
+    const auto at = [&](int minute) {
+        return rules.judge(call.facts(), wall, start + minutes(minute));
+    };
     BOOST_TEST(at(0).effect == Effect::allow);
     BOOST_TEST(at(30).effect == Effect::allow);
     const auto spent = at(59);
@@ -227,29 +281,39 @@ BOOST_AUTO_TEST_CASE(budgets_count_by_session_and_over_time) {
     call.session = "b";
     BOOST_TEST(at(61).effect == Effect::allow);
 
-    RuleSet next(parsed(R"([{"budget": {"calls": 1, "exceeded": "pass"}, "then": "allow"}, {"budget": {"calls": 1, "exceeded": "deny"}, "then": "ask"}])"));
+    RuleSet next(parsed(
+        R"([{"budget": {"calls": 1, "exceeded": "pass"}, "then": "allow"}, {"budget": {"calls": 1, "exceeded": "deny"}, "then": "ask"}])"));
     for (const Effect expected : {Effect::allow, Effect::ask, Effect::deny})
         BOOST_TEST(next.judge(call.facts(), wall, start).effect == expected);
 }
 
 BOOST_AUTO_TEST_CASE(rules_expire) {
     const Call call;
-    BOOST_TEST(judged(R"([{"expires": "2027-01-15T08:00:01Z", "then": "allow"}])", call) == Effect::allow);
-    BOOST_TEST(judged(R"([{"expires": "2027-01-15T08:00:00Z", "then": "allow"}])", call) == Effect::pass);
-    BOOST_TEST(judged(R"([{"expires": "2027-01-15T09:00:00+02:00", "then": "allow"}])", call) == Effect::pass);
-    BOOST_TEST(judged(R"([{"expires": "2027-01-15T07:00:00-02:00", "then": "allow"}])", call) == Effect::allow);
+    BOOST_TEST(judged(R"([{"expires": "2027-01-15T08:00:01Z", "then": "allow"}])", call) ==
+               Effect::allow);
+    BOOST_TEST(judged(R"([{"expires": "2027-01-15T08:00:00Z", "then": "allow"}])", call) ==
+               Effect::pass);
+    BOOST_TEST(judged(R"([{"expires": "2027-01-15T09:00:00+02:00", "then": "allow"}])", call) ==
+               Effect::pass);
+    BOOST_TEST(judged(R"([{"expires": "2027-01-15T07:00:00-02:00", "then": "allow"}])", call) ==
+               Effect::allow);
 }
 
 BOOST_AUTO_TEST_CASE(a_mistake_is_refused_with_its_place_and_what_is_accepted) {
     const std::pair<const char*, const char*> mistakes[] = {
         {R"([])", "policy.json, rules: must be an array of at least one rule"},
-        {R"([{"then": "allow"}, 5])", "policy.json, rules/1: must be an object with some of name, when, then, budget, expires"},
-        {R"([{"when": {}}])", R"(policy.json, rules/0: "then" is missing; accepted: "allow", "ask", "deny", {"deny": "reason"})"},
-        {R"([{"then": "yes"}])", R"(policy.json, rules/0/then: accepted: "allow", "ask", "deny", {"deny": "reason"})"},
-        {R"([{"then": "allow", "if": {}}])", R"(policy.json, rules/0: unknown key "if"; accepted: name, when, then, budget, expires)"},
+        {R"([{"then": "allow"}, 5])",
+         "policy.json, rules/1: must be an object with some of name, when, then, budget, expires"},
+        {R"([{"when": {}}])",
+         R"(policy.json, rules/0: "then" is missing; accepted: "allow", "ask", "deny", {"deny": "reason"})"},
+        {R"([{"then": "yes"}])",
+         R"(policy.json, rules/0/then: accepted: "allow", "ask", "deny", {"deny": "reason"})"},
+        {R"([{"then": "allow", "if": {}}])",
+         R"(policy.json, rules/0: unknown key "if"; accepted: name, when, then, budget, expires)"},
         {R"([{"when": {"tol": "x"}, "then": "ask"}])",
          R"(policy.json, rules/0/when: unknown key "tol"; accepted: server, tool, origin, session, annotations, arguments, schema)"},
-        {R"([{"when": {"tool": []}, "then": "ask"}])", "policy.json, rules/0/when/tool: must be a text or an array of at least one"},
+        {R"([{"when": {"tool": []}, "then": "ask"}])",
+         "policy.json, rules/0/when/tool: must be a text or an array of at least one"},
         {R"([{"when": {"origin": "shel"}, "then": "ask"}])",
          R"(policy.json, rules/0/when/origin: "shel" matches no origin; there are: mcp, shell, shell_magic, package, register)"},
         {R"([{"when": {"annotations": {"readOnly": true}}, "then": "ask"}])",
@@ -259,15 +323,18 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_refused_with_its_place_and_what_is_accepted) {
         {R"([{"when": {"arguments": {"/path": {"prefix": "/w"}}}, "then": "ask"}])",
          R"(policy.json, rules/0/when/arguments/~1path: unknown key "prefix"; accepted: present, equals, one_of, glob, regex, minimum, maximum, under, base, url_host, every, some, not)"},
         {R"([{"when": {"arguments": {"/path": {"under": "work"}}}, "then": "ask"}])",
-         "policy.json, rules/0/when/arguments/~1path/under: must be an absolute directory, such as /home/me/project"},
+         "policy.json, rules/0/when/arguments/~1path/under: must be an absolute directory, such as "
+         "/home/me/project"},
         {R"([{"when": {"arguments": {"/path": {"base": "/work"}}}, "then": "ask"}])",
          R"(policy.json, rules/0/when/arguments/~1path/base: needs "under" beside it)"},
         {R"([{"when": {"arguments": {"/a/b": {"minimum": "1"}}}, "then": "ask"}])",
          "policy.json, rules/0/when/arguments/~1a~1b/minimum: must be a number"},
         {R"([{"when": {"schema": {"properties": {"a": {"tipe": "string"}}}}, "then": "ask"}])",
          "policy.json, rules/0/when/schema/properties/a/tipe: is not a known key"},
-        {R"([{"then": "deny", "budget": {"calls": 1}}])", "policy.json, rules/0/budget: a rule that denies has no budget"},
-        {R"([{"then": "allow", "budget": {"calls": 0}}])", "policy.json, rules/0/budget/calls: must be a whole number from 1 to 100000"},
+        {R"([{"then": "deny", "budget": {"calls": 1}}])",
+         "policy.json, rules/0/budget: a rule that denies has no budget"},
+        {R"([{"then": "allow", "budget": {"calls": 0}}])",
+         "policy.json, rules/0/budget/calls: must be a whole number from 1 to 100000"},
         {R"([{"then": "allow", "name": "a"}, {"then": "ask", "name": "a"}])",
          R"(policy.json, rules/1/name: "a" is the name of another rule)"},
     };
@@ -277,12 +344,16 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_refused_with_its_place_and_what_is_accepted) {
           R"([{"when": {"arguments": {"/x": {"regex": "a)(b"}}}, "then": "ask"}])",
           R"([{"when": {"arguments": {"/x": {"url_host": "https://a.com"}}}, "then": "ask"}])",
           R"([{"when": {"arguments": {"/x": {"url_host": "*.com"}}}, "then": "ask"}])",
-          R"([{"when": {"arguments": {"/x": {}}}, "then": "ask"}])", R"([{"when": {"arguments": {}}, "then": "ask"}])",
+          R"([{"when": {"arguments": {"/x": {}}}, "then": "ask"}])",
+          R"([{"when": {"arguments": {}}, "then": "ask"}])",
           R"([{"when": {"schema": {"pattern": "(?=a)(b)\\1"}}, "then": "ask"}])",
-          R"([{"then": "allow", "budget": {"calls": 1, "per": "1 hour"}}])", R"([{"then": "allow", "budget": {"calls": 1, "exceeded": "allow"}}])",
-          R"([{"then": "allow", "expires": "2030-12-31"}])", R"([{"then": "allow", "expires": "2030-12-31T00:00:00"}])",
+          R"([{"then": "allow", "budget": {"calls": 1, "per": "1 hour"}}])",
+          R"([{"then": "allow", "budget": {"calls": 1, "exceeded": "allow"}}])",
+          R"([{"then": "allow", "expires": "2030-12-31"}])",
+          R"([{"then": "allow", "expires": "2030-12-31T00:00:00"}])",
           R"([{"then": "allow", "expires": "2030-12-31T00:00:00Zx"}])"})
-        BOOST_TEST(refusal(beginning).starts_with("policy.json, rules/0/"), beginning << " → " << refusal(beginning));
+        BOOST_TEST(refusal(beginning).starts_with("policy.json, rules/0/"),
+                   beginning << " → " << refusal(beginning));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -24,7 +24,9 @@ std::vector<json::object> records(const std::filesystem::path& file) {
     }
     return all;
 }
-std::string_view text(const json::object& record, const char* key) { return record.at(key).as_string(); }
+std::string_view text(const json::object& record, const char* key) {
+    return record.at(key).as_string();
+}
 
 json::object event(std::string_view name) {
     json::object record;
@@ -82,14 +84,15 @@ BOOST_AUTO_TEST_CASE(a_file_that_only_grows_and_nobody_else_reads) {
     BOOST_TEST(text(all[0], "event") == "old");
     BOOST_TEST(text(all[2], "event") == "two");
     BOOST_TEST(text(all[1], "time").size() == std::string_view("2026-01-01T00:00:00.000Z").size());
-    struct stat status {};
+    struct stat status{};
     BOOST_TEST(::stat(file.c_str(), &status) == 0);
     BOOST_TEST((status.st_mode & 0777) == 0600u);
 }
 
 BOOST_AUTO_TEST_CASE(not_in_the_workspace_nor_through_a_link) {
     const auto refused = [&](const std::filesystem::path& path, AuditOptions options, errc code) {
-        BOOST_CHECK_EXCEPTION(AuditLog(path, options), Error, [&](const Error& error) { return error.code() == code; });
+        BOOST_CHECK_EXCEPTION(AuditLog(path, options), Error,
+                              [&](const Error& error) { return error.code() == code; });
     };
     AuditOptions options;
     options.workspace = directory.path();
@@ -109,14 +112,17 @@ BOOST_AUTO_TEST_CASE(not_in_the_workspace_nor_through_a_link) {
 }
 
 BOOST_AUTO_TEST_CASE(secrets_are_masked_by_name_and_by_value) {
-    for (const char* name : {"password", "db_password", "apiKey", "api_key", "X-Auth-Token", "Authorization", "KEY", "client-secret", "myToken"})
+    for (const char* name : {"password", "db_password", "apiKey", "api_key", "X-Auth-Token",
+                             "Authorization", "KEY", "client-secret", "myToken"})
         BOOST_TEST(detail::names_a_secret(name), name);
-    for (const char* name : {"path", "monkey", "keyboard", "tokens", "max_tokens", "author", "passage", ""})
+    for (const char* name :
+         {"path", "monkey", "keyboard", "tokens", "max_tokens", "author", "passage", ""})
         BOOST_TEST(!detail::names_a_secret(name), name);
     secrets.add("s3cr3t-value");
     ToolCall made = call();
     made.arguments["password"] = "hunter2";
-    made.arguments["nested"] = json::parse(R"([{"token": {"a": 1}, "text": "with s3cr3t-value inside", "key": null}])");
+    made.arguments["nested"] =
+        json::parse(R"([{"token": {"a": 1}, "text": "with s3cr3t-value inside", "key": null}])");
     made.arguments["s3cr3t-value"] = 1;
     made.arguments["long"] = std::string(100'000, 'x');
     {
@@ -135,7 +141,8 @@ BOOST_AUTO_TEST_CASE(secrets_are_masked_by_name_and_by_value) {
     BOOST_TEST_REQUIRE(all.size() == 2u);
     const auto& arguments = all[0].at("arguments").as_object();
     BOOST_TEST(text(arguments, "password") == "[hidden]");
-    BOOST_TEST(json::serialize(arguments.at("nested")) == R"([{"token":"[hidden]","text":"with [hidden] inside","key":null}])");
+    BOOST_TEST(json::serialize(arguments.at("nested")) ==
+               R"([{"token":"[hidden]","text":"with [hidden] inside","key":null}])");
     BOOST_TEST(text(arguments, "path") == "/x");
     BOOST_TEST(text(all[0], "verdict") == "allow");
     BOOST_TEST(text(all[0], "by") == "rules: rule 1");
@@ -154,24 +161,30 @@ BOOST_AUTO_TEST_CASE(padding_removes_nothing_from_the_record) {
         made.arguments["padding"] = std::move(padding);
         made.arguments["path"] = "/etc/shadow";
         made.arguments["nested"] = json::parse(R"({"deep": [{"path": "/root", "n": 7}]})");
-        AuditedCall(std::make_shared<AuditLog>(file), made, secrets, 0).decided(Decision(Verdict::deny));
+        AuditedCall(std::make_shared<AuditLog>(file), made, secrets, 0)
+            .decided(Decision(Verdict::deny));
         const auto arguments = records(file).at(0).at("arguments").as_object();
         BOOST_TEST(text(arguments, "path") == "/etc/shadow");
-        BOOST_TEST(json::serialize(arguments.at("nested")) == R"({"deep":[{"path":"/root","n":7}]})");
+        BOOST_TEST(json::serialize(arguments.at("nested")) ==
+                   R"({"deep":[{"path":"/root","n":7}]})");
         return arguments.at("padding");
     };
     const std::string long_text(300'000, 'x');
     const auto one = recorded(json::value(long_text));
-    BOOST_TEST(one.as_string() == std::string(16 * 1024, 'x') + "… [300000 bytes, sha256 " + detail::sha256_hex(long_text) + "]");
+    BOOST_TEST(one.as_string() == std::string(16 * 1024, 'x') + "… [300000 bytes, sha256 " +
+                                      detail::sha256_hex(long_text) + "]");
     std::string wide;
     for (int i = 0; i < 10'000; ++i) wide += "\xe2\x82\xac";
-    BOOST_TEST(recorded(json::value(wide)).as_string().starts_with(wide.substr(0, 16 * 1024 / 3 * 3) + "… [30000 bytes, "));
+    BOOST_TEST(recorded(json::value(wide))
+                   .as_string()
+                   .starts_with(wide.substr(0, 16 * 1024 / 3 * 3) + "… [30000 bytes, "));
     json::array numbers, texts;
     for (int i = 0; i < 100'000; ++i) numbers.emplace_back(i);
     const auto many = recorded(numbers);
     BOOST_TEST(many.as_array().size() == 101u);
     BOOST_TEST(many.as_array().back().as_string().starts_with("… [99900 more numbers, sha256 "));
-    for (int i = 0; i < 1000; ++i) texts.emplace_back(std::to_string(i) + long_text.substr(0, 1000));
+    for (int i = 0; i < 1000; ++i)
+        texts.emplace_back(std::to_string(i) + long_text.substr(0, 1000));
     const auto all = recorded(texts);
     BOOST_TEST(all.as_array().size() == 1000u);
     BOOST_TEST(all.as_array()[999].as_string().starts_with("999xxx"));
@@ -188,15 +201,23 @@ BOOST_AUTO_TEST_CASE(padding_removes_nothing_from_the_record) {
 
 BOOST_AUTO_TEST_CASE(every_call_leaves_its_end) {
     const auto log = std::make_shared<AuditLog>(file);
-    { AuditedCall(log, call(), secrets, 0); }
-    { AuditedCall(log, call(), secrets, 0).failed("no such tool"); }
-    { AuditedCall(log, call(), secrets, 0).decided(Decision(Verdict::allow)); }
+    {
+        AuditedCall(log, call(), secrets, 0);
+    }
+    {
+        AuditedCall(log, call(), secrets, 0).failed("no such tool");
+    }
+    {
+        AuditedCall(log, call(), secrets, 0).decided(Decision(Verdict::allow));
+    }
     {
         AuditedCall audited(log, call(), secrets, 0);
         audited.decided(Decision(Verdict::allow));
         audited.failed("the server died");
     }
-    { AuditedCall(nullptr, call(), secrets, 0).decided(Decision(Verdict::allow)); }
+    {
+        AuditedCall(nullptr, call(), secrets, 0).decided(Decision(Verdict::allow));
+    }
     const auto all = records(file);
     BOOST_TEST_REQUIRE(all.size() == 6u);
     BOOST_TEST(text(all[0], "reason") == "withdrawn before it was decided");
@@ -238,7 +259,8 @@ BOOST_AUTO_TEST_CASE(a_full_disk_stops_calls_and_loses_no_record) {
     std::vector<std::string> events;
     for (const auto& record : records(file)) events.emplace_back(text(record, "event"));
     // `refused` was recorded as allowed, and as withdrawn when it ended.
-    const std::vector<std::string> expected = {"first", "call", "call", "result", "result", "later", "last"};
+    const std::vector<std::string> expected = {"first",  "call",  "call", "result",
+                                               "result", "later", "last"};
     BOOST_TEST(std::is_permutation(events.begin(), events.end(), expected.begin(), expected.end()));
     BOOST_TEST(events.back() == "last");
 }
@@ -251,7 +273,8 @@ BOOST_AUTO_TEST_CASE(by_option_a_full_disk_is_a_warning) {
     options.stop_on_failure = false;
     AuditLog log("/dev/full", options, logger);
     log.write(event("lost"));
-    BOOST_TEST(warned.find("/dev/full cannot be written: No space left") != std::string::npos, warned);
+    BOOST_TEST(warned.find("/dev/full cannot be written: No space left") != std::string::npos,
+               warned);
     BOOST_CHECK_THROW(AuditLog("/dev/full").write(event("kept")), Error);
 }
 

@@ -43,13 +43,15 @@ BOOST_AUTO_TEST_CASE(only_placeholders_are_named) {
     std::filesystem::create_directories(top / "sub");
     test::write_file(top / ".git/info/exclude", "*.o\n");
     // The last: lines of its own in the user's file.
-    for (const char* name : {"sub/.envrc", "sub/.mcp.json", "sub/x\n# } ipybox"}) test::write_file(top / name, "");
+    for (const char* name : {"sub/.envrc", "sub/.mcp.json", "sub/x\n# } ipybox"})
+        test::write_file(top / name, "");
     const timespec stamp[2] = {{detail::placeholder_time, 0}, {detail::placeholder_time, 0}};
     for (const char* name : {"sub/.envrc", "sub/x\n# } ipybox"})
         BOOST_REQUIRE(::utimensat(AT_FDCWD, (top / name).c_str(), stamp, 0) == 0);
     // From below the repository's top.
     detail::exclude_from_git(top / "sub", {".envrc", ".mcp.json", "absent", "x\n# } ipybox"});
-    BOOST_TEST(test::read_file(top / ".git/info/exclude") == "*.o\n# ipybox: held while code runs here {\n/sub/.envrc\n# } ipybox\n");
+    BOOST_TEST(test::read_file(top / ".git/info/exclude") ==
+               "*.o\n# ipybox: held while code runs here {\n/sub/.envrc\n# } ipybox\n");
     detail::exclude_from_git(top / "sub", {});
     BOOST_TEST(test::read_file(top / ".git/info/exclude") == "*.o\n");
     // A FIFO in its place would hang whoever opens it.

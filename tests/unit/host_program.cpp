@@ -42,7 +42,8 @@ BOOST_FIXTURE_TEST_SUITE(host_program, Fixture)
 BOOST_AUTO_TEST_CASE(path_is_searched_where_no_code_could_write) {
     const auto planted = program("written/tool"), own = program("kept/tool");
     fs::create_symlink(planted, make("links") / "tool");
-    const auto path = (root / "links").string() + ":" + written.string() + "::relative:" + kept.string();
+    const auto path =
+        (root / "links").string() + ":" + written.string() + "::relative:" + kept.string();
     BOOST_TEST(find_program("tool", path).value() == root / "links/tool");
     record();
     BOOST_TEST(find_program("tool", path).value() == own);
@@ -58,18 +59,22 @@ BOOST_AUTO_TEST_CASE(path_is_searched_where_no_code_could_write) {
 BOOST_AUTO_TEST_CASE(an_interpreter_is_judged_with_what_tells_it_where_its_library_is) {
     const auto judge = [&](const fs::path& python) { detail::refuse_written_python(python); };
     const auto python = program("kept/venv/bin/python");
-    test::write_file(root / "kept/venv/pyvenv.cfg", "home = " + (written / "bin").string() + "\nversion = 3.11\n");
+    test::write_file(root / "kept/venv/pyvenv.cfg",
+                     "home = " + (written / "bin").string() + "\nversion = 3.11\n");
     const auto other = program("kept/other/bin/python");
-    fs::create_symlink(program("written/pyvenv.cfg", "home = /usr/bin\n"), root / "kept/other/pyvenv.cfg");
+    fs::create_symlink(program("written/pyvenv.cfg", "home = /usr/bin\n"),
+                       root / "kept/other/pyvenv.cfg");
     judge(python);
     judge(other);
     record();
     refused([&] { judge(python); }, "--python");
     refused([&] { judge(other); }, "--python");
     judge("/usr/bin/python3");
-    // What hides the line behind others is no virtual environment; a pipe is none, and nobody waits for it.
+    // What hides the line behind others is no virtual environment; a pipe is none, and nobody waits
+    // for it.
     const auto padded = program("kept/padded/bin/python");
-    test::write_file(root / "kept/padded/pyvenv.cfg", std::string(70'000, '\n') + "home = /usr/bin\n");
+    test::write_file(root / "kept/padded/pyvenv.cfg",
+                     std::string(70'000, '\n') + "home = /usr/bin\n");
     refused([&] { judge(padded); }, "it has more than 64 KiB");
     const auto piped = program("kept/piped/bin/python");
     BOOST_REQUIRE(::mkfifo((root / "kept/piped/pyvenv.cfg").c_str(), 0600) == 0);
@@ -78,7 +83,8 @@ BOOST_AUTO_TEST_CASE(an_interpreter_is_judged_with_what_tells_it_where_its_libra
 
 // What a server may be started with.
 struct ServerFixture : Fixture {
-    std::optional<std::string> judge(std::vector<std::string> argv, fs::path cwd = "/", bool trust = false) const {
+    std::optional<std::string> judge(std::vector<std::string> argv, fs::path cwd = "/",
+                                     bool trust = false) const {
         argv.front() = find_program(argv.front(), env.at("PATH"), Trust::named).value().string();
         return judge_server(writable_places(), argv, env, cwd, trust);
     }
@@ -97,8 +103,10 @@ struct ServerFixture : Fixture {
 };
 
 BOOST_FIXTURE_TEST_CASE(servers_are_judged_by_what_they_run, ServerFixture) {
-    const auto tool = program("written/bin/tool").string(), own = program("kept/own.py", "pass\n").string();
-    const auto script = program("written/server.py", "pass\n").string(), data = make("written/data").string();
+    const auto tool = program("written/bin/tool").string(),
+               own = program("kept/own.py", "pass\n").string();
+    const auto script = program("written/server.py", "pass\n").string(),
+               data = make("written/data").string();
     const auto by_interpreter = program("kept/by_interpreter", "#!" + tool + " -x\n").string();
     const auto by_env = program("kept/by_env", "#!/usr/bin/env -S tool -x\n").string();
     fs::create_symlink(script, root / "kept/link.py");
@@ -123,7 +131,8 @@ BOOST_FIXTURE_TEST_CASE(servers_are_judged_by_what_they_run, ServerFixture) {
     for (const char* flag : {"--directory", "--project", "--from"}) {
         program("kept/uv");
         judged("its argument", {(kept / "uv").string(), flag, data, "run", "server", data});
-        judged("its argument", {(kept / "uv").string(), flag + ("=" + data), "run", "server", data});
+        judged("its argument",
+               {(kept / "uv").string(), flag + ("=" + data), "run", "server", data});
     }
     allowed({(kept / "uv").string(), "run", "server", data});
     program("kept/npx");
@@ -172,10 +181,12 @@ BOOST_FIXTURE_TEST_CASE(trust_reaches_no_further_than_the_place_of_the_cwd, Serv
 
 BOOST_AUTO_TEST_CASE(a_policy_asks_for_no_more_than_the_sandbox_says) {
     Capabilities none;
-    const auto refuses = [](const SandboxPolicy& policy, const Capabilities& able, std::string_view words) {
+    const auto refuses = [](const SandboxPolicy& policy, const Capabilities& able,
+                            std::string_view words) {
         BOOST_CHECK_EXCEPTION(refuse_beyond(policy, able, "mine"), Error, [&](const Error& error) {
             BOOST_TEST_INFO(error.what());
-            return error.code() == errc::sandbox_refused && error.detail().find(words) != std::string::npos;
+            return error.code() == errc::sandbox_refused &&
+                   error.detail().find(words) != std::string::npos;
         });
     };
     SandboxPolicy open;
@@ -187,24 +198,28 @@ BOOST_AUTO_TEST_CASE(a_policy_asks_for_no_more_than_the_sandbox_says) {
         edit(policy);
         return policy;
     };
-    refuses(with([](auto& p) { p.network.mode = NetworkPolicy::Mode::none; }), none, "\"mine\" cannot restrict the network");
-    refuses(with([](auto& p) { p.network.mode = NetworkPolicy::Mode::allow_list; }), none, "allowed hosts");
+    refuses(with([](auto& p) { p.network.mode = NetworkPolicy::Mode::none; }), none,
+            "\"mine\" cannot restrict the network");
+    refuses(with([](auto& p) { p.network.mode = NetworkPolicy::Mode::allow_list; }), none,
+            "allowed hosts");
     refuses(with([](auto& p) { p.hidden = {"x"}; }), none, "hide");
     refuses(with([](auto& p) { p.write_protected = {"/x/y"}; }), none, "write-protect");
     struct Limit {
-        std::optional<std::uint64_t> Limits::*limit;
-        bool Capabilities::*able;
+        std::optional<std::uint64_t> Limits::* limit;
+        bool Capabilities::* able;
         const char* field;
     };
-    for (const auto& [limit, enforced, field] : {Limit{&Limits::memory_per_process, &Capabilities::limits_per_process, "memory_per_process"},
-                                                 {&Limits::memory_total, &Capabilities::memory_total, "memory_total"},
-                                                 {&Limits::open_files, &Capabilities::limits_per_process, "open_files"},
-                                                 {&Limits::file_size, &Capabilities::limits_per_process, "file_size"},
-                                                 {&Limits::cpu_seconds, &Capabilities::limits_per_process, "cpu_seconds"},
-                                                 {&Limits::wall_seconds, &Capabilities::wall_time, "wall_seconds"},
-                                                 {&Limits::scratch_size, &Capabilities::scratch_size, "scratch_size"},
-                                                 {&Limits::scratch_inodes, &Capabilities::scratch_inodes, "scratch_inodes"},
-                                                 {&Limits::workspace_size, &Capabilities::workspace_size, "workspace_size"}}) {
+    for (const auto& [limit, enforced, field] :
+         {Limit{&Limits::memory_per_process, &Capabilities::limits_per_process,
+                "memory_per_process"},
+          {&Limits::memory_total, &Capabilities::memory_total, "memory_total"},
+          {&Limits::open_files, &Capabilities::limits_per_process, "open_files"},
+          {&Limits::file_size, &Capabilities::limits_per_process, "file_size"},
+          {&Limits::cpu_seconds, &Capabilities::limits_per_process, "cpu_seconds"},
+          {&Limits::wall_seconds, &Capabilities::wall_time, "wall_seconds"},
+          {&Limits::scratch_size, &Capabilities::scratch_size, "scratch_size"},
+          {&Limits::scratch_inodes, &Capabilities::scratch_inodes, "scratch_inodes"},
+          {&Limits::workspace_size, &Capabilities::workspace_size, "workspace_size"}}) {
         const auto policy = with([limit = limit](auto& p) { p.limits.*limit = 1; });
         refuses(policy, none, field);
         Capabilities able;

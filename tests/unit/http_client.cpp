@@ -598,8 +598,11 @@ BOOST_AUTO_TEST_CASE(a_proxy_is_asked_for_no_name_that_may_not_be_connected_to) 
     options.may_name = [](const std::string& host) {
         return detail::classify_name(host) == detail::AddressKind::public_;
     };
-    for (const char* host : {"corp.internal", "printer", "127.1", "0x7f000001", "localhost.", "kubernetes.default.svc"})
-        BOOST_TEST(contains(failure("http://" + std::string(host) + "/").detail(), "may not be connected to"), host);
+    for (const char* host : {"corp.internal", "printer", "127.1", "0x7f000001", "localhost.",
+                             "kubernetes.default.svc"})
+        BOOST_TEST(contains(failure("http://" + std::string(host) + "/").detail(),
+                            "may not be connected to"),
+                   host);
     BOOST_TEST(get("http://www.example.net/").body == "GET http://www.example.net/ ");
     client.reset();
     options.may_name = nullptr;

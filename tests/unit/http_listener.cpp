@@ -45,8 +45,10 @@ struct Service final : detail::HttpService {
     int begun = 0;
 };
 
-std::string request(const std::string& body = "hi", const std::string& target = "/", const std::string& word = "good") {
-    return "POST " + target + " HTTP/1.1\r\nAuthorization: " + word + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+std::string request(const std::string& body = "hi", const std::string& target = "/",
+                    const std::string& word = "good") {
+    return "POST " + target + " HTTP/1.1\r\nAuthorization: " + word +
+           "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 struct Fixture {
@@ -61,7 +63,8 @@ struct Fixture {
         BOOST_TEST(listener->connections() == 0u);
     }
     void start() {
-        listener = std::make_shared<detail::HttpListener>(context.get_executor(), "test", limits, Logger());
+        listener = std::make_shared<detail::HttpListener>(context.get_executor(), "test", limits,
+                                                          Logger());
         Tcp::acceptor acceptor(context);
         detail::listen_on_loopback(acceptor, "127.0.0.1", 0, "test");
         endpoint = acceptor.local_endpoint();
@@ -77,9 +80,13 @@ struct Fixture {
         socket.connect(endpoint);
         return socket;
     }
-    void send(Tcp::socket& socket, const std::string& text) { asio::write(socket, asio::buffer(text)); }
+    void send(Tcp::socket& socket, const std::string& text) {
+        asio::write(socket, asio::buffer(text));
+    }
     // What comes within the time, or until the end.
-    std::string receive(Tcp::socket& socket, Duration time = 20s) { return test::run(context, receive_from(socket, time)); }
+    std::string receive(Tcp::socket& socket, Duration time = 20s) {
+        return test::run(context, receive_from(socket, time));
+    }
     static awaitable<std::string> receive_from(Tcp::socket& socket, Duration time) {
         std::string text;
         const auto limit = Clock::now() + time;
@@ -105,7 +112,9 @@ struct Fixture {
 };
 
 // Where others want its place, a 408 may follow at once.
-bool is_good(const std::string& answer) { return answer.starts_with("HTTP/1.1 200 ") && answer.find("\r\n\r\nhi") != answer.npos; }
+bool is_good(const std::string& answer) {
+    return answer.starts_with("HTTP/1.1 200 ") && answer.find("\r\n\r\nhi") != answer.npos;
+}
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(http_listener, Fixture)
@@ -122,13 +131,16 @@ BOOST_AUTO_TEST_CASE(requests_follow_each_other_on_a_connection) {
     auto other = connect();
     BOOST_TEST(ask(other, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
     auto large = connect();
-    BOOST_TEST(ask(large, "GET / HTTP/1.1\r\nX: " + std::string(20'000, 'x')).starts_with("HTTP/1.1 431 "));
+    BOOST_TEST(ask(large, "GET / HTTP/1.1\r\nX: " + std::string(20'000, 'x'))
+                   .starts_with("HTTP/1.1 431 "));
 }
 
 BOOST_AUTO_TEST_CASE(a_stranger_gets_no_further_than_its_head) {
     start();
     auto client = connect();
-    BOOST_TEST(ask(client, request("", "/", "bad").substr(0, 60) + "Content-Length: 900\r\n\r\nand a part").starts_with("HTTP/1.1 401 "));
+    BOOST_TEST(
+        ask(client, request("", "/", "bad").substr(0, 60) + "Content-Length: 900\r\n\r\nand a part")
+            .starts_with("HTTP/1.1 401 "));
     BOOST_TEST(receive(client) == "");
     BOOST_TEST(service->begun == 0);
     client.close();
@@ -141,7 +153,8 @@ BOOST_AUTO_TEST_CASE(the_silent_and_the_slow_are_sent_away) {
     limits.stranger_timeout = 300ms;
     limits.request_timeout = 600ms;
     start();
-    auto silent = connect(), half = connect(), slow = connect(), known = connect(), late = connect();
+    auto silent = connect(), half = connect(), slow = connect(), known = connect(),
+         late = connect();
     BOOST_TEST(is_good(ask(known, request())));
     send(half, "POST / HTTP/1.1\r\nAuthori");
     // Who is known may take longer over its body, and not for ever.

@@ -103,7 +103,8 @@ BOOST_AUTO_TEST_CASE(patterns) {
                      R"({"b": 1})"));
     // A text that is too long for its pattern is refused, also where that would help it.
     const std::string text = '"' + std::string(2'000'000, 'a') + '"';
-    for (const auto* schema : {R"({"pattern": "^(a*b*c*d*e*)*$"})", R"({"not": {"pattern": "(a?){30}b"}})"})
+    for (const auto* schema :
+         {R"({"pattern": "^(a*b*c*d*e*)*$"})", R"({"not": {"pattern": "(a?){30}b"}})"})
         BOOST_TEST(has_text(problem(schema, text), "too long to be checked"), schema);
     BOOST_TEST(valid(R"({"pattern": "^(a+)+$"})", text));
 }
@@ -156,7 +157,8 @@ BOOST_AUTO_TEST_CASE(values_as_deep_as_a_call_may_carry_are_checked) {
     };
     BOOST_TEST(valid(tree, nested(128, "\"leaf\"")));
     BOOST_TEST(!valid(tree, nested(128, "1")));
-    BOOST_TEST(problem(tree, nested(1000, "\"leaf\"")).find("nested too deeply") != std::string::npos);
+    BOOST_TEST(problem(tree, nested(1000, "\"leaf\"")).find("nested too deeply") !=
+               std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(references_stay_in_the_document) {

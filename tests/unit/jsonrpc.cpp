@@ -193,8 +193,11 @@ BOOST_AUTO_TEST_CASE(noise_is_skipped_and_reported) {
 
 BOOST_AUTO_TEST_CASE(text_that_is_no_unicode_is_repaired) {
     MessageSplitter splitter;
-    feed(splitter, "{\"a\":\"\xff\"}\n{\"a\":\"\xed\xa0\x80\"}\n{\"\\ud83d\":\"x\\uDC00\\\\ud83d\\ud83d\"}\n");
-    const Texts expected = {"{\"a\":\"\uFFFD\"}", "{\"a\":\"\uFFFD\"}", "{\"\uFFFD\":\"x\uFFFD\\\\ud83d\uFFFD\"}"};
+    feed(
+        splitter,
+        "{\"a\":\"\xff\"}\n{\"a\":\"\xed\xa0\x80\"}\n{\"\\ud83d\":\"x\\uDC00\\\\ud83d\\ud83d\"}\n");
+    const Texts expected = {"{\"a\":\"\uFFFD\"}", "{\"a\":\"\uFFFD\"}",
+                            "{\"\uFFFD\":\"x\uFFFD\\\\ud83d\uFFFD\"}"};
     BOOST_TEST(take(splitter) == expected, boost::test_tools::per_element());
     BOOST_TEST(splitter.repaired());
     BOOST_TEST(!splitter.repaired());
@@ -208,17 +211,25 @@ BOOST_AUTO_TEST_CASE(text_that_is_no_unicode_is_repaired) {
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_taken_ends_the_request_it_is_about) {
     Texts asked;
-    MessageSplitter splitter(1000, [&](const BadLine& line) { asked.push_back(json::serialize(line.id) + " " + std::string(line.problem)); });
+    MessageSplitter splitter(1000, [&](const BadLine& line) {
+        asked.push_back(json::serialize(line.id) + " " + std::string(line.problem));
+    });
     // Answers become errors, wherever their id stands.
-    feed(splitter, "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"mean\":NaN}}\n"
-                   "{\"result\":{\"id\":1,\"method\":2,\"max\":[-Infinity]},\"id\":\"a\\\"b\",\"jsonrpc\":\"2.0\"}\n");
+    feed(splitter,
+         "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"mean\":NaN}}\n"
+         "{\"result\":{\"id\":1,\"method\":2,\"max\":[-Infinity]},\"id\":\"a\\\"b\",\"jsonrpc\":"
+         "\"2.0\"}\n");
     auto errors = take(splitter);
     BOOST_TEST_REQUIRE(errors.size() == 2U);
-    constexpr auto problem = "holds NaN or an infinity, which JSON has no number for; send null or a string instead";
-    BOOST_TEST(errors[0] == json::serialize(rpc_error(7, rpc_parse_error, std::string("the answer ") + problem)));
-    BOOST_TEST(errors[1] == json::serialize(rpc_error("a\"b", rpc_parse_error, std::string("the answer ") + problem)));
+    constexpr auto problem =
+        "holds NaN or an infinity, which JSON has no number for; send null or a string instead";
+    BOOST_TEST(errors[0] == json::serialize(rpc_error(7, rpc_parse_error,
+                                                      std::string("the answer ") + problem)));
+    BOOST_TEST(errors[1] == json::serialize(rpc_error("a\"b", rpc_parse_error,
+                                                      std::string("the answer ") + problem)));
     // So do those that are too long, however they come.
-    const auto large = "{\"result\":{\"text\":\"" + std::string(2000, 'x') + "\\\"\"},\"jsonrpc\":\"2.0\", \"id\" : 8 }\n{\"n\":1}\n";
+    const auto large = "{\"result\":{\"text\":\"" + std::string(2000, 'x') +
+                       "\\\"\"},\"jsonrpc\":\"2.0\", \"id\" : 8 }\n{\"n\":1}\n";
     for (const std::size_t size : {1U, 7U, 999U, 5000U}) {
         Texts all;
         for (std::size_t at = 0; at < large.size(); at += size) {
@@ -226,17 +237,25 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_taken_ends_the_request_it_is_about) {
             for (auto& message : take(splitter)) all.push_back(std::move(message));
         }
         const Texts expected = {
-            json::serialize(rpc_error(8, rpc_invalid_request, "the answer is longer than the limit of 1000 bytes (max_message)")), R"({"n":1})"};
+            json::serialize(
+                rpc_error(8, rpc_invalid_request,
+                          "the answer is longer than the limit of 1000 bytes (max_message)")),
+            R"({"n":1})"};
         BOOST_TEST(all == expected, boost::test_tools::per_element());
     }
     BOOST_TEST(asked.empty());
     // Requests are for whoever is told of them.
-    feed(splitter, "{\"params\":{\"x\":Infinity},\"method\":\"m\",\"id\":9}\n{\"method\":\"" + std::string(2000, 'x') + "\",\"id\":10}\n");
-    feed(splitter, "{\"id\":{\"id\":1},\"result\":NaN}\n[{\"id\":1,\"result\":NaN}]\n{\"id\":12345678901234567890123,\"result\":NaN}\n" +
-                       std::string(2000, 'x') + "\n");
+    feed(splitter, "{\"params\":{\"x\":Infinity},\"method\":\"m\",\"id\":9}\n{\"method\":\"" +
+                       std::string(2000, 'x') + "\",\"id\":10}\n");
+    feed(splitter,
+         "{\"id\":{\"id\":1},\"result\":NaN}\n[{\"id\":1,\"result\":NaN}]\n{\"id\":"
+         "12345678901234567890123,\"result\":NaN}\n" +
+             std::string(2000, 'x') + "\n");
     BOOST_TEST(take(splitter).empty());
-    const Texts expected = {std::string("9 ") + problem, "10 is longer than the limit of 1000 bytes (max_message)", std::string("null ") + problem,
-                            std::string("null ") + problem, std::string("null ") + problem, "null "};
+    const Texts expected = {
+        std::string("9 ") + problem,    "10 is longer than the limit of 1000 bytes (max_message)",
+        std::string("null ") + problem, std::string("null ") + problem,
+        std::string("null ") + problem, "null "};
     BOOST_TEST(asked == expected, boost::test_tools::per_element());
 }
 

@@ -93,8 +93,9 @@ BOOST_AUTO_TEST_CASE(ids_never_repeat) {
 
 BOOST_AUTO_TEST_CASE(identities_and_buffers_surround_a_message) {
     const WireSession session("key");
-    const auto frames = message(session, status, R"({"msg_id":"p"})", R"({"execution_state":"idle"})",
-                                {"identity", "\0\x01"}, {"buffer", "<IDS|MSG>"});
+    const auto frames =
+        message(session, status, R"({"msg_id":"p"})", R"({"execution_state":"idle"})",
+                {"identity", "\0\x01"}, {"buffer", "<IDS|MSG>"});
     const auto read_back = read(session, frames);
     BOOST_TEST_REQUIRE(read_back.has_value());
     BOOST_TEST(read_back->type == "status");
@@ -175,21 +176,27 @@ BOOST_AUTO_TEST_CASE(depth_is_bounded) {
 }
 
 BOOST_AUTO_TEST_CASE(text_that_is_no_unicode_is_repaired_not_refused) {
-    const auto object = read_object("{\"text\":\"a\xFF" "b\"}", 8);
+    const auto object = read_object(
+        "{\"text\":\"a\xFF"
+        "b\"}",
+        8);
     BOOST_TEST_REQUIRE(object.has_value());
-    BOOST_TEST(object->at("text").as_string() == "a\xEF\xBF\xBD" "b");
+    BOOST_TEST(object->at("text").as_string() ==
+               "a\xEF\xBF\xBD"
+               "b");
     BOOST_TEST((read_object("{\"text\":\"\xFF", 8).error() == WireFault::bad_json));
 
     const auto bad = std::string("\xEF\xBF\xBD");
     BOOST_TEST(repair_utf8("") == "");
     BOOST_TEST(repair_utf8("a\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80z") ==
                "a\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80z");
-    BOOST_TEST(repair_utf8("\xC0\xAF") == bad + bad);                  // overlong
-    BOOST_TEST(repair_utf8("\xE0\x80\xAF") == bad + bad + bad);        // overlong
-    BOOST_TEST(repair_utf8("\xED\xA0\x80") == bad);                    // half a surrogate pair
+    BOOST_TEST(repair_utf8("\xC0\xAF") == bad + bad);            // overlong
+    BOOST_TEST(repair_utf8("\xE0\x80\xAF") == bad + bad + bad);  // overlong
+    BOOST_TEST(repair_utf8("\xED\xA0\x80") == bad);              // half a surrogate pair
     BOOST_TEST(repair_utf8("\xF4\x90\x80\x80") == bad + bad + bad + bad);
-    BOOST_TEST(repair_utf8("\xF0\x9F\x98") == bad + bad + bad);        // cut off
-    BOOST_TEST(repair_utf8("\xC3" "a") == bad + "a");
+    BOOST_TEST(repair_utf8("\xF0\x9F\x98") == bad + bad + bad);  // cut off
+    BOOST_TEST(repair_utf8("\xC3"
+                           "a") == bad + "a");
 }
 
 BOOST_AUTO_TEST_CASE(arbitrary_frames_do_no_harm) {
@@ -201,10 +208,17 @@ BOOST_AUTO_TEST_CASE(arbitrary_frames_do_no_harm) {
         for (unsigned i = random() % 4 + 1; i > 0; --i) {
             auto& frame = frames[random() % frames.size()];
             switch (random() % 4) {
-                case 0: frame.resize(random() % 64); break;
-                case 1: frame.insert(0, 1, static_cast<char>(random())); break;
-                case 2: frames.erase(frames.begin() + static_cast<long>(random() % frames.size())); break;
-                default: std::swap(frame, frames[random() % frames.size()]);
+                case 0:
+                    frame.resize(random() % 64);
+                    break;
+                case 1:
+                    frame.insert(0, 1, static_cast<char>(random()));
+                    break;
+                case 2:
+                    frames.erase(frames.begin() + static_cast<long>(random() % frames.size()));
+                    break;
+                default:
+                    std::swap(frame, frames[random() % frames.size()]);
             }
             if (frames.empty()) break;
         }

@@ -43,8 +43,9 @@ BOOST_AUTO_TEST_CASE(the_same_holds_for_files_as_for_the_code) {
     BOOST_TEST(!reads("a/b/.env"));
     BOOST_TEST(!reads("a/.env/inside"));
     BOOST_TEST(reads("a/env"));
-    for (const char* name : {".env", "a/.env", ".venv/bin/python", ".git/config", ".git/hooks/pre-commit", ".mcp.json",
-                             ".vscode/tasks.json", ".claude/settings.json", "HEAD"})
+    for (const char* name :
+         {".env", "a/.env", ".venv/bin/python", ".git/config", ".git/hooks/pre-commit", ".mcp.json",
+          ".vscode/tasks.json", ".claude/settings.json", "HEAD"})
         BOOST_TEST(!writes(name), name);
     BOOST_TEST(reads(".git/config"));
     // As a file it would lead git to another repository.
@@ -95,7 +96,8 @@ BOOST_AUTO_TEST_CASE(settings_add_to_what_is_hidden) {
     BOOST_TEST(reads(".env"));
     BOOST_TEST(!reads("sub/.env"));
     BOOST_TEST(!writes(".env"));
-    settings(R"({"filesystem": {"allowWrite": ["."], "allowRead": [".env"], "denyRead": [".env"]}})");
+    settings(
+        R"({"filesystem": {"allowWrite": ["."], "allowRead": [".env"], "denyRead": [".env"]}})");
     BOOST_TEST(!reads(".env"));
     settings(R"({"filesystem": {"allowWrite": ["out"]}})");
     make("workspace/out");
@@ -125,7 +127,8 @@ BOOST_AUTO_TEST_CASE(no_setting_opens_what_is_ipybox_s_own) {
     BOOST_TEST(!writes(root / "local/share/ipybox/tokens.json"));
     BOOST_TEST(writes(root / "local/other"));
     for (const char* key : {"allowRead", "allowWrite"}) {
-        settings(R"({"filesystem": {")" + std::string(key) + R"(": [")" + sources.audit_log.string() + R"("]}})");
+        settings(R"({"filesystem": {")" + std::string(key) + R"(": [")" +
+                 sources.audit_log.string() + R"("]}})");
         BOOST_TEST(!reads(sources.audit_log));
         BOOST_TEST(!writes(sources.audit_log));
     }
@@ -145,7 +148,7 @@ BOOST_AUTO_TEST_CASE(own_directories_are_found_where_they_really_lie) {
     BOOST_TEST(!writes("dotfiles/ipybox/registered/x.json"));
     BOOST_TEST(writes("dotfiles/other"));
     // Made, so that code cannot, and ipybox still can.
-    struct stat found {};
+    struct stat found{};
     BOOST_REQUIRE(::stat((dotfiles / "ipybox").c_str(), &found) == 0);
     BOOST_TEST((found.st_mode & 0777) == 0700u);
     detail::View view(policy().policy(), false);
@@ -156,7 +159,8 @@ BOOST_AUTO_TEST_CASE(own_directories_are_found_where_they_really_lie) {
     fs::create_directory_symlink(root / "elsewhere", sources.workspace / "link");
     fs::remove(root / "home2/.config");
     fs::create_directory_symlink(sources.workspace / "link", root / "home2/.config");
-    fails([&] { policy(); }, errc::sandbox_refused, "is reached over the link " + (sources.workspace / "link").string());
+    fails([&] { policy(); }, errc::sandbox_refused,
+          "is reached over the link " + (sources.workspace / "link").string());
 }
 
 BOOST_AUTO_TEST_CASE(a_home_is_no_workspace_and_is_protected_in_one) {
@@ -174,8 +178,9 @@ BOOST_AUTO_TEST_CASE(a_home_is_no_workspace_and_is_protected_in_one) {
 
     sources.workspace = root / "home";
     make("home/.tool");
-    for (const char* name : {".local/bin/bwrap", ".ssh/authorized_keys", ".npmrc", ".config/x", ".bash_login", ".tool/rc",
-                             ".local/lib/python3.11/site-packages/usercustomize.py"})
+    for (const char* name :
+         {".local/bin/bwrap", ".ssh/authorized_keys", ".npmrc", ".config/x", ".bash_login",
+          ".tool/rc", ".local/lib/python3.11/site-packages/usercustomize.py"})
         BOOST_TEST(!writes(name), name);
     BOOST_TEST(writes("notes.txt"));
     BOOST_TEST(writes(".ipybox/site-packages/x.py"));
@@ -184,7 +189,8 @@ BOOST_AUTO_TEST_CASE(a_home_is_no_workspace_and_is_protected_in_one) {
     sources.workspace = root / "workspace";
     settings(R"({"filesystem": {"allowWrite": [".", ")" + (root / "home").string() + R"("]}})");
     BOOST_TEST(!writes(root / "home/.ssh/config"));
-    settings(R"({"filesystem": {"allowWrite": [".", ")" + (make("home/.cache/mine")).string() + R"("]}})");
+    settings(R"({"filesystem": {"allowWrite": [".", ")" + (make("home/.cache/mine")).string() +
+             R"("]}})");
     BOOST_TEST(writes(root / "home/.cache/mine/x"));
 }
 
@@ -200,22 +206,29 @@ BOOST_AUTO_TEST_CASE(the_interpreter_in_the_workspace_is_out_of_reach) {
 
 BOOST_AUTO_TEST_CASE(directories_for_the_code_are_made_without_links) {
     const auto made = policy();
-    const auto in = [](const UniqueFd& handle) { return fs::read_symlink("/proc/self/fd/" + std::to_string(handle.get())); };
+    const auto in = [](const UniqueFd& handle) {
+        return fs::read_symlink("/proc/self/fd/" + std::to_string(handle.get()));
+    };
     BOOST_TEST(in(made.open_for_writing("images", "a.png")) == sources.workspace / "images");
-    BOOST_TEST(in(made.open_for_writing(sources.workspace / "b/c", "x")) == sources.workspace / "b/c");
+    BOOST_TEST(in(made.open_for_writing(sources.workspace / "b/c", "x")) ==
+               sources.workspace / "b/c");
     BOOST_TEST(in(made.open_for_writing(root / "outside/d", "x")) == root / "outside/d");
     make("evil");
     fs::create_directory_symlink(root / "evil", sources.workspace / "link");
     fs::create_directory_symlink(sources.workspace, root / "to_workspace");
-    const fs::path ways[] = {"link", "link/deeper", sources.workspace / "link", root / "to_workspace/link"};
+    const fs::path ways[] = {"link", "link/deeper", sources.workspace / "link",
+                             root / "to_workspace/link"};
     for (const auto& path : ways)
         fails([&] { made.open_for_writing(path, "x"); }, errc::denied, "leads over the link");
     BOOST_TEST(fs::is_empty(root / "evil"));
-    const std::pair<const char*, const char*> attacks[] = {{".git", "hooks"}, {".git/hooks", "x"}, {".venv/lib", "x"},
-                                                           {".", "HEAD"},     {".", ".git"},      {"sub", ".env"}};
+    const std::pair<const char*, const char*> attacks[] = {{".git", "hooks"},  {".git/hooks", "x"},
+                                                           {".venv/lib", "x"}, {".", "HEAD"},
+                                                           {".", ".git"},      {"sub", ".env"}};
     for (const auto& attack : attacks)
-        fails([&] { made.open_for_writing(attack.first, attack.second); }, errc::denied, "is protected");
-    fails([&] { made.open_for_writing(root / "to_workspace/.git", "hooks"); }, errc::denied, "is protected");
+        fails([&] { made.open_for_writing(attack.first, attack.second); }, errc::denied,
+              "is protected");
+    fails([&] { made.open_for_writing(root / "to_workspace/.git", "hooks"); }, errc::denied,
+          "is protected");
     BOOST_TEST(!fs::exists(sources.workspace / ".git"));
 }
 
@@ -241,12 +254,16 @@ BOOST_AUTO_TEST_CASE(what_code_left_does_not_stop_the_next_start) {
         // Of one kind, and told as one.
         const auto& left_out = made.protected_files().left_out;
         BOOST_REQUIRE(left_out.size() == 1u);
-        BOOST_TEST(left_out[0].find(" and 1 more: is a symbolic link") != std::string::npos, left_out[0]);
+        BOOST_TEST(left_out[0].find(" and 1 more: is a symbolic link") != std::string::npos,
+                   left_out[0]);
         detail::View view(made.policy(), false);
         std::size_t longest = 0, closed = 0;
         for (const auto& [path, rule] : view.mounts()) {
             longest = std::max(longest, path.native().size());
-            closed += detail::within(path, sources.workspace / "deep") && rule == detail::View::Kind::hidden ? 1 : 0;
+            closed += detail::within(path, sources.workspace / "deep") &&
+                              rule == detail::View::Kind::hidden
+                          ? 1
+                          : 0;
         }
         BOOST_TEST(longest < 3900u);
         BOOST_TEST(closed == 1u);  // the rest of the tree, as a whole
@@ -274,9 +291,11 @@ BOOST_AUTO_TEST_CASE(a_link_called_env_hides_no_program) {
 }
 
 BOOST_AUTO_TEST_CASE(what_a_hidden_link_leads_to_is_read_by_nobody) {
-    for (const char* name : {"other/deep", "sub", "top", "plain"}) make(fs::path("workspace") / name);
+    for (const char* name : {"other/deep", "sub", "top", "plain"})
+        make(fs::path("workspace") / name);
     const auto in = [&](const char* name) { return sources.workspace / name; };
-    for (const char* name : {"other/deep/file", "top/secrets", "plain/file", "plain/program"}) test::write_file(in(name), "x");
+    for (const char* name : {"other/deep/file", "top/secrets", "plain/file", "plain/program"})
+        test::write_file(in(name), "x");
     fs::create_symlink("../other/deep/file", in("sub/.env"));
     fs::create_symlink("secrets", in("top/.env"));
     fs::create_symlink("file", in("plain/link"));
@@ -303,7 +322,7 @@ BOOST_AUTO_TEST_CASE(what_a_hidden_link_leads_to_is_read_by_nobody) {
     fs::remove(in("sub/.env"));
     fs::rename(in("other"), in("sub/renamed"));
     BOOST_TEST(!made.may_read("sub/renamed/deep/file"));
-    struct stat opened {};
+    struct stat opened{};
     BOOST_REQUIRE(::stat(in("sub/renamed/deep/file").c_str(), &opened) == 0);
     BOOST_TEST(!made.may_read(opened));
     BOOST_REQUIRE(::stat(in("plain/file").c_str(), &opened) == 0);
@@ -316,7 +335,8 @@ BOOST_AUTO_TEST_CASE(what_a_hidden_link_leads_to_is_read_by_nobody) {
     const auto opening = policy();
     BOOST_TEST(opening.may_read("top/secrets"));
     detail::View view(opening.policy(), false);
-    BOOST_TEST(!(view.mounts().contains(in("top/secrets")) && view.kind(in("top/secrets")) == detail::View::Kind::hidden));
+    BOOST_TEST(!(view.mounts().contains(in("top/secrets")) &&
+                 view.kind(in("top/secrets")) == detail::View::Kind::hidden));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -517,7 +517,8 @@ BOOST_AUTO_TEST_CASE(modern_servers_are_told_which_log_messages_are_wanted) {
 BOOST_AUTO_TEST_CASE(log_messages_are_events_from_the_wanted_level_on) {
     std::vector<std::string> events;
     options.on_log = [&](const McpLogMessage& message) {
-        events.push_back(message.level + " " + message.logger + " " + json::serialize(message.data));
+        events.push_back(message.level + " " + message.logger + " " +
+                         json::serialize(message.data));
     };
     peer->on_message = [](Wire& wire, const json::object& message) {
         if (is(message, "initialize"))
@@ -542,8 +543,8 @@ BOOST_AUTO_TEST_CASE(log_messages_are_events_from_the_wanted_level_on) {
     peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"data":"?"}})");
     peer->say(R"({"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}})");
     settle();
-    BOOST_TEST((events == std::vector<std::string>{R"(alert disk[2J {"full":true})",
-                                                   R"(debug  "?")"}));
+    BOOST_TEST(
+        (events == std::vector<std::string>{R"(alert disk[2J {"full":true})", R"(debug  "?")"}));
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_refuses_the_log_level_is_used_all_the_same) {

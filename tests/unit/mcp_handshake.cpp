@@ -51,18 +51,28 @@ json::object answer(const std::string& name) {
 
 std::string name_of(Action action, const Handshake& handshake) {
     switch (action) {
-        case Action::discover: return "discover";
-        case Action::initialize: return "initialize:" + std::string(handshake.version());
-        case Action::confirm_end: return "confirm";
-        case Action::restart: return "restart";
-        case Action::wait: return "wait";
-        case Action::connected: return "connected:" + handshake.agreed().version;
-        case Action::give_up: break;
+        case Action::discover:
+            return "discover";
+        case Action::initialize:
+            return "initialize:" + std::string(handshake.version());
+        case Action::confirm_end:
+            return "confirm";
+        case Action::restart:
+            return "restart";
+        case Action::wait:
+            return "wait";
+        case Action::connected:
+            return "connected:" + handshake.agreed().version;
+        case Action::give_up:
+            break;
     }
     switch (handshake.failure()) {
-        case Handshake::Failure::silence: return "silence:" + std::string(handshake.method());
-        case Handshake::Failure::answer: return "answer:" + std::string(handshake.method());
-        case Handshake::Failure::version: break;
+        case Handshake::Failure::silence:
+            return "silence:" + std::string(handshake.method());
+        case Handshake::Failure::answer:
+            return "answer:" + std::string(handshake.method());
+        case Handshake::Failure::version:
+            break;
     }
     return "version";
 }
@@ -206,8 +216,7 @@ BOOST_AUTO_TEST_CASE(a_late_answer_counts_if_initialize_is_refused) {
         {detect, "1- 1=modern 2=unknown",
          "discover initialize:2025-11-25 wait connected:2026-07-28"},
         {detect, "1- 1=future 2=unknown", "discover initialize:2025-11-25 wait version"},
-        {detect, "1- 1=unknown 2=unknown",
-         "discover initialize:2025-11-25 wait answer:initialize"},
+        {detect, "1- 1=unknown 2=unknown", "discover initialize:2025-11-25 wait answer:initialize"},
         // Whoever takes both is taken at the later word.
         {detect, "1- 1=modern 2=2025-06-18",
          "discover initialize:2025-11-25 wait connected:2025-06-18"},

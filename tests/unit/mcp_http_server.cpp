@@ -293,10 +293,9 @@ BOOST_AUTO_TEST_CASE(strange_hosts_and_origins_are_refused_before_the_body) {
         BOOST_TEST(answer.header("Access-Control-Allow-Origin") == "");
     }
     for (const auto& bad : {"https://localhost" + port, "http://x.localhost" + port,
-                                  "http://localhost" + port + "0", "http://localhost@evil" + port})
+                            "http://localhost" + port + "0", "http://localhost@evil" + port})
         BOOST_TEST(
-            fixture.ask(fixture.head("POST /mcp", "Origin: " + bad + "\r\n") + rest).status ==
-                403u,
+            fixture.ask(fixture.head("POST /mcp", "Origin: " + bad + "\r\n") + rest).status == 403u,
             bad);
     const json::object ping = detail::rpc_request(1, "ping", {});
     for (const auto& good :
@@ -324,8 +323,9 @@ BOOST_AUTO_TEST_CASE(pages_ask_before_they_send) {
     Fixture fixture;
     const auto answer = fixture.ask(
         fixture.head("OPTIONS /mcp",
-                     "Origin: http://" + fixture.host() + "\r\nAccess-Control-Request-Method: POST\r\n"
-                     "Access-Control-Request-Headers: content-type, mcp-param-region\r\n") +
+                     "Origin: http://" + fixture.host() +
+                         "\r\nAccess-Control-Request-Method: POST\r\n"
+                         "Access-Control-Request-Headers: content-type, mcp-param-region\r\n") +
         "\r\n");
     BOOST_TEST(answer.status == 204u);
     BOOST_TEST(answer.header("Access-Control-Allow-Headers") == "content-type, mcp-param-region");
@@ -556,8 +556,8 @@ BOOST_AUTO_TEST_CASE(clients_of_2024_11_05_have_a_stream_and_a_place_to_post) {
     const auto nobody = fixture.ask(get(""));
     BOOST_TEST(nobody.status == 401u);
     BOOST_TEST(nobody.header("WWW-Authenticate").ends_with("oauth-protected-resource/sse\""));
-    const auto known = fixture.ask(
-        fixture.head("GET /.well-known/oauth-protected-resource/sse") + "\r\n");
+    const auto known =
+        fixture.ask(fixture.head("GET /.well-known/oauth-protected-resource/sse") + "\r\n");
     BOOST_TEST(known.json().at("resource").as_string() == "http://" + fixture.host() + "/sse");
     BOOST_TEST(fixture.ask(fixture.head("DELETE /sse", token) + "\r\n").status == 405u);
 
@@ -610,7 +610,8 @@ BOOST_AUTO_TEST_CASE(clients_of_2024_11_05_have_a_stream_and_a_place_to_post) {
     // Who does not read gets no more answers.
     const json::object large{{"text", std::string(500'000, 'x')}};
     unsigned status = 202;
-    for (int i = 0; i < 100 && status == 202; ++i) status = post(fixture.call(i, "echo", large), token);
+    for (int i = 0; i < 100 && status == 202; ++i)
+        status = post(fixture.call(i, "echo", large), token);
     BOOST_TEST(status == 503u);
     // The session ends with its stream, and takes its calls along.
     while (read_to("\n") != "the end" && post(fixture.call("h", "hang"), token) != 202) {
@@ -711,19 +712,26 @@ BOOST_AUTO_TEST_CASE(who_has_a_token_finds_room_among_those_who_have_none) {
     const std::string token = "Authorization: Bearer sesame\r\n";
     const auto session = fixture.begin("2025-11-25", token);
     Connection streaming(fixture.context, fixture.port);
-    test::run(fixture.context, streaming.send(fixture.head("GET /mcp", session + "Accept: text/event-stream\r\n") + "\r\n"));
+    test::run(fixture.context,
+              streaming.send(fixture.head("GET /mcp", session + "Accept: text/event-stream\r\n") +
+                             "\r\n"));
     fixture.settle();
     std::list<Connection> strangers, idle;
     for (int i = 0; i < 200; ++i) strangers.emplace_back(fixture.context, fixture.port);
-    BOOST_TEST(fixture.ask(fixture.post(detail::rpc_request(1, "ping", {}), session)).status == 200u);
+    BOOST_TEST(fixture.ask(fixture.post(detail::rpc_request(1, "ping", {}), session)).status ==
+               200u);
     // Of one's own, the longest idle goes; the stream stays.
     for (int i = 0; i < 8; ++i) {
         idle.emplace_back(fixture.context, fixture.port);
-        BOOST_TEST(fixture.ask(idle.back(), fixture.post(detail::rpc_request(1, "ping", {}), session)).status == 200u);
+        BOOST_TEST(
+            fixture.ask(idle.back(), fixture.post(detail::rpc_request(1, "ping", {}), session))
+                .status == 200u);
     }
     fixture.settle();
     BOOST_TEST(fixture.http->connections() <= 4u + 17u);
-    BOOST_TEST(fixture.ask(fixture.head("GET /mcp", session + "Accept: text/event-stream\r\n") + "\r\n").status == 409u);
+    BOOST_TEST(
+        fixture.ask(fixture.head("GET /mcp", session + "Accept: text/event-stream\r\n") + "\r\n")
+            .status == 409u);
 }
 
 BOOST_AUTO_TEST_CASE(a_server_ends_with_everything_open) {
@@ -897,15 +905,16 @@ BOOST_AUTO_TEST_CASE(client_transport_and_server_agree_on_header_parameters_of_a
     const auto listed = test::run(each.context, client.list_tools());
     for (const int depth : {0, 14, 17, 20, 31, 34, 40, 50}) {
         const std::string name = "deep" + std::to_string(depth);
-        BOOST_TEST(std::any_of(listed.begin(), listed.end(),
-                               [&](const auto& tool) { return tool.at("name").get_string() == name; }),
-                   name);
+        BOOST_TEST(
+            std::any_of(listed.begin(), listed.end(),
+                        [&](const auto& tool) { return tool.at("name").get_string() == name; }),
+            name);
         // Without its header the server would refuse the call.
-        const auto result = test::run(
-            each.context, client.call_tool(name, nested_arguments(depth), CallOptions()));
+        const auto result =
+            test::run(each.context, client.call_tool(name, nested_arguments(depth), CallOptions()));
         BOOST_TEST(!result.is_error, name);
-        const auto refused = each.ask(each.modern(
-            "tools/call", {{"name", name}, {"arguments", nested_arguments(depth)}}));
+        const auto refused = each.ask(
+            each.modern("tools/call", {{"name", name}, {"arguments", nested_arguments(depth)}}));
         BOOST_TEST(refused.status == 400u, name);
         BOOST_TEST(refused.json().at("error").at("code") == detail::rpc_header_mismatch, name);
     }

@@ -32,18 +32,25 @@ Session opened() {
 
 std::string text_of(Renewal renewal) {
     switch (renewal) {
-        case Renewal::wait: return "wait";
-        case Renewal::send_again: return "again";
-        case Renewal::failed: return "failed";
-        case Renewal::renew: return "renew";
+        case Renewal::wait:
+            return "wait";
+        case Renewal::send_again:
+            return "again";
+        case Renewal::failed:
+            return "failed";
+        case Renewal::renew:
+            return "renew";
     }
     return {};
 }
 std::string text_of(Resumption::Decision decision) {
     switch (decision.next) {
-        case Resumption::Next::connect: return std::to_string(decision.delay.count());
-        case Resumption::Next::lost: return "lost";
-        case Resumption::Next::given_up: return "given up";
+        case Resumption::Next::connect:
+            return std::to_string(decision.delay.count());
+        case Resumption::Next::lost:
+            return "lost";
+        case Resumption::Next::given_up:
+            return "given up";
     }
     return {};
 }
@@ -87,17 +94,17 @@ BOOST_AUTO_TEST_CASE(only_what_a_session_was_used_for_is_sent_again) {
 BOOST_AUTO_TEST_CASE(ids_and_versions_that_no_header_can_hold_are_not_taken) {
     Session session = opened();
     const auto generation = session.generation();
-    for (const auto& bad : {std::string("a b"), std::string("a\r\nX: y"), std::string("a\x7f"),
-                            std::string("\xc3\xb6"), std::string(1, '\0'),
-                            std::string(Session::max_id + 1, 'x')}) {
+    for (const auto& bad :
+         {std::string("a b"), std::string("a\r\nX: y"), std::string("a\x7f"),
+          std::string("\xc3\xb6"), std::string(1, '\0'), std::string(Session::max_id + 1, 'x')}) {
         BOOST_TEST(!session.opened(bad), bad);
         BOOST_TEST(session.id() == "first");
     }
     BOOST_TEST(session.generation() == generation);
     BOOST_TEST(session.opened(std::string(Session::max_id, 'x')));
     BOOST_TEST(session.generation() == generation + 1);
-    for (const auto& bad : {std::string("2025-06-18\r\nX: y"), std::string("a b"),
-                            std::string(65, '2')}) {
+    for (const auto& bad :
+         {std::string("2025-06-18\r\nX: y"), std::string("a b"), std::string(65, '2')}) {
         session.agreed("2025-06-18");
         session.agreed(bad);
         BOOST_TEST(session.protocol_version().empty(), bad);
@@ -192,9 +199,8 @@ BOOST_AUTO_TEST_CASE(a_transport_that_is_opened_during_a_renewal_keeps_nothing_o
 BOOST_AUTO_TEST_CASE(log_level_and_subscriptions_are_said_again) {
     Session session = opened();
     const auto subscribe = [](std::string_view uri) {
-        return json::object{{"id", 7},
-                            {"method", "resources/subscribe"},
-                            {"params", json::object{{"uri", uri}}}};
+        return json::object{
+            {"id", 7}, {"method", "resources/subscribe"}, {"params", json::object{{"uri", uri}}}};
     };
     session.sending("logging/setLevel", false,
                     object(R"({"id":2,"method":"logging/setLevel","params":{"level":"info"}})"));

@@ -229,8 +229,8 @@ BOOST_AUTO_TEST_CASE(header_parameters_are_found_and_compared) {
                                                "b": {"type": "string", "x-mcp-header": "a"}}})"})
         BOOST_CHECK_THROW(detail::header_parameters(object(bad)), Error);
     // What would make a client drop the tool: one in a place that no argument has, and too many.
-    BOOST_CHECK_THROW(detail::header_parameters(object(
-                          R"({"$defs": {"d": {"type": "string", "x-mcp-header": "A"}}})")),
+    BOOST_CHECK_THROW(detail::header_parameters(
+                          object(R"({"$defs": {"d": {"type": "string", "x-mcp-header": "A"}}})")),
                       Error);
     json::object properties;
     for (std::size_t i = 0; i < detail::HeaderAnnotations::max_parameters; ++i)
@@ -320,16 +320,30 @@ BOOST_AUTO_TEST_CASE(lenient_servers_read_strings_and_answer_with_results) {
         detail::parse_arguments(arguments, schema);
         return json::serialize(arguments.at(name));
     };
-    for (const auto& [name, text, result] :
-         {std::tuple("number", " 60 ", "60"), {"number", "2.5", "2.5E0"}, {"number", "+.5", "5E-1"},
-          {"whole", "-7", "-7"}, {"whole", "7.0", "7E0"}, {"object", R"({"a": 1})", R"({"a":1})"},
-          {"list", "[1]", "[1]"}, {"flag", "true", "true"}})
+    for (const auto& [name, text, result] : {std::tuple("number", " 60 ", "60"),
+                                             {"number", "2.5", "2.5E0"},
+                                             {"number", "+.5", "5E-1"},
+                                             {"whole", "-7", "-7"},
+                                             {"whole", "7.0", "7E0"},
+                                             {"object", R"({"a": 1})", R"({"a":1})"},
+                                             {"list", "[1]", "[1]"},
+                                             {"flag", "true", "true"}})
         BOOST_TEST(parsed(name, text) == result);
-    for (const auto& [name, text] :
-         {std::tuple("number", "60 s"), {"number", ""}, {"number", "nan"}, {"number", "inf"},
-          {"number", "1e999"}, {"number", "true"}, {"whole", "+-7"}, {"object", "[1]"},
-          {"object", "{bad"}, {"list", "1"}, {"flag", "1"}, {"text", "1"}, {"either", "1"},
-          {"any", "1"}, {"other", "1"}})
+    for (const auto& [name, text] : {std::tuple("number", "60 s"),
+                                     {"number", ""},
+                                     {"number", "nan"},
+                                     {"number", "inf"},
+                                     {"number", "1e999"},
+                                     {"number", "true"},
+                                     {"whole", "+-7"},
+                                     {"object", "[1]"},
+                                     {"object", "{bad"},
+                                     {"list", "1"},
+                                     {"flag", "1"},
+                                     {"text", "1"},
+                                     {"either", "1"},
+                                     {"any", "1"},
+                                     {"other", "1"}})
         BOOST_TEST(parsed(name, text) == json::serialize(json::value(text)));
 
     McpServerOptions options;
@@ -430,8 +444,7 @@ BOOST_AUTO_TEST_CASE(a_batch_gets_one_answer_where_there_are_batches) {
     const auto answers = json::parse(line).as_array();
     BOOST_REQUIRE(answers.size() == 4u);
     std::map<std::string, json::object> by_id;
-    for (const auto& answer : answers)
-        by_id[json::serialize(answer.at("id"))] = answer.as_object();
+    for (const auto& answer : answers) by_id[json::serialize(answer.at("id"))] = answer.as_object();
     BOOST_TEST(by_id["1"].contains("result"));
     BOOST_TEST(by_id["\"slow\""].contains("result"));
     BOOST_TEST(code_of(by_id["null"]) == detail::rpc_invalid_request);
@@ -588,11 +601,16 @@ BOOST_AUTO_TEST_CASE(a_legacy_client_is_asked_by_a_request) {
     BOOST_TEST(text_of(pipes.receive()) == R"({"action":"decline"})");
     // Forms have no null: what is null was left out.
     const auto form = pipes.ask(call(3, "ask"));
-    pipes.send(detail::rpc_result(form.at("id"), object(R"({"action": "accept", "content": {"name": "Ada", "nick": null}})")));
+    pipes.send(detail::rpc_result(
+        form.at("id"),
+        object(R"({"action": "accept", "content": {"name": "Ada", "nick": null}})")));
     BOOST_TEST(text_of(pipes.receive()) == R"({"action":"accept","content":{"name":"Ada"}})");
     const auto wrong = pipes.ask(call(4, "ask"));
-    pipes.send(detail::rpc_result(wrong.at("id"), object(R"({"action": "accept", "content": {"name": null}})")));
-    BOOST_TEST(text_of(pipes.receive()).find("the client's answer to \"who\" does not fit the question: ") != std::string::npos);
+    pipes.send(detail::rpc_result(wrong.at("id"),
+                                  object(R"({"action": "accept", "content": {"name": null}})")));
+    BOOST_TEST(text_of(pipes.receive())
+                   .find("the client's answer to \"who\" does not fit the question: ") !=
+               std::string::npos);
     const auto second = pipes.ask(call(2, "ask"));
     pipes.send(detail::rpc_error(second.at("id"), -1, "nobody is here"));
     const auto refused = pipes.receive();

@@ -1073,7 +1073,7 @@ BOOST_AUTO_TEST_CASE(the_context_may_go_with_connections_open) {
 
 BOOST_AUTO_TEST_CASE(the_socket_belongs_to_its_user) {
     start();
-    struct stat status {};
+    struct stat status{};
     BOOST_TEST_REQUIRE(::lstat(path.c_str(), &status) == 0);
     BOOST_TEST((status.st_mode & 07777) == 0600u);
     NetworkProxy second(context.get_executor(), options);

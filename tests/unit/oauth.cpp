@@ -48,7 +48,8 @@ std::string error_of(Work work) {
 class Authority {
 public:
     explicit Authority(asio::io_context& context)
-        : server(context, [this](HttpMessage m, HttpPeerPtr p) { return authorize(std::move(m), p); }),
+        : server(context,
+                 [this](HttpMessage m, HttpPeerPtr p) { return authorize(std::move(m), p); }),
           mcp(context, [this](HttpMessage m, HttpPeerPtr p) { return describe(std::move(m), p); }) {
         issuer = server.origin();
         metadata["issuer"] = issuer;
@@ -126,10 +127,10 @@ public:
 
     std::string issuer;
     json::object metadata, resource;
-    json::object answer;                  // put into every token
-    std::vector<std::string> refusals;    // of the token endpoint, before it gives tokens
+    json::object answer;                // put into every token
+    std::vector<std::string> refusals;  // of the token endpoint, before it gives tokens
     std::optional<std::string> state, iss;
-    std::string headers;                  // of the token endpoint's answers
+    std::string headers;  // of the token endpoint's answers
     std::vector<Fields> pages, tokens, devices;
     std::vector<json::object> registrations;
     std::vector<std::string> proofs, authorizations;
@@ -177,10 +178,9 @@ json::object header_of(const std::string& jwt) { return detail::jwt_claims("." +
 
 std::string new_key(const char* kind) {
     const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
-        std::string_view(kind) == "RSA" ? EVP_RSA_gen(2048)
-        : std::string_view(kind) == "ED25519"
-            ? EVP_PKEY_Q_keygen(nullptr, nullptr, kind)
-            : EVP_EC_gen(kind),
+        std::string_view(kind) == "RSA"       ? EVP_RSA_gen(2048)
+        : std::string_view(kind) == "ED25519" ? EVP_PKEY_Q_keygen(nullptr, nullptr, kind)
+                                              : EVP_EC_gen(kind),
         &EVP_PKEY_free);
     const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new(BIO_s_mem()), &BIO_free);
     PEM_write_bio_PKCS8PrivateKey(bio.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
@@ -205,7 +205,8 @@ BOOST_AUTO_TEST_CASE(challenges_are_found_among_others) {
     detail::AuthChallenge none;
     detail::read_challenges(R"(Basic scope="a", Digest error="b")", none);
     BOOST_TEST((none.scope + none.error).empty());
-    for (const char* odd : {"", ",,,", "=", "\"", "Bearer scope=\"", "Bearer =x", "Bearer \"", "Bearer scope"})
+    for (const char* odd :
+         {"", ",,,", "=", "\"", "Bearer scope=\"", "Bearer =x", "Bearer \"", "Bearer scope"})
         detail::read_challenges(odd, none);
     BOOST_TEST((none.scope + none.error).empty());
 }
@@ -227,16 +228,20 @@ BOOST_AUTO_TEST_CASE(metadata_is_looked_for_at_all_its_places_in_order) {
 BOOST_AUTO_TEST_CASE(redirects_are_checked_before_anything_in_them_counts) {
     const detail::ExpectedRedirect expected{"right", "https://as", true};
     const auto take = [&](const std::string& query) {
-        return error_of([&] { throw Error(errc::denied, detail::code_from_redirect("http://x/cb?" + query, expected)); });
+        return error_of([&] {
+            throw Error(errc::denied, detail::code_from_redirect("http://x/cb?" + query, expected));
+        });
     };
     BOOST_TEST(take("code=c%2Bd&state=right&iss=https%3A%2F%2Fas") == "c+d");
     BOOST_TEST(holds(take("code=c&state=wrong&iss=https://as"), "its state differs"));
     BOOST_TEST(holds(take("code=c&iss=https://as"), "its state differs"));
     BOOST_TEST(holds(take("code=c&state=right"), "does not say which"));
     for (const char* other : {"https://as/", "HTTPS://as", "https://as:443", "https://evil", ""})
-        BOOST_TEST(holds(take(std::string("code=c&state=right&iss=") + other), "another authorization server"));
+        BOOST_TEST(holds(take(std::string("code=c&state=right&iss=") + other),
+                         "another authorization server"));
     // What another server says is not repeated.
-    const auto foreign = take("error=denied&error_description=click+here&state=right&iss=https://evil");
+    const auto foreign =
+        take("error=denied&error_description=click+here&state=right&iss=https://evil");
     BOOST_TEST(!holds(foreign, "click here"));
     BOOST_TEST(holds(take("error=denied&state=right&iss=https://as"), "\"denied\""));
     BOOST_TEST(holds(take("code=a&code=b&state=right&iss=https://as"), "malformed"));
@@ -245,23 +250,33 @@ BOOST_AUTO_TEST_CASE(redirects_are_checked_before_anything_in_them_counts) {
 }
 
 BOOST_AUTO_TEST_CASE(token_answers_are_read_strictly) {
-    const auto read = [](const char* body) { return error_of([&] { detail::read_token_answer(200, body, {"a token", "", false}); }); };
+    const auto read = [](const char* body) {
+        return error_of([&] { detail::read_token_answer(200, body, {"a token", "", false}); });
+    };
     const auto good = detail::read_token_answer(
-        200, R"({"access_token": "a", "token_type": "bearer", "expires_in": "60", "scope": "x  y"})", {"a token", "", false});
+        200,
+        R"({"access_token": "a", "token_type": "bearer", "expires_in": "60", "scope": "x  y"})",
+        {"a token", "", false});
     BOOST_TEST(good.type == "Bearer");
     BOOST_TEST(good.lifetime.value() == 60);
     BOOST_TEST(good.scope.value() == "x y");
     BOOST_TEST(holds(read("[]"), "no JSON object"));
     BOOST_TEST(holds(read(R"({"token_type": "bearer"})"), "access_token"));
-    BOOST_TEST(holds(read(R"({"access_token": "a\r\nX: y", "token_type": "bearer"})"), "access_token"));
+    BOOST_TEST(
+        holds(read(R"({"access_token": "a\r\nX: y", "token_type": "bearer"})"), "access_token"));
     BOOST_TEST(holds(read(R"({"access_token": "a", "token_type": "mac"})"), "kind other than"));
     const auto lifetime = [](const std::string& text) {
-        const auto body = R"({"access_token": "a", "token_type": "bearer", "expires_in": )" + text + "}";
+        const auto body =
+            R"({"access_token": "a", "token_type": "bearer", "expires_in": )" + text + "}";
         return detail::read_token_answer(200, body, {"a token", "", false}).lifetime;
     };
-    for (const char* odd : {"-1", "\"soon\"", "null", "[]"}) BOOST_TEST(!lifetime(odd).has_value(), odd);
+    for (const char* odd : {"-1", "\"soon\"", "null", "[]"})
+        BOOST_TEST(!lifetime(odd).has_value(), odd);
     BOOST_TEST(lifetime("1e300").value() == std::int64_t{1} << 40);
-    const auto refused = error_of([] { detail::read_token_answer(400, R"({"error": "invalid\u001b_grant"})", {"a token", "", false}); });
+    const auto refused = error_of([] {
+        detail::read_token_answer(400, R"({"error": "invalid\u001b_grant"})",
+                                  {"a token", "", false});
+    });
     BOOST_TEST(refused == "the authorization server refused a token: \"invalid\\x1b_grant\"");
 }
 
@@ -291,8 +306,9 @@ BOOST_AUTO_TEST_CASE(scopes_are_sets_of_proper_words) {
 }
 
 BOOST_AUTO_TEST_CASE(pkce_is_that_of_rfc_7636) {
-    BOOST_TEST(detail::encode_base64url(detail::sha256("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk")) ==
-               "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
+    BOOST_TEST(
+        detail::encode_base64url(detail::sha256("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk")) ==
+        "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
     BOOST_TEST(detail::random_text().size() == 43u);
     BOOST_TEST(detail::random_text() != detail::random_text());
 }
@@ -308,7 +324,8 @@ BOOST_AUTO_TEST_CASE(every_kind_of_key_signs_as_jose_wants) {
         BOOST_TEST(key.sign("text").size() == expected.second, kind);
     }
     for (const auto& bad : {std::string(), std::string("no key"), new_key("secp256k1")})
-        BOOST_TEST(holds(error_of([&] { detail::SigningKey::from_pem(bad, "auth/private_key"); }), "auth/private_key: "));
+        BOOST_TEST(holds(error_of([&] { detail::SigningKey::from_pem(bad, "auth/private_key"); }),
+                         "auth/private_key: "));
 }
 
 BOOST_AUTO_TEST_CASE(a_signature_verifies_with_the_published_key) {
@@ -323,15 +340,18 @@ BOOST_AUTO_TEST_CASE(a_signature_verifies_with_the_published_key) {
     // r and s back into the form that OpenSSL verifies.
     const auto raw = key.sign("text");
     const auto* data = reinterpret_cast<const unsigned char*>(raw.data());
-    const std::unique_ptr<ECDSA_SIG, decltype(&ECDSA_SIG_free)> pair(ECDSA_SIG_new(), &ECDSA_SIG_free);
+    const std::unique_ptr<ECDSA_SIG, decltype(&ECDSA_SIG_free)> pair(ECDSA_SIG_new(),
+                                                                     &ECDSA_SIG_free);
     ECDSA_SIG_set0(pair.get(), BN_bin2bn(data, 32, nullptr), BN_bin2bn(data + 32, 32, nullptr));
     unsigned char* der = nullptr;
     const int size = i2d_ECDSA_SIG(pair.get(), &der);
     const auto pem = key.pem();
-    const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
+    const std::unique_ptr<BIO, decltype(&BIO_free)> bio(
+        BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
     const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> same(
         PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr), &EVP_PKEY_free);
-    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> check(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> check(EVP_MD_CTX_new(),
+                                                                        &EVP_MD_CTX_free);
     EVP_DigestVerifyInit(check.get(), nullptr, EVP_sha256(), nullptr, same.get());
     const auto verify = [&](std::string_view text) {
         return EVP_DigestVerify(check.get(), der, static_cast<std::size_t>(size),
@@ -362,10 +382,12 @@ BOOST_AUTO_TEST_CASE(a_code_becomes_a_token) {
     BOOST_TEST(token["resource"] == authority.url());
     BOOST_TEST(token["redirect_uri"] == page["redirect_uri"]);
     BOOST_TEST(page["code_challenge_method"] == "S256");
-    BOOST_TEST(detail::encode_base64url(detail::sha256(token["code_verifier"])) == page["code_challenge"]);
+    BOOST_TEST(detail::encode_base64url(detail::sha256(token["code_verifier"])) ==
+               page["code_challenge"]);
     const auto& registration = authority.registrations.at(0);
     BOOST_TEST(registration.at("application_type").as_string() == "native");
-    BOOST_TEST(registration.at("redirect_uris").as_array().at(0).as_string() == page["redirect_uri"]);
+    BOOST_TEST(registration.at("redirect_uris").as_array().at(0).as_string() ==
+               page["redirect_uri"]);
     // Another origin gets nothing.
     BOOST_TEST(test::run(context, oauth->headers("POST", authority.issuer + "/mcp")).empty());
     // No code, verifier or token in the log.
@@ -397,11 +419,13 @@ BOOST_AUTO_TEST_CASE(the_redirect_reaches_the_loopback_address) {
         // Whoever else finds the port keeps nobody from it.
         const HttpUrl address = HttpUrl::parse(asked.at("redirect_uri"));
         for (int i = 0; i < 400; ++i) {
-            strangers.emplace_back(context).connect({asio::ip::address_v4::loopback(), address.port});
+            strangers.emplace_back(context).connect(
+                {asio::ip::address_v4::loopback(), address.port});
             if (i % 2 == 0) asio::write(strangers.back(), asio::buffer("GET /callback?", 14));
         }
         for (const auto& query :
-             {std::string("?code=evil&state=guessed"), std::string(), "?code=the-code&state=" + asked.at("state") + "&iss=" + authority.issuer}) {
+             {std::string("?code=evil&state=guessed"), std::string(),
+              "?code=the-code&state=" + asked.at("state") + "&iss=" + authority.issuer}) {
             HttpRequest request;
             request.url = asked.at("redirect_uri") + query;
             const auto response = co_await client.send(std::move(request));
@@ -442,8 +466,9 @@ BOOST_AUTO_TEST_CASE(metadata_of_another_issuer_is_not_used) {
 
 BOOST_AUTO_TEST_CASE(metadata_of_another_resource_is_not_used) {
     const auto oauth = make();
-    for (const std::string& other : {std::string("https://evil.example/mcp"), authority.mcp.origin() + "/mc",
-                                     authority.mcp.origin() + "/mcp/deeper", std::string(), authority.url() + "#x"}) {
+    for (const std::string& other :
+         {std::string("https://evil.example/mcp"), authority.mcp.origin() + "/mc",
+          authority.mcp.origin() + "/mcp/deeper", std::string(), authority.url() + "#x"}) {
         authority.resource["resource"] = other;
         BOOST_TEST(holds(refusal(*oauth), "no token is asked for in its name"), other);
     }
@@ -474,15 +499,19 @@ BOOST_AUTO_TEST_CASE(a_server_on_the_internet_cannot_make_us_ask_around_here) {
     const auto port = std::to_string(authority.mcp.port());
     for (const std::string host : {"127.0.0.1", "localhost", "[::1]", "x.localhost"})
         for (const std::string scheme : {"http://", "https://"})
-            BOOST_TEST(holds(refusal(oauth, 401, "resource_metadata=\"" + scheme + host + ":" + port + "/m\""),
+            BOOST_TEST(holds(refusal(oauth, 401,
+                                     "resource_metadata=\"" + scheme + host + ":" + port + "/m\""),
                              "is on this machine"),
                        scheme + host);
     BOOST_TEST(holds(refusal(oauth, 401, R"(resource_metadata="http://198.51.100.1/m")"), "TLS"));
-    BOOST_TEST(holds(refusal(oauth, 401, R"(resource_metadata="file:///etc/passwd")"), "no https address"));
-    BOOST_TEST(holds(refusal(oauth, 401, R"(resource_metadata="https://a:b@198.51.100.1/m")"), "user name"));
+    BOOST_TEST(holds(refusal(oauth, 401, R"(resource_metadata="file:///etc/passwd")"),
+                     "no https address"));
+    BOOST_TEST(holds(refusal(oauth, 401, R"(resource_metadata="https://a:b@198.51.100.1/m")"),
+                     "user name"));
     // Not by their names: by where these lead.
-    for (const std::string host : {"10.0.0.1", "192.168.1.1", "169.254.169.254", "[fe80::1]", "[fd00::1]", "0.0.0.0",
-                                   "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "100.64.0.1"}) {
+    for (const std::string host :
+         {"10.0.0.1", "192.168.1.1", "169.254.169.254", "[fe80::1]", "[fd00::1]", "0.0.0.0",
+          "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "100.64.0.1"}) {
         const auto text = refusal(oauth, 401, "resource_metadata=\"https://" + host + "/m\"");
         BOOST_TEST(holds(text, "may not be connected to"), host + ": " + text);
     }
@@ -510,15 +539,17 @@ BOOST_AUTO_TEST_CASE(a_proxy_is_not_asked_for_what_is_near_it) {
         OAuth oauth(context.get_executor(), settings);
         return refusal(oauth, 401, "resource_metadata=\"https://" + host + "/m\"");
     };
-    for (const std::string host : {"metadata.google.internal", "instance-data", "printer", "vault.corp", "api.svc.cluster.local",
-                                   "localhost.localdomain", "localhost.", "127.1", "2130706433", "0x7f.0.0.1", "10.0.0.1",
-                                   "169.254.169.254", "[fd00::1]", "[::ffff:127.0.0.1]"})
+    for (const std::string host :
+         {"metadata.google.internal", "instance-data", "printer", "vault.corp",
+          "api.svc.cluster.local", "localhost.localdomain", "localhost.", "127.1", "2130706433",
+          "0x7f.0.0.1", "10.0.0.1", "169.254.169.254", "[fd00::1]", "[::ffff:127.0.0.1]"})
         BOOST_TEST(holds(ask(host), "may not be connected to"), host);
     BOOST_TEST(authority.mcp.seen().empty());
     BOOST_TEST(!holds(ask("login.example.net"), "may not be connected to"));
     BOOST_REQUIRE(!authority.mcp.seen().empty());
     BOOST_TEST(authority.mcp.seen().front().target == "login.example.net:443");
-    // Who says that the network is meant reaches its names, and still nothing that gives credentials.
+    // Who says that the network is meant reaches its names, and still nothing that gives
+    // credentials.
     settings.auth["private_network"] = true;
     BOOST_TEST(!holds(ask("vault.corp"), "may not be connected to"));
     BOOST_TEST(holds(ask("metadata.google.internal"), "may not be connected to"));
@@ -526,9 +557,11 @@ BOOST_AUTO_TEST_CASE(a_proxy_is_not_asked_for_what_is_near_it) {
 
 BOOST_AUTO_TEST_CASE(endpoints_are_as_limited_as_metadata) {
     const auto oauth = make();
-    for (const char* endpoint : {"token_endpoint", "authorization_endpoint", "registration_endpoint"}) {
+    for (const char* endpoint :
+         {"token_endpoint", "authorization_endpoint", "registration_endpoint"}) {
         const auto right = authority.metadata[endpoint];
-        for (const char* bad : {"javascript:alert(1)", "http://203.0.113.1/x", "https://203.0.113.1/x#y", "ftp://x/"}) {
+        for (const char* bad : {"javascript:alert(1)", "http://203.0.113.1/x",
+                                "https://203.0.113.1/x#y", "ftp://x/"}) {
             authority.metadata[endpoint] = bad;
             BOOST_TEST(holds(refusal(*oauth), bad), endpoint);
         }
@@ -591,7 +624,8 @@ BOOST_AUTO_TEST_CASE(a_configured_client_stays_with_its_authorization_server) {
     json::object auth;
     auth["client_id"] = "configured-client";
     auth["client_secret"] = "configured-secret";
-    authority.metadata["token_endpoint_auth_methods_supported"] = json::array{"client_secret_basic"};
+    authority.metadata["token_endpoint_auth_methods_supported"] =
+        json::array{"client_secret_basic"};
     const auto oauth = make(auth);
     challenged(*oauth);
     BOOST_TEST(authority.registrations.empty());
@@ -626,7 +660,8 @@ BOOST_AUTO_TEST_CASE(a_person_is_not_asked_without_end) {
     const auto oauth = make();
     for (int i = 0; i < 3; ++i) BOOST_TEST(challenged(*oauth));
     BOOST_TEST(holds(refusal(*oauth), "again and again"));
-    for (int i = 0; i < 50; ++i) refusal(*oauth, 403, "error=insufficient_scope, scope=s" + std::to_string(i));
+    for (int i = 0; i < 50; ++i)
+        refusal(*oauth, 403, "error=insufficient_scope, scope=s" + std::to_string(i));
     BOOST_TEST(authority.pages.size() == 3u);
 }
 
@@ -711,7 +746,9 @@ BOOST_AUTO_TEST_CASE(devices_get_tokens_by_a_code) {
     auto settings = options(auth);
     std::string shown;
     settings.browse = nullptr;
-    settings.show_code = [&](const std::string& url, const std::string& code) { shown = url + " " + code; };
+    settings.show_code = [&](const std::string& url, const std::string& code) {
+        shown = url + " " + code;
+    };
     authority.refusals = {"authorization_pending"};
     OAuth oauth(context.get_executor(), settings);
     BOOST_TEST(challenged(oauth, 401, "scope=read"));
@@ -776,19 +813,23 @@ BOOST_AUTO_TEST_CASE(tokens_are_bound_to_a_key_where_that_is_offered) {
     BOOST_REQUIRE(authority.proofs.size() == 2u);
     BOOST_TEST(!detail::jwt_claims(authority.proofs[0]).contains("nonce"));
     BOOST_TEST(detail::jwt_claims(authority.proofs[1]).at("nonce").as_string() == "nonce-1");
-    BOOST_TEST(detail::jwt_claims(authority.proofs[1]).at("htu").as_string() == authority.issuer + "/token");
+    BOOST_TEST(detail::jwt_claims(authority.proofs[1]).at("htu").as_string() ==
+               authority.issuer + "/token");
     const auto headers = test::run(context, oauth->headers("POST", authority.url() + "?q"));
     BOOST_TEST(find_header(headers, "Authorization") == "DPoP access-token-2");
     const auto claims = detail::jwt_claims(std::string(find_header(headers, "DPoP")));
     BOOST_TEST(claims.at("htu").as_string() == authority.url());
-    BOOST_TEST(claims.at("ath").as_string() == detail::encode_base64url(detail::sha256("access-token-2")));
+    BOOST_TEST(claims.at("ath").as_string() ==
+               detail::encode_base64url(detail::sha256("access-token-2")));
     // The resource has nonces of its own; one is not taken twice.
     auto asks = challenge();
     asks[0].second = "DPoP error=\"use_dpop_nonce\"";
     asks.emplace_back("DPoP-Nonce", "nonce-2");
     BOOST_TEST(test::run(context, oauth->challenged(401, asks)));
     const auto again = test::run(context, oauth->headers("POST", authority.url()));
-    BOOST_TEST(detail::jwt_claims(std::string(find_header(again, "DPoP"))).at("nonce").as_string() == "nonce-2");
+    BOOST_TEST(
+        detail::jwt_claims(std::string(find_header(again, "DPoP"))).at("nonce").as_string() ==
+        "nonce-2");
     BOOST_TEST(!test::run(context, oauth->challenged(401, asks)));
     BOOST_TEST(authority.pages.size() == 1u);
     // Requests at once: one that had no nonce may be sent again although another had it by then.
@@ -846,8 +887,10 @@ BOOST_AUTO_TEST_CASE(a_server_in_trouble_is_named_with_what_it_was_asked_for) {
     }
     // Its endpoints may fail as well.
     authority.server.handle([&](HttpMessage message, HttpPeerPtr peer) -> awaitable<void> {
-        if (message.target != "/register") co_await authority.authorize(message, peer);
-        else co_await peer->respond(500, "", "");
+        if (message.target != "/register")
+            co_await authority.authorize(message, peer);
+        else
+            co_await peer->respond(500, "", "");
     });
     const auto registering = refusal(*make());
     BOOST_TEST(holds(registering, "to register ipybox: " + authority.issuer +
@@ -862,7 +905,8 @@ BOOST_AUTO_TEST_CASE(broken_documents_are_errors_and_bounded) {
         co_await peer->respond(200, "", body);
     });
     const auto servers = [&](const std::string& list) {
-        return R"({"resource": ")" + authority.url() + R"(", "authorization_servers": )" + list + "}";
+        return R"({"resource": ")" + authority.url() + R"(", "authorization_servers": )" + list +
+               "}";
     };
     body = std::string(300 * 1024, ' ') + "{}";
     BOOST_TEST(holds(refusal(*oauth), "more than"));
@@ -890,7 +934,7 @@ BOOST_AUTO_TEST_CASE(tokens_are_kept_for_their_owner_alone) {
         challenged(oauth);
     }
     const auto mode = [](const std::filesystem::path& path) {
-        struct stat status {};
+        struct stat status{};
         ::stat(path.c_str(), &status);
         return status.st_mode & 07777;
     };
@@ -913,7 +957,8 @@ BOOST_AUTO_TEST_CASE(tokens_are_kept_for_their_owner_alone) {
     // The registration is used again, at the address it was made for.
     challenged(second);
     BOOST_TEST(authority.registrations.size() == 1u);
-    BOOST_TEST(authority.pages.at(1).at("redirect_uri") == authority.pages.at(0).at("redirect_uri"));
+    BOOST_TEST(authority.pages.at(1).at("redirect_uri") ==
+               authority.pages.at(0).at("redirect_uri"));
 
     const auto problem = [&] {
         return error_of([&] { OAuth(context.get_executor(), settings).status(); });

@@ -81,8 +81,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_matched_within_bounds_is_not_compiled) {
         BOOST_TEST(!Pattern::compile(pattern), pattern);
         BOOST_TEST((backtracking(pattern) == Pattern::Backtracking::bounded), pattern);
     }
-    for (const auto* pattern : {"(", ")", "a)", "[", "[b-a]", "*", "a**", "a{3,2}", "^*", "\\", "\\u{110000}",
-                                "\\x4", "(?", "(?<a", "(?#c)", "(?=a", "[\\p]"}) {
+    for (const auto* pattern : {"(", ")", "a)", "[", "[b-a]", "*", "a**", "a{3,2}", "^*", "\\",
+                                "\\u{110000}", "\\x4", "(?", "(?<a", "(?#c)", "(?=a", "[\\p]"}) {
         BOOST_TEST(!Pattern::compile(pattern), pattern);
         BOOST_TEST((backtracking(pattern) == Pattern::Backtracking::not_a_pattern), pattern);
     }
@@ -95,15 +95,17 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_matched_within_bounds_is_not_compiled) {
 
 BOOST_AUTO_TEST_CASE(backtracking_is_foreseen) {
     for (const auto* pattern :
-         {"(a+)+$", "(a*)*$", "(a|a)*$", "(a|aa)+$", "(\\w+\\s?)*$", "^(([a-z])+.)+[A-Z]", "(.*a){20}",
-          "(a{1,50}){1,50}b", "(?=(x+x+)+y)", "^(\\d+|[0-9]*x)*$"})
+         {"(a+)+$", "(a*)*$", "(a|a)*$", "(a|aa)+$", "(\\w+\\s?)*$", "^(([a-z])+.)+[A-Z]",
+          "(.*a){20}", "(a{1,50}){1,50}b", "(?=(x+x+)+y)", "^(\\d+|[0-9]*x)*$"})
         BOOST_TEST((backtracking(pattern) == Pattern::Backtracking::exponential), pattern);
     for (const auto* pattern :
-         {"^[a-z]+(-[a-z]+)*$", "^\\d{1,3}(\\.\\d{1,3}){3}$", "^([0-9a-f]{2})+$", "^.{1,2000}$", "a*b*c*",
-          "^[\\w.+-]+@[\\w-]+\\.[\\w.-]+$", "^(?:https?|ftp)://[^\\s/$.?#].[^\\s]*$", "^(a|b)*$"})
+         {"^[a-z]+(-[a-z]+)*$", "^\\d{1,3}(\\.\\d{1,3}){3}$", "^([0-9a-f]{2})+$", "^.{1,2000}$",
+          "a*b*c*", "^[\\w.+-]+@[\\w-]+\\.[\\w.-]+$", "^(?:https?|ftp)://[^\\s/$.?#].[^\\s]*$",
+          "^(a|b)*$"})
         BOOST_TEST((backtracking(pattern) == Pattern::Backtracking::bounded), pattern);
     std::size_t steps = 50;
-    BOOST_TEST((Pattern::backtracking(repeated(400, "a*"), steps) == Pattern::Backtracking::exponential));
+    BOOST_TEST(
+        (Pattern::backtracking(repeated(400, "a*"), steps) == Pattern::Backtracking::exponential));
     BOOST_TEST(steps == 0U);
 }
 

@@ -51,7 +51,8 @@ BOOST_AUTO_TEST_CASE(a_directory_goes_whose_maker_was_killed_before_it_was_marke
 BOOST_AUTO_TEST_CASE(what_somebody_else_made_stays) {
     const Machine machine;
     machine.kill_after([&](PlaceholderRecord& record) {
-        for (const auto* name : {".claude", ".vscode", ".envrc"}) record.add(machine.workspace, name);
+        for (const auto* name : {".claude", ".vscode", ".envrc"})
+            record.add(machine.workspace, name);
     });
     // Made meanwhile: with something in it, a file, and a directory that nobody announced.
     fs::create_directories(machine.workspace / ".claude" / "commands");

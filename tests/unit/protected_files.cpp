@@ -63,16 +63,21 @@ using Told = std::set<std::string>;
 BOOST_FIXTURE_TEST_SUITE(protected_files, Fixture)
 
 BOOST_AUTO_TEST_CASE(the_documentation_has_the_list) {
-    const auto text = test::read_file(fs::path(std::getenv("IPYBOX_TEST_SUPPORT")) / "../../docs/sandboxing.md");
+    const auto text =
+        test::read_file(fs::path(std::getenv("IPYBOX_TEST_SUPPORT")) / "../../docs/sandboxing.md");
     std::size_t rows = 0;
-    const std::regex row("\\| `([^`|]+)` \\| (protected, also absent|protected|told) \\| ([^|]+) \\|");
+    const std::regex row(
+        "\\| `([^`|]+)` \\| (protected, also absent|protected|told) \\| ([^|]+) \\|");
     auto at = std::sregex_iterator(text.begin(), text.end(), row);
     const auto* expected = std::begin(host_run_files);
-    for (; at != std::sregex_iterator() && expected != std::end(host_run_files); ++at, ++expected, ++rows) {
+    for (; at != std::sregex_iterator() && expected != std::end(host_run_files);
+         ++at, ++expected, ++rows) {
         const auto& found_row = *at;
         BOOST_TEST(found_row[1].str() == expected->path);
         const bool held = expected->absent != Absent::free;
-        BOOST_TEST(found_row[2].str() == (expected->when == HostRun::on_persons_act ? "told" : held ? "protected, also absent" : "protected"));
+        BOOST_TEST(found_row[2].str() == (expected->when == HostRun::on_persons_act ? "told"
+                                          : held ? "protected, also absent"
+                                                 : "protected"));
         BOOST_TEST(found_row[3].str() == expected->why);
     }
     BOOST_TEST(rows == std::size(host_run_files));
@@ -90,7 +95,8 @@ BOOST_AUTO_TEST_CASE(the_list_is_well_formed) {
         BOOST_TEST(seen.insert(one.path).second, one.path);
         BOOST_TEST(!one.why.empty());
         BOOST_TEST(std::count(one.path.begin(), one.path.end(), '*') <= 1);
-        BOOST_TEST((one.path.find('*') == one.path.npos || one.path.find('/') == one.path.npos), one.path);
+        BOOST_TEST((one.path.find('*') == one.path.npos || one.path.find('/') == one.path.npos),
+                   one.path);
         // What is held costs every start a mount.
         BOOST_TEST((one.absent == Absent::free || one.when == HostRun::unasked), one.path);
     }
@@ -102,10 +108,13 @@ BOOST_AUTO_TEST_CASE(the_list_is_well_formed) {
 
 BOOST_AUTO_TEST_CASE(what_runs_unasked_is_held_at_the_top_also_while_absent) {
     search();
-    for (const char* name : {".husky", ".envrc", ".cursor", ".devcontainer", ".codex", ".gemini", ".zed", ".kiro", ".roo", ".zshenv",
-                             ".bash_login", "lefthook.yml", "mise.toml", ".vscode", ".claude", ".git/hooks", "HEAD"})
+    for (const char* name : {".husky", ".envrc", ".cursor", ".devcontainer", ".codex", ".gemini",
+                             ".zed", ".kiro", ".roo", ".zshenv", ".bash_login", "lefthook.yml",
+                             "mise.toml", ".vscode", ".claude", ".git/hooks", "HEAD"})
         BOOST_TEST(has(name), name);
-    for (const char* name : {"CLAUDE.md", "package.json", ".github/workflows", "a.code-workspace", ".exrc"}) BOOST_TEST(!has(name), name);
+    for (const char* name :
+         {"CLAUDE.md", "package.json", ".github/workflows", "a.code-workspace", ".exrc"})
+        BOOST_TEST(!has(name), name);
     BOOST_TEST(found.left_out.empty());
 }
 
@@ -118,10 +127,12 @@ BOOST_AUTO_TEST_CASE(what_is_there_is_protected_below_as_well_with_the_rest_of_i
     file("a/b/c/.exrc");
     file("a/b/c/d/.exrc");
     search();
-    for (const char* name : {"project/lefthook.yml", "project/lefthook-local.yml", "project/deep/.envrc", "team.code-workspace", "a/b/c/.exrc",
-                             "a/b/c/.nvim.lua"})
+    for (const char* name :
+         {"project/lefthook.yml", "project/lefthook-local.yml", "project/deep/.envrc",
+          "team.code-workspace", "a/b/c/.exrc", "a/b/c/.nvim.lua"})
         BOOST_TEST(has(name), name);
-    for (const char* name : {"project/package.json", "project/mise.toml", "project/vendor/x/.envrc", "a/b/c/d/.exrc"})
+    for (const char* name :
+         {"project/package.json", "project/mise.toml", "project/vendor/x/.envrc", "a/b/c/d/.exrc"})
         BOOST_TEST(!has(name), name);
     BOOST_TEST(found.deeper.starts_with("a/b/c/d: deeper than 3 levels"), found.deeper);
 }
@@ -130,7 +141,9 @@ BOOST_AUTO_TEST_CASE(strict_holds_what_runs_on_a_person_s_act) {
     file("project/Makefile");
     rules.strict = true;
     search();
-    for (const char* name : {"CLAUDE.md", "AGENTS.md", ".github/workflows", ".npmrc", "package.json", "project/Makefile"}) BOOST_TEST(has(name), name);
+    for (const char* name : {"CLAUDE.md", "AGENTS.md", ".github/workflows", ".npmrc",
+                             "package.json", "project/Makefile"})
+        BOOST_TEST(has(name), name);
     BOOST_TEST(!has("project/package.json"));
 }
 
@@ -140,30 +153,40 @@ BOOST_AUTO_TEST_CASE(only_what_is_named_is_opened) {
     file("other/.envrc");
     rules.opened = {top / ".envrc", top / "project"};
     search();
-    for (const char* name : {".envrc", "project/.envrc", "project/.vscode"}) BOOST_TEST(!has(name), name);
+    for (const char* name : {".envrc", "project/.envrc", "project/.vscode"})
+        BOOST_TEST(!has(name), name);
     for (const char* name : {"other/.envrc", ".vscode"}) BOOST_TEST(has(name), name);
     BOOST_TEST(found.opened.size() == 3u);
 }
 
 BOOST_AUTO_TEST_CASE(git_s_configuration_leads_to_more) {
-    repository(".git", "[Include]\n\tpath = ../shared.conf ; comment\n"
-                       "[includeIf \"gitdir:~/x\"]\n\tPath = \"../ot\\\"her\\\\.conf\"\n"
-                       "[core]\n\thooksPath = \\\n./tools/hooks # here\n\tfsmonitor = \"tools/watch.sh --fast\"\n\tpager = less\n"
-                       "[filter \"x\"]\n\tclean = python3 tools/clean.py %f\n\tsmudge = cat README.md\n"
-                       "[alias]\n\tdo = !sh -c './tools/do it'\n");
+    repository(".git",
+               "[Include]\n\tpath = ../shared.conf ; comment\n"
+               "[includeIf \"gitdir:~/x\"]\n\tPath = \"../ot\\\"her\\\\.conf\"\n"
+               "[core]\n\thooksPath = \\\n./tools/hooks # here\n\tfsmonitor = \"tools/watch.sh "
+               "--fast\"\n\tpager = less\n"
+               "[filter \"x\"]\n\tclean = python3 tools/clean.py %f\n\tsmudge = cat README.md\n"
+               "[alias]\n\tdo = !sh -c './tools/do it'\n");
     file("shared.conf", "[include]\npath=more/last.conf\n[core]\nsshCommand=tools/ssh\n");
     file("more/last.conf", "[include]\npath=../shared.conf\n[diff \"d\"]\ntextconv=tools/text.rb");
-    for (const char* name : {"tools/watch.sh", "tools/clean.py", "tools/text.rb", "README.md"}) file(name);
+    for (const char* name : {"tools/watch.sh", "tools/clean.py", "tools/text.rb", "README.md"})
+        file(name);
     for (const char* name : {"tools/do", "tools/ssh", "tools/less"}) file(name, "x", true);
-    file("tools/hooks/pre-commit", "#!/bin/sh\n. \"$(dirname \"$0\")/../common.sh\"\nnode scripts/check.mjs || exit 1\ngit diff README.md | ./run-all\n");
+    file("tools/hooks/pre-commit",
+         "#!/bin/sh\n. \"$(dirname \"$0\")/../common.sh\"\nnode scripts/check.mjs || exit 1\ngit "
+         "diff README.md | ./run-all\n");
     file("tools/common.sh", "exec python \"$ROOT/scripts/lint.py\"");
-    for (const char* name : {"scripts/check.mjs", "scripts/lint.py", "scripts/other.py"}) file(name);
+    for (const char* name : {"scripts/check.mjs", "scripts/lint.py", "scripts/other.py"})
+        file(name);
     file("run-all", "#!/bin/sh", true);
     search();
-    for (const char* name : {"shared.conf", "ot\"her\\.conf", "more/last.conf", "tools/hooks", "tools/watch.sh", "tools/clean.py", "tools/do",
-                             "tools/ssh", "tools/text.rb", "tools/common.sh", "scripts/check.mjs", "scripts/lint.py", "run-all"})
+    for (const char* name :
+         {"shared.conf", "ot\"her\\.conf", "more/last.conf", "tools/hooks", "tools/watch.sh",
+          "tools/clean.py", "tools/do", "tools/ssh", "tools/text.rb", "tools/common.sh",
+          "scripts/check.mjs", "scripts/lint.py", "run-all"})
         BOOST_TEST(has(name), name);
-    for (const char* name : {"README.md", "tools/less", "scripts/other.py", "HEAD"}) BOOST_TEST(!has(name), name);
+    for (const char* name : {"README.md", "tools/less", "scripts/other.py", "HEAD"})
+        BOOST_TEST(!has(name), name);
     BOOST_TEST(left_out() == "");
     rules.git_config = false;
     search();
@@ -184,7 +207,9 @@ BOOST_AUTO_TEST_CASE(a_hook_that_is_a_link_leads_to_its_script) {
     BOOST_TEST(has("scripts/commit"));
     BOOST_TEST(has("scripts/format.py"));
     BOOST_TEST(!has("node_modules/tool/cli.js"));
-    BOOST_TEST(left_out().find("node_modules/tool/cli.js: git's hooks or settings run it") != std::string::npos, left_out());
+    BOOST_TEST(left_out().find("node_modules/tool/cli.js: git's hooks or settings run it") !=
+                   std::string::npos,
+               left_out());
 }
 
 BOOST_AUTO_TEST_CASE(every_shape_of_a_repository_is_one) {
@@ -197,8 +222,10 @@ BOOST_AUTO_TEST_CASE(every_shape_of_a_repository_is_one) {
     repository("stores/part.git/worktrees/tree");
     file("stores/part.git/worktrees/tree/commondir", "../..\n");
     search();
-    for (const std::string git : {"bare.git", "stores/part.git", ".git", ".git/modules/lib/part", "stores/part.git/worktrees/tree"})
-        for (const char* name : {"hooks", "config", "commondir", "config.worktree"}) BOOST_TEST(has(git + "/" + name), git << "/" << name);
+    for (const std::string git : {"bare.git", "stores/part.git", ".git", ".git/modules/lib/part",
+                                  "stores/part.git/worktrees/tree"})
+        for (const char* name : {"hooks", "config", "commondir", "config.worktree"})
+            BOOST_TEST(has(git + "/" + name), git << "/" << name);
     BOOST_TEST(has("part/.git/hooks"));
     BOOST_TEST(!has("HEAD"));
 }
@@ -219,13 +246,20 @@ BOOST_AUTO_TEST_CASE(hostile_configurations_are_skipped_and_stay_protected) {
     fs::create_symlink("to", top / "link/.envrc");
     fs::create_symlink("to", top / ".exrc");
     search();
-    for (const char* name : {"pipe/.git/config", "endless/.git/config", "loop/.git/config", "loop/.git/a", ".envrc"}) BOOST_TEST(has(name), name);
-    for (const char* name : {"zero/.git/config", "linked/.git/config", "link/.envrc", ".exrc"}) BOOST_TEST(!has(name), name);
-    for (const char* words : {"pipe/.git/config: a configuration of git was not read for further files: it is no regular file",
-                              "endless/.git/config: a configuration of git was not read for further files: it has more than 1 MiB",
-                              "zero/.git/config: a configuration of git was not read for further files: it is reached over a symbolic link",
+    for (const char* name :
+         {"pipe/.git/config", "endless/.git/config", "loop/.git/config", "loop/.git/a", ".envrc"})
+        BOOST_TEST(has(name), name);
+    for (const char* name : {"zero/.git/config", "linked/.git/config", "link/.envrc", ".exrc"})
+        BOOST_TEST(!has(name), name);
+    for (const char* words : {"pipe/.git/config: a configuration of git was not read for further "
+                              "files: it is no regular file",
+                              "endless/.git/config: a configuration of git was not read for "
+                              "further files: it has more than 1 MiB",
+                              "zero/.git/config: a configuration of git was not read for further "
+                              "files: it is reached over a symbolic link",
                               ": is a symbolic link, or reached over one, and cannot be protected"})
-        BOOST_TEST(left_out().find(words) != std::string::npos, words << " is not in " << left_out());
+        BOOST_TEST(left_out().find(words) != std::string::npos,
+                   words << " is not in " << left_out());
 }
 
 BOOST_AUTO_TEST_CASE(names_beyond_every_limit_end_no_search) {
@@ -254,11 +288,13 @@ BOOST_AUTO_TEST_CASE(mounts_and_entries_are_bounded_and_what_is_left_out_is_told
     BOOST_TEST(left_out().find("more than 400 mounts") != std::string::npos, left_out());
     fs::remove_all(top / "many");
     file("a/.envrc");
-    for (std::size_t i = 0; i < max_listing + 5; ++i) test::write_file(top / ("f" + std::to_string(i)), "");
+    for (std::size_t i = 0; i < max_listing + 5; ++i)
+        test::write_file(top / ("f" + std::to_string(i)), "");
     file(".exrc");
     search();
     BOOST_TEST(has(".exrc"));
-    BOOST_TEST(left_out().find("the workspace: has more than 10000 entries") != std::string::npos, left_out());
+    BOOST_TEST(left_out().find("the workspace: has more than 10000 entries") != std::string::npos,
+               left_out());
 }
 
 BOOST_AUTO_TEST_CASE(decoys_take_no_mount_from_what_lies_above_them) {
@@ -270,10 +306,14 @@ BOOST_AUTO_TEST_CASE(decoys_take_no_mount_from_what_lies_above_them) {
     const auto all_there = [&] {
         search();
         for (const char* git : {".git", "mine/.git"})
-            for (const char* name : {"hooks", "config", "commondir", "config.worktree"}) BOOST_TEST(has(fs::path(git) / name), git << "/" << name);
+            for (const char* name : {"hooks", "config", "commondir", "config.worktree"})
+                BOOST_TEST(has(fs::path(git) / name), git << "/" << name);
         BOOST_TEST(has(".envrc"));
         BOOST_TEST(found.paths.size() <= max_protected);
-        BOOST_TEST(left_out().find(" more: not protected, because that would take more than 400 mounts") != std::string::npos, left_out());
+        BOOST_TEST(
+            left_out().find(" more: not protected, because that would take more than 400 mounts") !=
+                std::string::npos,
+            left_out());
     };
     // In git's own directory, which code can write but for its settings.
     for (int i = 0; i < 300; ++i) file(".git/modules/d" + std::to_string(i) + "/HEAD");
@@ -286,9 +326,12 @@ BOOST_AUTO_TEST_CASE(decoys_take_no_mount_from_what_lies_above_them) {
     all_there();
     fs::remove_all(top / "decoys");
     // Names of a pattern are as many as code wants.
-    for (int i = 0; i < 500; ++i) file("p" + std::to_string(i % 5) + "/" + std::to_string(i) + ".code-workspace");
+    for (int i = 0; i < 500; ++i)
+        file("p" + std::to_string(i % 5) + "/" + std::to_string(i) + ".code-workspace");
     all_there();
-    const auto patterned = std::count_if(found.paths.begin(), found.paths.end(), [](const auto& path) { return path.extension() == ".code-workspace"; });
+    const auto patterned =
+        std::count_if(found.paths.begin(), found.paths.end(),
+                      [](const auto& path) { return path.extension() == ".code-workspace"; });
     BOOST_TEST(patterned > 200);
 }
 
@@ -308,7 +351,9 @@ BOOST_AUTO_TEST_CASE(a_watch_tells_what_came_and_changed) {
     file(".github/workflows/ci.yml", "2");
     file("Makefile");
     fs::create_symlink("ordinary.txt", top / ".exrc");
-    BOOST_TEST(told(watch.poll()) == (Told{"~package.json", "~docs/AGENTS.md", "~.github/workflows", "+Makefile", "+.exrc"}), boost::test_tools::per_element());
+    BOOST_TEST(told(watch.poll()) == (Told{"~package.json", "~docs/AGENTS.md", "~.github/workflows",
+                                           "+Makefile", "+.exrc"}),
+               boost::test_tools::per_element());
     BOOST_TEST(watch.poll().empty());
     BOOST_TEST(watch.scan().empty());
     // Not watched, but found by a look at everything.
@@ -316,7 +361,9 @@ BOOST_AUTO_TEST_CASE(a_watch_tells_what_came_and_changed) {
     repository("many/new/.git");
     repository("many/bare");
     BOOST_TEST(watch.poll().empty());
-    BOOST_TEST(told(watch.scan()) == (Told{"+many/.envrc", "+many/new/.git/hooks", "+many/bare/config"}), boost::test_tools::per_element());
+    BOOST_TEST(
+        told(watch.scan()) == (Told{"+many/.envrc", "+many/new/.git/hooks", "+many/bare/config"}),
+        boost::test_tools::per_element());
     BOOST_TEST(watch.scan().empty());
 }
 
@@ -329,13 +376,15 @@ BOOST_AUTO_TEST_CASE(a_watch_begins_with_what_the_search_found) {
     BOOST_TEST(watch.poll().empty());
     for (const char* name : {"package.json", "a/AGENTS.md", "a/b/Makefile"}) file(name, "2");
     file("a/CLAUDE.md");
-    BOOST_TEST(told(watch.poll()) == (Told{"~package.json", "~a/AGENTS.md", "~a/b/Makefile", "+a/CLAUDE.md"}), boost::test_tools::per_element());
+    BOOST_TEST(told(watch.poll()) ==
+                   (Told{"~package.json", "~a/AGENTS.md", "~a/b/Makefile", "+a/CLAUDE.md"}),
+               boost::test_tools::per_element());
     BOOST_TEST(told(watch.scan()) == Told{"+a/new/Makefile"}, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_changed_time_hides_no_change) {
     file("Makefile", "1");
-    struct stat before {};
+    struct stat before{};
     BOOST_REQUIRE(::stat((top / "Makefile").c_str(), &before) == 0);
     FileWatch watch(top, 3, {}, true);
     {

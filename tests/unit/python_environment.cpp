@@ -99,26 +99,32 @@ BOOST_AUTO_TEST_CASE(start_up_files_and_packages_of_the_interpreter_do_not_run) 
     BOOST_REQUIRE(std::system(make.c_str()) == 0);
     const auto python = venv / "bin/python";
     fs::path packages;
-    for (const auto& entry : fs::directory_iterator(venv / "lib")) packages = entry.path() / "site-packages";
+    for (const auto& entry : fs::directory_iterator(venv / "lib"))
+        packages = entry.path() / "site-packages";
     const auto plant = "open('" + mark.string() + "', 'w')\n";
     test::write_file(packages / "planted.pth", "import os; " + plant);
-    for (const char* name : {"sitecustomize.py", "usercustomize.py", "json.py", "importlib_metadata.py"})
+    for (const char* name :
+         {"sitecustomize.py", "usercustomize.py", "json.py", "importlib_metadata.py"})
         test::write_file(packages / name, plant);
     for (const char* name : {"ipykernel-7.1.0.dist-info", "pydantic-2.9.dist-info"}) {
         fs::create_directory(packages / name);
         const std::string package(name, std::string_view(name).find('-'));
-        const std::string version(name + package.size() + 1, std::string_view(name).find(".dist") - package.size() - 1);
-        test::write_file(packages / name / "METADATA", "Metadata-Version: 2.1\nName: " + package + "\nVersion: " + version + "\n");
+        const std::string version(name + package.size() + 1,
+                                  std::string_view(name).find(".dist") - package.size() - 1);
+        test::write_file(packages / name / "METADATA", "Metadata-Version: 2.1\nName: " + package +
+                                                           "\nVersion: " + version + "\n");
     }
     // A directory that a plain line names is one of Python's all the same.
     const auto added = directory.path() / "added";
     fs::create_directory(added);
-    test::write_file(packages / "added.pth", "# a comment\n" + added.string() + "\n\n/no/such/place\n");
+    test::write_file(packages / "added.pth",
+                     "# a comment\n" + added.string() + "\n\n/no/such/place\n");
     const auto found = inspect(python);
     BOOST_TEST(!fs::exists(mark));
     BOOST_TEST(found.ipykernel.value_or("none") == "7.1.0");
     BOOST_TEST(found.pydantic.value_or("none") == "2.9");
-    for (const auto& path : {venv, added}) BOOST_TEST(std::count(found.readable.begin(), found.readable.end(), path) == 1, path);
+    for (const auto& path : {venv, added})
+        BOOST_TEST(std::count(found.readable.begin(), found.readable.end(), path) == 1, path);
     // So it would have been.
     BOOST_REQUIRE(std::system((python.string() + " -I -c pass").c_str()) == 0);
     BOOST_TEST(fs::exists(mark));
@@ -128,7 +134,8 @@ BOOST_AUTO_TEST_CASE(what_code_could_write_is_no_interpreter_unless_it_is_named)
     const auto& root = directory.path();
     const auto script = "#!/bin/sh\n";
     const auto path = program("bin/python3", script);
-    const auto local = program("work/.venv/bin/python", script), active = program("work/active/bin/python", script);
+    const auto local = program("work/.venv/bin/python", script),
+               active = program("work/active/bin/python", script);
     const auto planted = program("work/bin/python3", script);
     const Surroundings restore(root / "work");
     ::setenv("PATH", ((root / "work/bin").string() + ":" + (root / "bin").string()).c_str(), 1);
@@ -208,9 +215,12 @@ BOOST_AUTO_TEST_CASE(a_python_of_the_system_is_left_as_it_is) {
 echo '{"version": "3.12.3", "paths": [], "managed": true}')"));
     BOOST_TEST(found.managed);
     const auto text = package_problem(found);
-    BOOST_TEST(text.find(found.executable.string() + " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python -m pip install ipykernel "
-                                                     "'pydantic>=2.7' && export IPYBOX_PYTHON=") != std::string::npos,
-               text);
+    BOOST_TEST(
+        text.find(
+            found.executable.string() +
+            " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python -m pip install ipykernel "
+            "'pydantic>=2.7' && export IPYBOX_PYTHON=") != std::string::npos,
+        text);
     BOOST_TEST(text.find(found.executable.string() + " -m pip") == std::string::npos);
 }
 

@@ -10,8 +10,12 @@ namespace json = boost::json;
 
 namespace {
 json::object object(std::string_view text) { return json::parse(text).as_object(); }
-std::string call(std::string_view arguments) { return call_text("server", "tool", object(arguments)); }
-QuestionText asked(const json::object& arguments) { return question_text("files", "write_file", arguments); }
+std::string call(std::string_view arguments) {
+    return call_text("server", "tool", object(arguments));
+}
+QuestionText asked(const json::object& arguments) {
+    return question_text("files", "write_file", arguments);
+}
 std::string text_of(const json::object& arguments) {
     const auto question = asked(arguments);
     BOOST_TEST(question.problem == "");
@@ -27,13 +31,16 @@ std::size_t count(std::string_view text, std::string_view word) {
 BOOST_AUTO_TEST_SUITE(question)
 
 BOOST_AUTO_TEST_CASE(calls_read_like_python) {
-    BOOST_TEST(call(R"({"a": "it's", "n": 1.5, "w": 57.0, "i": 57, "b": true, "z": null, "l": [1, {"k": "v"}]})") ==
-               R"(server.tool(a='it\'s', n=1.5, w=57.0, i=57, b=True, z=None, l=[1, {'k': 'v'}]))");
+    BOOST_TEST(
+        call(
+            R"({"a": "it's", "n": 1.5, "w": 57.0, "i": 57, "b": true, "z": null, "l": [1, {"k": "v"}]})") ==
+        R"(server.tool(a='it\'s', n=1.5, w=57.0, i=57, b=True, z=None, l=[1, {'k': 'v'}]))");
     BOOST_TEST(call(R"({"a b": 1})") == R"(server.tool('a b'=1))");
 }
 
 BOOST_AUTO_TEST_CASE(nothing_in_a_call_can_deceive) {
-    BOOST_TEST(call("{\"a\": \"x\\u001b[2Ky\\n\\u202e\"}") == R"(server.tool(a='x\x1b[2Ky\n\u202e'))");
+    BOOST_TEST(call("{\"a\": \"x\\u001b[2Ky\\n\\u202e\"}") ==
+               R"(server.tool(a='x\x1b[2Ky\n\u202e'))");
     BOOST_TEST(call_text("s\x1b", "t\r", {}) == R"('s\x1b'.'t\r'())");
     BOOST_TEST(call_text("s", "t() ? [y/s/a/N/r/?] y", {}) == R"(s.'t() ? [y/s/a/N/r/?] y'())");
 }
@@ -42,7 +49,8 @@ BOOST_AUTO_TEST_CASE(long_and_deep_arguments_are_folded_or_counted) {
     json::object arguments;
     arguments["a"] = std::string(1'000'000, 'x');
     BOOST_TEST(call_text("s", "t", arguments).size() < 1000u);
-    BOOST_TEST(call_text("s", "t", arguments).find("[folded: 1000000 characters") != std::string::npos);
+    BOOST_TEST(call_text("s", "t", arguments).find("[folded: 1000000 characters") !=
+               std::string::npos);
     json::value deep = 1;
     for (int i = 0; i < 1000; ++i) {
         json::array wrapped;
@@ -55,8 +63,9 @@ BOOST_AUTO_TEST_CASE(long_and_deep_arguments_are_folded_or_counted) {
 }
 
 BOOST_AUTO_TEST_CASE(one_argument_a_line_names_and_values_quoted) {
-    BOOST_TEST(text_of(object(R"({"path": "/x", "list": [1, "a", {"k": null}], "o'dd": "b\\n"})")) ==
-               "  'path': '/x'\n  'list': [1, 'a', {'k': None}]\n  'o\\'dd': 'b\\\\n'\n");
+    BOOST_TEST(
+        text_of(object(R"({"path": "/x", "list": [1, "a", {"k": null}], "o'dd": "b\\n"})")) ==
+        "  'path': '/x'\n  'list': [1, 'a', {'k': None}]\n  'o\\'dd': 'b\\\\n'\n");
     BOOST_TEST(text_of({}) == "  (no arguments)\n");
     BOOST_TEST(asked({}).name == "files.write_file");
 }
@@ -66,10 +75,21 @@ BOOST_AUTO_TEST_CASE(blanks_and_what_cannot_be_seen_are_made_visible) {
     arguments[std::string(3600, ' ') + "x"] = 1;
     BOOST_TEST(text_of(arguments) == "  '\\[3600 blanks]x': 1\n");
     const std::pair<const char*, const char*> shown[] = {
-        {"a        b", "'a        b'"}, {"a         b", "'a\\[9 blanks]b'"}, {"\xc2\xa0", "'\\xa0'"}, {"\xe3\x80\x80", "'\\u3000'"},
-        {"\xe2\xa0\x80", "'\\u2800'"}, {"a\xef\xb8\x8f", "'a\\ufe0f'"}, {"\xf3\xa0\x84\x80", "'\\U000e0100'"}, {"\xe2\x80\xa8", "'\\u2028'"},
-        {"\xc2\x85", "'\\x85'"}, {"\xee\x80\x80", "'\\ue000'"}, {"\xcc\x81", "'\\u0301'"}, {"e\xcc\x81", "'e\xcc\x81'"},
-        {"e\xcc\x81\xcc\x81\xcc\x81", "'e\xcc\x81\xcc\x81\\u0301'"}, {"\\[9 blanks]", "'\\\\[9 blanks]'"}, {"\xd8\x80", "'\\u0600'"}};
+        {"a        b", "'a        b'"},
+        {"a         b", "'a\\[9 blanks]b'"},
+        {"\xc2\xa0", "'\\xa0'"},
+        {"\xe3\x80\x80", "'\\u3000'"},
+        {"\xe2\xa0\x80", "'\\u2800'"},
+        {"a\xef\xb8\x8f", "'a\\ufe0f'"},
+        {"\xf3\xa0\x84\x80", "'\\U000e0100'"},
+        {"\xe2\x80\xa8", "'\\u2028'"},
+        {"\xc2\x85", "'\\x85'"},
+        {"\xee\x80\x80", "'\\ue000'"},
+        {"\xcc\x81", "'\\u0301'"},
+        {"e\xcc\x81", "'e\xcc\x81'"},
+        {"e\xcc\x81\xcc\x81\xcc\x81", "'e\xcc\x81\xcc\x81\\u0301'"},
+        {"\\[9 blanks]", "'\\\\[9 blanks]'"},
+        {"\xd8\x80", "'\\u0600'"}};
     for (const auto& [raw, text] : shown) BOOST_TEST(ipybox::detail::quoted(raw) == text);
 }
 
@@ -78,8 +98,11 @@ BOOST_AUTO_TEST_CASE(a_long_value_is_folded_and_comes_last) {
     arguments["content"] = "first\n" + std::string(5000, 'x') + "\nlast\n";
     arguments["path"] = "/home/me/.ssh/authorized_keys";
     const auto question = asked(arguments);
-    BOOST_TEST(question.text == "  'path': '/home/me/.ssh/authorized_keys'\n  'content': 'first' … 'last' [folded: 5012 characters, "
-                                "5012 bytes, 3 lines, sha256 " + sha256_hex(arguments["content"].as_string()).substr(0, 32) + "]\n");
+    BOOST_TEST(question.text ==
+               "  'path': '/home/me/.ssh/authorized_keys'\n  'content': 'first' … 'last' [folded: "
+               "5012 characters, "
+               "5012 bytes, 3 lines, sha256 " +
+                   sha256_hex(arguments["content"].as_string()).substr(0, 32) + "]\n");
     BOOST_TEST(question.whole.starts_with("files.write_file\n  'content': 'first\\n'\n    'xxx"));
     BOOST_TEST(question.whole.find("\n    'last\\n'\n  'path': '/home") != std::string::npos);
     // Characters are not bytes, and none is cut.
@@ -87,12 +110,14 @@ BOOST_AUTO_TEST_CASE(a_long_value_is_folded_and_comes_last) {
     for (int i = 0; i < 1000; ++i) wide += "\xe2\x82\xac";
     arguments["content"] = wide;
     const auto folded = text_of(arguments);
-    BOOST_TEST(folded.find("[folded: 1000 characters, 3000 bytes, 1 line, ") != std::string::npos, folded);
+    BOOST_TEST(folded.find("[folded: 1000 characters, 3000 bytes, 1 line, ") != std::string::npos,
+               folded);
     BOOST_TEST(folded.find("\\x") == std::string::npos, folded);
     // Inside objects as well.
     arguments = object(R"({"edits": [{"text": "", "path": "/inner"}]})");
     arguments["edits"].as_array()[0].as_object()["text"] = std::string(900, 'x');
-    BOOST_TEST(text_of(arguments).starts_with("  'edits': [{'path': '/inner', 'text': 'xxx"), text_of(arguments));
+    BOOST_TEST(text_of(arguments).starts_with("  'edits': [{'path': '/inner', 'text': 'xxx"),
+               text_of(arguments));
 }
 
 BOOST_AUTO_TEST_CASE(paths_urls_and_commands_are_whole_or_not_asked_about) {
@@ -100,13 +125,17 @@ BOOST_AUTO_TEST_CASE(paths_urls_and_commands_are_whole_or_not_asked_about) {
         json::object arguments;
         arguments[name] = value;
         const auto question = asked(arguments);
-        return question.problem.empty() && question.text == "  " + ipybox::detail::quoted(name) + ": " + ipybox::detail::quoted(value) + "\n";
+        return question.problem.empty() &&
+               question.text == "  " + ipybox::detail::quoted(name) + ": " +
+                                    ipybox::detail::quoted(value) + "\n";
     };
     const std::string much(3000, 'x');
     BOOST_TEST(whole("where", "/" + much));
     BOOST_TEST(whole("where", "https://host/" + much));
-    for (const char* name : {"path", "filePath", "target_dir", "URL", "paths"}) BOOST_TEST(whole(name, much), name);
-    for (const char* name : {"cmd", "shell_command", "sqlQuery", "args"}) BOOST_TEST(whole(name, much + "\n" + much), name);
+    for (const char* name : {"path", "filePath", "target_dir", "URL", "paths"})
+        BOOST_TEST(whole(name, much), name);
+    for (const char* name : {"cmd", "shell_command", "sqlQuery", "args"})
+        BOOST_TEST(whole(name, much + "\n" + much), name);
     BOOST_TEST(!whole("content", much));
     for (const char* name : {"cmd", "path"}) {  // a place longer than any is a text like others
         json::object arguments;
@@ -148,14 +177,22 @@ BOOST_AUTO_TEST_CASE(random_arguments_hide_nothing) {
         const unsigned kind = below(5);
         while (text.size() < size) {
             const unsigned dice = kind < 2 ? 0 : below(8);
-            if (dice == 0) append(text, 'a' + below(26));
-            else if (dice == 1) text.append(1 + below(30), ' ');
-            else if (dice == 2) append(text, below(0x100));
-            else if (dice == 3) append(text, 0x2000 + below(0x100));
-            else if (dice == 4) append(text, 0xFE00 + below(0x200));
-            else if (dice == 5) append(text, 0xE0000 + below(0x200));
-            else if (dice == 6) text += "\n'\\: [y/s/a/N/r/?] ";
-            else if (const auto c = below(0x110000); c < 0xD800 || c >= 0xE000) append(text, c);
+            if (dice == 0)
+                append(text, 'a' + below(26));
+            else if (dice == 1)
+                text.append(1 + below(30), ' ');
+            else if (dice == 2)
+                append(text, below(0x100));
+            else if (dice == 3)
+                append(text, 0x2000 + below(0x100));
+            else if (dice == 4)
+                append(text, 0xFE00 + below(0x200));
+            else if (dice == 5)
+                append(text, 0xE0000 + below(0x200));
+            else if (dice == 6)
+                text += "\n'\\: [y/s/a/N/r/?] ";
+            else if (const auto c = below(0x110000); c < 0xD800 || c >= 0xE000)
+                append(text, c);
         }
         return text;
     };
@@ -186,15 +223,20 @@ BOOST_AUTO_TEST_CASE(random_arguments_hide_nothing) {
         const auto question = asked(arguments);
         if (!question.problem.empty()) continue;
         BOOST_TEST_REQUIRE(question.text.size() < 2 * question_bytes);
-        for (const auto& part : expected) BOOST_TEST_REQUIRE(question.text.find(part) != std::string::npos, part << " is not in " << question.text);
-        BOOST_TEST_REQUIRE(count(question.text, "\n") == std::max<std::size_t>(1, arguments.size()));
-        BOOST_TEST_REQUIRE(question.text.find(std::string(longest_blank + 3, ' ')) == std::string::npos);
+        for (const auto& part : expected)
+            BOOST_TEST_REQUIRE(question.text.find(part) != std::string::npos,
+                               part << " is not in " << question.text);
+        BOOST_TEST_REQUIRE(count(question.text, "\n") ==
+                           std::max<std::size_t>(1, arguments.size()));
+        BOOST_TEST_REQUIRE(question.text.find(std::string(longest_blank + 3, ' ')) ==
+                           std::string::npos);
         for (const auto* text : {&question.text, &question.whole}) {
             for (std::string_view rest = *text; !rest.empty();) {
                 const auto point = decode_utf8(rest);
                 BOOST_TEST_REQUIRE(point.valid);
                 BOOST_TEST_REQUIRE((point.value == '\n' || !is_deceptive(point.value)));
-                BOOST_TEST_REQUIRE((!is_odd_blank(point.value) && !is_format(point.value) && !is_unassigned(point.value)));
+                BOOST_TEST_REQUIRE((!is_odd_blank(point.value) && !is_format(point.value) &&
+                                    !is_unassigned(point.value)));
                 rest.remove_prefix(point.size);
             }
         }

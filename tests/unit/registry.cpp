@@ -17,7 +17,9 @@ namespace {
 std::filesystem::path sample_directory() {
     return test::required_environment("IPYBOX_TEST_BAD_PLUGINS");
 }
-std::filesystem::path sample(const std::string& name) { return sample_directory() / (name + ".so"); }
+std::filesystem::path sample(const std::string& name) {
+    return sample_directory() / (name + ".so");
+}
 
 struct RegistryFixture {
     asio::io_context context;
@@ -139,7 +141,8 @@ BOOST_AUTO_TEST_CASE(only_regular_files_are_opened) {
     const auto device = directory.path() / "device.so", to_fifo = directory.path() / "to_fifo.so";
     std::filesystem::create_symlink("/dev/zero", device);
     std::filesystem::create_symlink(fifo, to_fifo);
-    for (const auto& file : {fifo, socket, device, to_fifo}) BOOST_TEST(holds(load_refusal(file), "not a regular file"));
+    for (const auto& file : {fifo, socket, device, to_fifo})
+        BOOST_TEST(holds(load_refusal(file), "not a regular file"));
     // Links to plugins are plugins, and what is in their way is told.
     std::filesystem::create_symlink(sample("sample"), directory.path() / "sample.so");
     registry.add_directory(directory.path());

@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(what_is_added_is_allowed_by_others_too) {
     BOOST_TEST(!other.allow(call("files", "write")));
     BOOST_TEST(!other.allow(call("git", "read")));
     BOOST_TEST(!other.allow(call("files", "read", CallOrigin::shell)));
-    struct stat status {};
+    struct stat status{};
     BOOST_TEST(::stat(file.c_str(), &status) == 0);
     BOOST_TEST((status.st_mode & 0777) == 0600u);
     BOOST_TEST(::stat(file.parent_path().c_str(), &status) == 0);
@@ -91,7 +91,9 @@ BOOST_AUTO_TEST_CASE(a_file_of_others_or_with_a_mistake_allows_nothing) {
     std::filesystem::create_symlink(directory.path() / "other", file);
     BOOST_TEST(problem() != "none");
     BOOST_CHECK_EXCEPTION(RememberedRules(std::filesystem::path()).add(call("a", "b")), Error,
-                          [](const Error& error) { return error.detail().find("XDG_CONFIG_HOME") != std::string::npos; });
+                          [](const Error& error) {
+                              return error.detail().find("XDG_CONFIG_HOME") != std::string::npos;
+                          });
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -23,7 +23,9 @@ struct Fixture {
         return workspace;
     }
     RememberedServers of(const fs::path& workspace) { return {file(workspace), workspace}; }
-    fs::path file(const fs::path& workspace) { return records / RememberedServers::file_name(workspace); }
+    fs::path file(const fs::path& workspace) {
+        return records / RememberedServers::file_name(workspace);
+    }
     // Nobody has used it for so long.
     void age(const fs::path& path, std::chrono::hours by) {
         fs::last_write_time(path, fs::file_time_type::clock::now() - by);
@@ -48,7 +50,8 @@ BOOST_AUTO_TEST_CASE(servers_come_back_as_they_were_given) {
     BOOST_TEST(servers.size() == 2u);
     BOOST_TEST(servers.at("own").at("env").as_object().at("TOKEN").as_string() == "${TOKEN}");
     BOOST_TEST(servers.at("second").at("command").as_string() == "another");
-    BOOST_TEST((fs::status(file(workspace)).permissions() == (fs::perms::owner_read | fs::perms::owner_write)));
+    BOOST_TEST((fs::status(file(workspace)).permissions() ==
+                (fs::perms::owner_read | fs::perms::owner_write)));
     BOOST_TEST(std::distance(fs::directory_iterator(records), fs::directory_iterator()) == 1);
     // By whatever name it is reached.
     fs::create_directory_symlink(workspace, home / "link");
@@ -69,7 +72,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_read_is_an_error_and_replaced) {
 }
 
 BOOST_AUTO_TEST_CASE(of_a_workspace_that_is_gone_they_are_forgotten_in_time) {
-    const auto gone = make("gone"), below = make("tree/of/several"), there = make("there"), used = make("used");
+    const auto gone = make("gone"), below = make("tree/of/several"), there = make("there"),
+               used = make("used");
     fs::remove_all(gone);
     fs::remove_all(home / "tree");
     age_all(RememberedServers::patience - std::chrono::hours(1));

@@ -34,7 +34,8 @@ struct Fixture {
     bool is_protected(const SandboxPolicy& policy, const fs::path& name) {
         // Itself, or as a part of what is protected as a whole.
         const auto& list = policy.write_protected;
-        for (auto path = workspace.path() / name; path != workspace.path() && path.has_relative_path(); path = path.parent_path())
+        for (auto path = workspace.path() / name;
+             path != workspace.path() && path.has_relative_path(); path = path.parent_path())
             if (std::find(list.begin(), list.end(), path) != list.end()) return true;
         return false;
     }
@@ -87,11 +88,12 @@ BOOST_AUTO_TEST_CASE(paths_are_resolved_and_absent_write_paths_ignored) {
         "denyRead": [".env", "~/.ssh", "/etc/secrets", "keys/*.pem"], "allowRead": [".", "~/cache", "nowhere"],
         "allowWrite": [".", "out/", "~/cache", "/nowhere/at/all", "/dev/stdout"], "denyWrite": ["out/fixed", "/etc"]}})");
     const auto& ws = workspace.path();
-    BOOST_TEST((policy.hidden ==
-                std::vector<std::string>{".env", "**/.env", (ws / ".env").string(), (home.path() / ".ssh").string(),
-                                         "/etc/secrets", (ws / "keys/*.pem").string()}));
     BOOST_TEST(
-        (policy.readable == std::vector<fs::path>{"/opt/python", "/", ws, ws, home.path() / "cache"}));
+        (policy.hidden == std::vector<std::string>{".env", "**/.env", (ws / ".env").string(),
+                                                   (home.path() / ".ssh").string(), "/etc/secrets",
+                                                   (ws / "keys/*.pem").string()}));
+    BOOST_TEST((policy.readable ==
+                std::vector<fs::path>{"/opt/python", "/", ws, ws, home.path() / "cache"}));
     BOOST_TEST((policy.writable == std::vector<fs::path>{ws, ws / "out", home.path() / "cache"}));
     BOOST_TEST((policy.shown == std::vector<fs::path>{ws, home.path() / "cache"}));
     BOOST_TEST(is_protected(policy, "out/fixed"));
@@ -183,14 +185,15 @@ BOOST_AUTO_TEST_CASE(domains_make_an_allow_list) {
                 NetworkPolicy::Mode::none));
     for (const char* domain :
          {"*", "*.com", "http://example.com", "example.com:0", "10.0.0.1", "a..b", "-a.com",
-          "a.com\\u0000.b", "example.com/x", "*.*.com", "ex ample.com", "example.com.", "a.1", "a.0x1f", "com",
-          "[2001:db8::1]:443"})
+          "a.com\\u0000.b", "example.com/x", "*.*.com", "ex ample.com", "example.com.", "a.1",
+          "a.0x1f", "com", "[2001:db8::1]:443"})
         fails(std::string(R"({"network": {"allowedDomains": ["ok.com", ")") + domain + R"("]}})",
               "/network/allowedDomains/1");
     // Ports as in srt, and a deny list may name everything.
     const auto ports = apply(R"({"network": {"allowedDomains": ["example.com:443", "*.a.org:8443"],
                                              "deniedDomains": ["*:25", "*"]}})");
-    BOOST_TEST((ports.network.allow == std::vector<std::string>{"example.com:443", "*.a.org:8443"}));
+    BOOST_TEST(
+        (ports.network.allow == std::vector<std::string>{"example.com:443", "*.a.org:8443"}));
     BOOST_TEST((ports.network.deny == std::vector<std::string>{"*:25", "*"}));
 }
 

@@ -24,18 +24,26 @@ struct Fixture {
         std::filesystem::permissions(directory.path(), std::filesystem::perms(0777));
         options.workspace = directory.path();
         options.logger.level = LogLevel::info;
-        options.logger.write = [this](LogLevel, std::string_view line) { log += std::string(line) + "\n"; };
+        options.logger.write = [this](LogLevel, std::string_view line) {
+            log += std::string(line) + "\n";
+        };
     }
 
-    static std::string program() { return test::required_environment("IPYBOX_TEST_SUPPORT") + "/mcp_server.py"; }
-    // The server of tests/support, which first runs `report` in a shell; what that prints, seen() returns.
+    static std::string program() {
+        return test::required_environment("IPYBOX_TEST_SUPPORT") + "/mcp_server.py";
+    }
+    // The server of tests/support, which first runs `report` in a shell; what that prints, seen()
+    // returns.
     json::object reporting(const std::string& report) const {
         return {{"command", "sh"},
-                {"args", {"-c", "{ " + report + "; } > \"$0\"; exec python3 \"$1\"", report_file().string(), program()}}};
+                {"args",
+                 {"-c", "{ " + report + "; } > \"$0\"; exec python3 \"$1\"", report_file().string(),
+                  program()}}};
     }
     std::filesystem::path report_file() const { return directory.path() / "report"; }
     void start(const json::object& params) {
-        if (!server) server = std::make_unique<ToolServer>(context.get_executor(), registry, options);
+        if (!server)
+            server = std::make_unique<ToolServer>(context.get_executor(), registry, options);
         server->register_server("own", params);
         restart();
     }
@@ -57,7 +65,9 @@ struct Fixture {
         }
         return "none";
     }
-    static bool contains(const std::string& text, const std::string& words) { return text.find(words) != text.npos; }
+    static bool contains(const std::string& text, const std::string& words) {
+        return text.find(words) != text.npos;
+    }
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -73,8 +83,9 @@ BOOST_AUTO_TEST_CASE(a_server_starts_in_an_empty_directory_of_its_own) {
     BOOST_TEST(first != std::filesystem::current_path().string());
     BOOST_TEST(std::filesystem::exists(first + "/left"));
     // Nobody else can write the directories above, into which programs look as well.
-    for (auto path = std::filesystem::path(first).parent_path(); ::geteuid() == 0; path = path.parent_path()) {
-        struct stat info {};
+    for (auto path = std::filesystem::path(first).parent_path(); ::geteuid() == 0;
+         path = path.parent_path()) {
+        struct stat info{};
         BOOST_REQUIRE(::stat(path.c_str(), &info) == 0);
         BOOST_TEST(info.st_uid == 0u, path);
         BOOST_TEST((info.st_mode & 022) == 0u, path);
@@ -95,11 +106,16 @@ BOOST_AUTO_TEST_CASE(a_configured_directory_is_kept) {
     params["cwd"] = "${WORKSPACE}";
     BOOST_TEST(seen(params) == directory.path().string() + "\n");
     // Relative arguments are none of our business then.
-    test::write_file(directory.path() / "server.py", "import runpy; runpy.run_path('" + program() + "', run_name='__main__')");
+    test::write_file(directory.path() / "server.py",
+                     "import runpy; runpy.run_path('" + program() + "', run_name='__main__')");
     start({{"command", "python3"}, {"args", {"server.py"}}, {"cwd", "${WORKSPACE}"}});
     const auto problem = refusal({{"command", "python3"}, {"args", {"server.py"}}});
     BOOST_TEST(contains(problem, "MCP server own: \"server.py\" is a relative path"), problem);
-    BOOST_TEST(contains(problem, R"(write "args": ["${WORKSPACE}/server.py"], "cwd": "${WORKSPACE}", "trust_cwd": true if)"), problem);
+    BOOST_TEST(
+        contains(
+            problem,
+            R"(write "args": ["${WORKSPACE}/server.py"], "cwd": "${WORKSPACE}", "trust_cwd": true if)"),
+        problem);
     start({{"command", "python3"}, {"args", {"${WORKSPACE}/server.py"}}});
 }
 
@@ -112,7 +128,9 @@ BOOST_AUTO_TEST_CASE(the_workspace_is_a_variable_that_nothing_else_sets) {
     BOOST_TEST(seen(params) == directory.path().string() + "\n");
     ::unsetenv("WORKSPACE");
     // Errors show it: it is no secret.
-    params = {{"command", "sh"}, {"args", {"-c", "echo at ${WORKSPACE} >&2; exit 1"}}, {"env", {{"PLACE", "${WORKSPACE}"}}}};
+    params = {{"command", "sh"},
+              {"args", {"-c", "echo at ${WORKSPACE} >&2; exit 1"}},
+              {"env", {{"PLACE", "${WORKSPACE}"}}}};
     try {
         start(params);
         BOOST_ERROR("it started");
@@ -142,7 +160,8 @@ BOOST_AUTO_TEST_CASE(root_starts_servers_as_a_user_of_their_own) {
     params["user"] = 12345;
     BOOST_TEST(seen(params).starts_with("12345\n"));
     params["user"] = "no-such-user";
-    BOOST_TEST(contains(refusal(params), "MCP server \"own\": user: there is no \"no-such-user\" here"));
+    BOOST_TEST(
+        contains(refusal(params), "MCP server \"own\": user: there is no \"no-such-user\" here"));
 }
 
 BOOST_AUTO_TEST_CASE(a_server_is_never_the_kernels_user) {
@@ -169,11 +188,14 @@ BOOST_AUTO_TEST_CASE(what_that_user_cannot_reach_is_named_at_start) {
     const auto closed = directory.path() / "closed";
     std::filesystem::create_directory(closed);
     std::filesystem::permissions(closed, std::filesystem::perms(0700));
-    test::write_file(closed / "server.py", "import runpy; runpy.run_path('" + program() + "', run_name='__main__')");
+    test::write_file(closed / "server.py",
+                     "import runpy; runpy.run_path('" + program() + "', run_name='__main__')");
     json::object params{{"command", "python3"}, {"args", {"${WORKSPACE}/closed/server.py"}}};
     if (::geteuid() != 0) return start(params);  // nothing is closed to who made it
     const auto problem = refusal(params);
-    BOOST_TEST(contains(problem, "cannot read " + (closed / "server.py").string() + ", because " + closed.string() + " is closed to it"), problem);
+    BOOST_TEST(contains(problem, "cannot read " + (closed / "server.py").string() + ", because " +
+                                     closed.string() + " is closed to it"),
+               problem);
     BOOST_TEST(contains(problem, "\"user\": \"root\" keeps root's rights"), problem);
     params["user"] = "root";
     start(params);
@@ -197,7 +219,9 @@ BOOST_AUTO_TEST_CASE(a_program_of_path_that_the_user_can_run_is_taken) {
     json::object params{{"command", "tool"}, {"env", {{"PATH", path}}}};
     if (::geteuid() != 0) return start(params);
     const auto problem = refusal(params);
-    BOOST_TEST(contains(problem, "cannot run " + (closed / "tool").string() + ", because " + closed.string() + " is closed to it"), problem);
+    BOOST_TEST(contains(problem, "cannot run " + (closed / "tool").string() + ", because " +
+                                     closed.string() + " is closed to it"),
+               problem);
     params["env"] = {{"PATH", path + ":" + open.string()}};
     start(params);
     BOOST_TEST(contains(log, (open / "tool").string() + " is started, because uid "), log);

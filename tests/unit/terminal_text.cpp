@@ -19,7 +19,8 @@ BOOST_AUTO_TEST_CASE(the_filter_lets_text_through_and_sequences_vanish) {
     BOOST_TEST(filter("a\rb\r\nc") == "a\nb\nc");
     BOOST_TEST(filter("split \x1b") == "split ");
     BOOST_TEST(filter("[2") == "");
-    BOOST_TEST(filter("Jdone\xc2\x9b" "1mx") == "donex");
+    BOOST_TEST(filter("Jdone\xc2\x9b"
+                      "1mx") == "donex");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -24,8 +24,8 @@ struct AloneFixture {
     // The server of tests/support; each of its starts adds a line to a file.
     json::object own() const {
         const auto program = test::required_environment("IPYBOX_TEST_SUPPORT") + "/mcp_server.py";
-        json::array arguments{"-c", "echo started >> \"$0\"; exec python3 \"$1\"", starts().string(),
-                              program};
+        json::array arguments{"-c", "echo started >> \"$0\"; exec python3 \"$1\"",
+                              starts().string(), program};
         return json::object{{"command", "sh"}, {"args", std::move(arguments)}};
     }
     std::filesystem::path starts() const { return directory.path() / "starts"; }
@@ -59,8 +59,9 @@ struct AloneFixture {
     std::string raw(const std::string& request, const std::string& token) {
         asio::ip::tcp::socket socket(context);
         socket.connect({asio::ip::address_v4::loopback(), port});
-        asio::write(socket, asio::buffer(request + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " +
-                                         token + "\r\nContent-Length: 2\r\n\r\n{}"));
+        asio::write(socket,
+                    asio::buffer(request + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " +
+                                 token + "\r\nContent-Length: 2\r\n\r\n{}"));
         std::string answer(12, '\0');
         const auto read = [](asio::ip::tcp::socket& from, std::string& into) -> awaitable<void> {
             co_await asio::async_read(from, asio::buffer(into), as_result);
@@ -101,20 +102,26 @@ BOOST_AUTO_TEST_CASE(numbers_are_judged_shown_and_forwarded_with_their_digits) {
     });
     serve();
     json::array program{test::required_environment("IPYBOX_TEST_SUPPORT") + "/number_server.py"};
-    server->register_server("numbers", json::object{{"command", "python3"}, {"args", std::move(program)}});
+    server->register_server("numbers",
+                            json::object{{"command", "python3"}, {"args", std::move(program)}});
     const std::string sent = R"({"n":123456789012345678901,"x":[1e2,0.1000,1.0,-0,1e999,5,0.1]})";
-    const std::string body = R"({"server_name":"numbers","tool_name":"same","tool_args":)" + sent + "}";
+    const std::string body =
+        R"({"server_name":"numbers","tool_name":"same","tool_args":)" + sent + "}";
     asio::ip::tcp::socket socket(context);
     socket.connect({asio::ip::address_v4::loopback(), port});
-    asio::write(socket, asio::buffer("POST /run HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer " + server->token() +
-                                     "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    asio::write(socket,
+                asio::buffer(
+                    "POST /run HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer " +
+                    server->token() + "\r\nContent-Length: " + std::to_string(body.size()) +
+                    "\r\n\r\n" + body));
     std::string answer;
     const auto read = [](asio::ip::tcp::socket& from, std::string& into) -> awaitable<void> {
         co_await asio::async_read(from, asio::dynamic_buffer(into), as_result);
     };
     test::run(context, read(socket, answer));
     BOOST_TEST(answer.substr(answer.find("\r\n\r\n") + 4) == "{\"result\":" + sent + "}");
-    BOOST_TEST(asked == "numbers.same(n=123456789012345678901, x=[1e2, 0.1000, 1.0, -0, 1e999, 5, 0.1])");
+    BOOST_TEST(asked ==
+               "numbers.same(n=123456789012345678901, x=[1e2, 0.1000, 1.0, -0, 1e999, 5, 0.1])");
     // For whoever compares: numbers, not texts.
     BOOST_TEST(plain.at("n").is_double());
     BOOST_TEST(plain.at("x").at(0).to_number<double>() == 100.0);
@@ -198,7 +205,8 @@ BOOST_AUTO_TEST_CASE(the_application_answers_servers_and_hears_their_log) {
     const json::object line{{"level", "warning"}, {"text", "low on ink"}};
     call(own_runner, "log", line);
     BOOST_TEST((heard == std::vector<std::string>{"warning low on ink"}));
-    fails([&] { return own_runner.run("error", {{"protocol", true}}); }, errc::mcp_error, "\"own\"");
+    fails([&] { return own_runner.run("error", {{"protocol", true}}); }, errc::mcp_error,
+          "\"own\"");
 }
 
 BOOST_AUTO_TEST_CASE(calls_wait_for_the_approvers) {
@@ -217,7 +225,9 @@ BOOST_AUTO_TEST_CASE(calls_wait_for_the_approvers) {
     server->register_server("own", own());
     auto own_runner = runner(server->token());
     BOOST_TEST(call(own_runner, "echo", text("yes")).result.as_string() == "yes");
-    const auto echo = [&](std::string_view value) { return [&, value] { return own_runner.run("echo", text(value)); }; };
+    const auto echo = [&](std::string_view value) {
+        return [&, value] { return own_runner.run("echo", text(value)); };
+    };
     fails(echo("no"), errc::denied, "approval request for own.echo rejected: not today");
     fails(echo("nobody"), errc::denied, "nobody is there");
     fails(echo("late"), errc::timed_out, "approval request for own.echo expired");
@@ -251,14 +261,15 @@ BOOST_AUTO_TEST_CASE(what_ends_a_pending_call) {
     const auto begin = [&](ToolRunner& with) {
         ended.reset();
         json::object minute{{"seconds", 60}};
-        asio::co_spawn(context, with.run("slow", std::move(minute)), [&](std::exception_ptr error, ToolOutput) {
-            ended.emplace();
-            try {
-                if (error) std::rethrow_exception(error);
-            } catch (const Error& failure) {
-                ended = failure.code();
-            }
-        });
+        asio::co_spawn(context, with.run("slow", std::move(minute)),
+                       [&](std::exception_ptr error, ToolOutput) {
+                           ended.emplace();
+                           try {
+                               if (error) std::rethrow_exception(error);
+                           } catch (const Error& failure) {
+                               ended = failure.code();
+                           }
+                       });
     };
     begin(own_runner);
     auto other = runner(server->control_token());
@@ -287,11 +298,14 @@ BOOST_AUTO_TEST_CASE(what_ends_a_pending_call) {
 BOOST_AUTO_TEST_CASE(it_listens_at_this_machine_only) {
     serve();
     for (const auto* host : {"0.0.0.0", "::", "example.com", ""})
-        BOOST_CHECK_EXCEPTION(server->listen_tcp(host, 0), Error, [](const Error& error) { return error.code() == errc::bad_argument; });
+        BOOST_CHECK_EXCEPTION(server->listen_tcp(host, 0), Error, [](const Error& error) {
+            return error.code() == errc::bad_argument;
+        });
     const auto busy = port;
     auto first = std::move(server);
     server = std::make_unique<ToolServer>(context.get_executor(), registry);
-    BOOST_CHECK_EXCEPTION(server->listen_tcp("localhost", busy), Error, [](const Error& error) { return error.code() == errc::io_error; });
+    BOOST_CHECK_EXCEPTION(server->listen_tcp("localhost", busy), Error,
+                          [](const Error& error) { return error.code() == errc::io_error; });
     BOOST_TEST(server->listen_tcp("127.0.0.1", 0).starts_with("http://127.0.0.1:"));
     options.token = "short";
     BOOST_CHECK_THROW(ToolServer(context.get_executor(), registry, options), Error);

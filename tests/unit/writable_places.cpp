@@ -18,14 +18,17 @@ struct Fixture : test::PlaceFixture {
     fs::path state = root / "state/ipybox";
     fs::path workspace = make("workspace");
 
-    static SandboxPolicy policy(std::vector<fs::path> writable, std::vector<fs::path> write_protected = {}) {
+    static SandboxPolicy policy(std::vector<fs::path> writable,
+                                std::vector<fs::path> write_protected = {}) {
         SandboxPolicy made;
         made.writable = std::move(writable);
         made.write_protected = std::move(write_protected);
         return made;
     }
     // As another session finds it.
-    std::optional<fs::path> holds(const fs::path& path) const { return WritablePlaces(state).holds(path); }
+    std::optional<fs::path> holds(const fs::path& path) const {
+        return WritablePlaces(state).holds(path);
+    }
     void record(const SandboxPolicy& recorded) const { WritablePlaces(state).record(recorded); }
     // Nothing is answered or recorded, and the record is named.
     void is_not_trusted(std::string_view words) const {
@@ -48,13 +51,15 @@ BOOST_AUTO_TEST_CASE(what_a_policy_makes_writable_is_held_by_later_sessions) {
         BOOST_TEST((holds(workspace / name) == workspace), name);
     BOOST_TEST((holds(workspace) == workspace));  // as a directory to start in, or of PATH
     BOOST_TEST((holds(workspace.string() + "/") == workspace));
-    for (const fs::path& path : std::initializer_list<fs::path>{root, root / "workspace2", root / "other/x", fs::path("/usr/bin/true"), fs::path("/")})
+    for (const fs::path& path : std::initializer_list<fs::path>{
+             root, root / "workspace2", root / "other/x", fs::path("/usr/bin/true"), fs::path("/")})
         BOOST_TEST(!holds(path), path);
     BOOST_CHECK_THROW(holds("relative"), Error);
 }
 
 BOOST_AUTO_TEST_CASE(what_was_protected_throughout_counts_as_the_users) {
-    record(policy({workspace}, {workspace / ".venv", workspace / "sub/tools", workspace / ".mcp.json"}));
+    record(policy({workspace},
+                  {workspace / ".venv", workspace / "sub/tools", workspace / ".mcp.json"}));
     BOOST_TEST(!holds(workspace / ".venv/bin/python"));
     BOOST_TEST(!holds(workspace / ".venv"));
     BOOST_TEST((holds(workspace / ".venv2/bin/python") == workspace));
@@ -75,7 +80,8 @@ BOOST_AUTO_TEST_CASE(where_nothing_could_be_renamed_deep_paths_count_as_well) {
     const auto recorded_with = [&](bool pins) { WritablePlaces(state).record(pinned, pins); };
     recorded_with(true);
     BOOST_TEST(!holds(workspace / "sub/tools/x"));
-    for (const char* name : {"sub", "sub/other", "sub/tools2"}) BOOST_TEST((holds(workspace / name) == workspace), name);
+    for (const char* name : {"sub", "sub/other", "sub/tools2"})
+        BOOST_TEST((holds(workspace / name) == workspace), name);
     recorded_with(false);
     BOOST_TEST((holds(workspace / "sub/tools/x") == workspace));
     recorded_with(true);
@@ -100,8 +106,9 @@ BOOST_AUTO_TEST_CASE(every_link_on_the_way_is_judged) {
     fs::create_symlink("loop", root / "loop");
     record(policy({root / "alias"}, {root / "alias/.venv"}));
     BOOST_TEST(!holds(tool));
-    for (const fs::path& path : std::initializer_list<fs::path>{workspace / "link", root / "alias/x", root / "to_tool", workspace / "safe/tool",
-                                root / "safe/../alias/x"})
+    for (const fs::path& path :
+         std::initializer_list<fs::path>{workspace / "link", root / "alias/x", root / "to_tool",
+                                         workspace / "safe/tool", root / "safe/../alias/x"})
         BOOST_TEST((holds(path) == workspace), path);
     BOOST_TEST(!holds(root / "alias/.venv/bin/python"));
     BOOST_TEST(holds(root / "loop").has_value());
@@ -110,7 +117,8 @@ BOOST_AUTO_TEST_CASE(every_link_on_the_way_is_judged) {
 BOOST_AUTO_TEST_CASE(links_that_cannot_be_protected_or_believed_count_as_written) {
     fs::create_directory_symlink(make("elsewhere"), workspace / ".venv");
     fs::create_directory_symlink(make("elsewhere"), workspace / "linked");
-    record(policy({workspace}, {workspace / ".venv", workspace / "linked/tools", workspace / "absent"}));
+    record(policy({workspace},
+                  {workspace / ".venv", workspace / "linked/tools", workspace / "absent"}));
     BOOST_TEST((holds(workspace / ".venv/bin/python") == workspace));
     BOOST_TEST((holds(workspace / "linked/tools") == workspace));
     BOOST_TEST(!holds(workspace / "absent/x"));
@@ -147,7 +155,8 @@ BOOST_AUTO_TEST_CASE(sessions_write_side_by_side) {
         if (::fork() == 0) {
             WritablePlaces places(state);
             for (int i = 0; i < each; ++i)
-                places.record(policy({root / ("w" + std::to_string(writer) + "-" + std::to_string(i))}));
+                places.record(
+                    policy({root / ("w" + std::to_string(writer) + "-" + std::to_string(i))}));
             ::_exit(0);
         }
     for (int status = 0, writer = 0; writer < writers; ++writer) {
@@ -156,8 +165,9 @@ BOOST_AUTO_TEST_CASE(sessions_write_side_by_side) {
     }
     for (int writer = 0; writer < writers; ++writer)
         for (int i = 0; i < each; ++i)
-            BOOST_TEST(holds(root / ("w" + std::to_string(writer) + "-" + std::to_string(i)) / "x").has_value());
-    struct stat found {};
+            BOOST_TEST(holds(root / ("w" + std::to_string(writer) + "-" + std::to_string(i)) / "x")
+                           .has_value());
+    struct stat found{};
     BOOST_REQUIRE(::stat(recorded().c_str(), &found) == 0);
     BOOST_TEST((found.st_mode & 07777) == 0600u);
 }
@@ -180,9 +190,10 @@ BOOST_AUTO_TEST_CASE(what_this_process_recorded_counts_without_the_file) {
 
 BOOST_AUTO_TEST_CASE(a_record_that_cannot_be_trusted_stops_everything) {
     record(policy({workspace}));
-    for (const char* text : {"", "{", "[]", "{\"places\": 1}", "{\"places\": [{}]}", "{\"places\": [1]}",
-                             "{\"places\": [{\"path\": \"relative\", \"protected\": []}]}",
-                             "{\"places\": [{\"path\": \"/x\", \"protected\": [1]}]}"}) {
+    for (const char* text :
+         {"", "{", "[]", "{\"places\": 1}", "{\"places\": [{}]}", "{\"places\": [1]}",
+          "{\"places\": [{\"path\": \"relative\", \"protected\": []}]}",
+          "{\"places\": [{\"path\": \"/x\", \"protected\": [1]}]}"}) {
         BOOST_TEST_CONTEXT(text) {
             test::write_file(recorded(), text);
             is_not_trusted("repair it, or remove it");
@@ -207,7 +218,8 @@ BOOST_AUTO_TEST_CASE(a_record_that_cannot_be_trusted_stops_everything) {
 }
 
 BOOST_AUTO_TEST_CASE(without_a_directory_this_process_remembers_and_says_so) {
-    for (const auto& nowhere : {fs::path(), fs::path("/proc/none/ipybox"), file("plain") / "ipybox"}) {
+    for (const auto& nowhere :
+         {fs::path(), fs::path("/proc/none/ipybox"), file("plain") / "ipybox"}) {
         WritablePlaces places(nowhere);
         places.record(policy({workspace}));
         BOOST_TEST(places.holds(workspace / "x").has_value(), nowhere);
@@ -239,7 +251,8 @@ BOOST_AUTO_TEST_CASE(the_record_is_bounded_and_forgets_nothing_that_is_there) {
     // What code makes by the thousand does not push the record beyond what is read.
     SandboxPolicy wide = policy({workspace}, {workspace / ".venv"});
     for (int i = 0; i < 10'000; ++i)
-        wide.write_protected.push_back(workspace / std::string(200, 'x') / std::to_string(i) / ".mcp.json");
+        wide.write_protected.push_back(workspace / std::string(200, 'x') / std::to_string(i) /
+                                       ".mcp.json");
     const auto before = fs::file_size(recorded());
     places.record(wide);
     BOOST_TEST(fs::file_size(recorded()) < before + (1 << 20));

@@ -81,7 +81,9 @@ BOOST_AUTO_TEST_CASE(an_opening_is_a_greeting_and_a_ready_command) {
     BOOST_TEST(text.substr(0, 12) == "\xFF\0\0\0\0\0\0\0\x01\x7F\x03\0"s);
     BOOST_TEST(text.substr(12, 20) == "NULL" + std::string(16, '\0'));
     BOOST_TEST(text.substr(32, 32) == std::string(32, '\0'));
-    BOOST_TEST(text.substr(64) == "\x04\x1C\x05READY\x0BSocket-Type\0\0\0\x06" "DEALER"s);
+    BOOST_TEST(text.substr(64) ==
+               "\x04\x1C\x05READY\x0BSocket-Type\0\0\0\x06"
+               "DEALER"s);
 }
 
 BOOST_AUTO_TEST_CASE(messages_arrive_however_they_are_cut) {
@@ -130,9 +132,12 @@ BOOST_AUTO_TEST_CASE(what_is_no_zmtp_is_refused_at_its_first_wrong_byte) {
     const auto greeting = opening().substr(0, 64);
     BOOST_TEST((fault_of(greeting + message({"x"})) == ZmtpFault::bad_handshake));
     BOOST_TEST((fault_of(greeting + "\x04\x05\x04PING"s) == ZmtpFault::bad_handshake));
-    BOOST_TEST((fault_of(greeting + "\x04\x08\x05" "ERROR\x01no"s) == ZmtpFault::refused));
-    BOOST_TEST((fault_of(greeting + "\x06"s + announce(1 << 20).substr(1)) == ZmtpFault::bad_handshake));
-    for (const auto& text : {"\xFF"s, "\x08\x01x"s, "\x05\x01x"s, "\x04\x05\x05READY"s, "\x04\x05\x04PING"s})
+    BOOST_TEST((fault_of(greeting + "\x04\x08\x05"
+                                    "ERROR\x01no"s) == ZmtpFault::refused));
+    BOOST_TEST(
+        (fault_of(greeting + "\x06"s + announce(1 << 20).substr(1)) == ZmtpFault::bad_handshake));
+    for (const auto& text :
+         {"\xFF"s, "\x08\x01x"s, "\x05\x01x"s, "\x04\x05\x05READY"s, "\x04\x05\x04PING"s})
         BOOST_TEST((fault_of(opening() + text) == ZmtpFault::bad_frame));
 }
 
@@ -147,13 +152,15 @@ BOOST_AUTO_TEST_CASE(what_a_message_may_cost_is_checked_before_it_is_there) {
     std::string first;
     append_zmtp_frame(first, half, true);
     BOOST_TEST((fault_of(opening() + first + announce(401), limits) == ZmtpFault::too_large));
-    BOOST_TEST((fault_of(opening() + first + announce(~std::uint64_t{0}), limits) == ZmtpFault::too_large));
+    BOOST_TEST((fault_of(opening() + first + announce(~std::uint64_t{0}), limits) ==
+                ZmtpFault::too_large));
     BOOST_TEST(!fault_of(opening() + first + announce(400), limits).has_value());
     // Frames without end, even empty ones.
     BOOST_TEST(!fault_of(opening() + message({"", "", ""}), limits).has_value());
     BOOST_TEST((fault_of(opening() + message({"", "", "", ""}), limits) == ZmtpFault::frame_count));
     // The next message counts anew.
-    BOOST_TEST(!fault_of(opening() + message({half, "", ""}) + message({half, "", ""}), limits).has_value());
+    BOOST_TEST(!fault_of(opening() + message({half, "", ""}) + message({half, "", ""}), limits)
+                    .has_value());
 }
 
 BOOST_AUTO_TEST_CASE(a_message_that_is_too_large_can_be_let_go_by) {

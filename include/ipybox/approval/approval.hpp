@@ -171,15 +171,16 @@ inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCal
         auto work = approvers[who](call);
         auto& signal = race->signals.emplace_back();
         asio::co_spawn(executor, std::move(work),
-                       asio::bind_cancellation_slot(signal.slot(), [race, who](std::exception_ptr error, Decision decision) {
-                           if (error && race->question.open()) race->problem = error;
-                           if (error || decision.verdict == Verdict::pass) {
-                               if (race->question.leave(who)) race->all_left = true;
-                           } else {
-                               race->question.answer(who, std::move(decision));
-                           }
-                           race->changed.notify();
-                       }));
+                       asio::bind_cancellation_slot(
+                           signal.slot(), [race, who](std::exception_ptr error, Decision decision) {
+                               if (error && race->question.open()) race->problem = error;
+                               if (error || decision.verdict == Verdict::pass) {
+                                   if (race->question.leave(who)) race->all_left = true;
+                               } else {
+                                   race->question.answer(who, std::move(decision));
+                               }
+                               race->changed.notify();
+                           }));
     }
     while (race->question.open()) co_await race->changed.wait();
     if (race->all_left && race->problem) std::rethrow_exception(race->problem);

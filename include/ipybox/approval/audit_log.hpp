@@ -19,8 +19,8 @@ namespace ipybox {
 
 // What is recorded, and what happens when it cannot be.
 struct AuditOptions {
-    bool fsync = false;       // a record reaches the disk before the call goes on
-    bool code_text = false;   // the code itself, beside its hash
+    bool fsync = false;      // a record reaches the disk before the call goes on
+    bool code_text = false;  // the code itself, beside its hash
     // When a record cannot be written: refuse calls until it can (nothing is lost), or log a
     // warning and go on.
     bool stop_on_failure = true;
@@ -30,16 +30,18 @@ struct AuditOptions {
 
 namespace detail {
 // Where a record of a call is cut. Names and scalars are never left out: of a text that is too long
-// stand its beginning, length and hash; of numbers that are too many the first, their number and hash.
+// stand its beginning, length and hash; of numbers that are too many the first, their number and
+// hash.
 struct RecordLimits {
-    std::size_t text = 16 * 1024;      // bytes
-    std::size_t numbers = 100'000;     // in a row, of one array
+    std::size_t text = 16 * 1024;   // bytes
+    std::size_t numbers = 100'000;  // in a row, of one array
 };
 
 std::string recorded(std::string text, std::size_t longest);
 
 // A copy without what is secret by its name or is a known value, within limits.
-json::value masked(const json::value& value, const Secrets& secrets, const RecordLimits& limits = {}, int depth = 0);
+json::value masked(const json::value& value, const Secrets& secrets,
+                   const RecordLimits& limits = {}, int depth = 0);
 }  // namespace detail
 
 // One file; several sessions and processes may append to it. Used on one thread.
@@ -47,7 +49,8 @@ class AuditLog {
 public:
     // Opens the file, which is made with mode 0600. Throws errc::io_error, and errc::bad_config
     // for a file in the workspace.
-    explicit AuditLog(const std::filesystem::path& path, AuditOptions options = {}, Logger logger = {});
+    explicit AuditLog(const std::filesystem::path& path, AuditOptions options = {},
+                      Logger logger = {});
 
     const AuditOptions& options() const noexcept { return options_; }
     // Where it lies, as an absolute path. Confined code can neither read nor replace it.
@@ -82,7 +85,8 @@ using AuditLogPtr = std::shared_ptr<AuditLog>;
 class AuditedCall {
 public:
     // secrets must live as long as this; they may become more until the call is decided.
-    AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets, unsigned long execution);
+    AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets,
+                unsigned long execution);
     AuditedCall(const AuditedCall&) = delete;
     AuditedCall& operator=(const AuditedCall&) = delete;
     ~AuditedCall() { failed(decided_ ? "withdrawn" : "withdrawn before it was decided"); }
@@ -108,11 +112,12 @@ private:
 };
 
 // The record of an execution that begins. Throws errc::io_error as AuditLog::write() does.
-void audit_execution(AuditLog& log, const std::string& session, unsigned long execution, const std::string& code);
+void audit_execution(AuditLog& log, const std::string& session, unsigned long execution,
+                     const std::string& code);
 
 // The record of its end. Throws errc::io_error as AuditLog::write() does.
-void audit_execution_end(AuditLog& log, const std::string& session, unsigned long execution, std::string_view outcome,
-                                Duration spent);
+void audit_execution_end(AuditLog& log, const std::string& session, unsigned long execution,
+                         std::string_view outcome, Duration spent);
 
 }  // namespace ipybox
 

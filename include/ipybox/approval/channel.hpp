@@ -14,8 +14,8 @@
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_memory.hpp>
-#include <ipybox/detail/pending_approval.hpp>
 #include <ipybox/detail/json_number.hpp>
+#include <ipybox/detail/pending_approval.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/net/http_listener.hpp>
@@ -50,7 +50,8 @@ class JsonSocket : public std::enable_shared_from_this<JsonSocket> {
 public:
     static constexpr std::size_t max_queued = 64u << 20;  // bytes
 
-    explicit JsonSocket(HttpSocket socket) : stream(std::move(socket)), changed_(stream.get_executor()) {}
+    explicit JsonSocket(HttpSocket socket)
+        : stream(std::move(socket)), changed_(stream.get_executor()) {}
 
     // Sends, and hands every message to `use`, until the connection ends or close() is called.
     awaitable<void> run(std::function<void(const json::object&)> use);
@@ -62,7 +63,8 @@ public:
     websocket::stream<HttpSocket> stream;
 
 private:
-    static awaitable<void> read(std::shared_ptr<JsonSocket> self, std::function<void(const json::object&)> use);
+    static awaitable<void> read(std::shared_ptr<JsonSocket> self,
+                                std::function<void(const json::object&)> use);
     static awaitable<void> write(std::shared_ptr<JsonSocket> self);
 
     Event changed_;
@@ -91,12 +93,12 @@ public:
     ApprovalChannel(const ApprovalChannel&) = delete;
     ApprovalChannel& operator=(const ApprovalChannel&) = delete;
 
-    // Listens at ws://HOST:PORT/approval and returns that address; port 0 takes a free one. host: an
-    // address of this machine's loopback, or "localhost". Throws errc::bad_argument for others, and
-    // errc::io_error.
+    // Listens at ws://HOST:PORT/approval and returns that address; port 0 takes a free one. host:
+    // an address of this machine's loopback, or "localhost". Throws errc::bad_argument for others,
+    // and errc::io_error.
     std::string listen(const std::string& host = "localhost", unsigned short port = 8900);
-    // What approvers present: "Authorization: Bearer TOKEN", or the password of basic authorization,
-    // as in ws://any:TOKEN@localhost:8900/approval. Hand it to nobody else.
+    // What approvers present: "Authorization: Bearer TOKEN", or the password of basic
+    // authorization, as in ws://any:TOKEN@localhost:8900/approval. Hand it to nobody else.
     const std::string& token() const noexcept;
     // Whether an approver is connected.
     bool open() const noexcept;
@@ -116,7 +118,8 @@ private:
     struct Pending {
         explicit Pending(const asio::any_io_executor& executor) : changed(executor) {}
         json::object message;
-        detail::PendingApproval question{Decision(Verdict::deny, "the approver disconnected before it answered")};
+        detail::PendingApproval question{
+            Decision(Verdict::deny, "the approver disconnected before it answered")};
         Event changed;
     };
     using StatePtr = std::shared_ptr<State>;
@@ -130,10 +133,12 @@ private:
     static awaitable<Decision> asked(StatePtr state, ToolCall call);
 
     // An approver, for as long as it stays.
-    static awaitable<bool> join(StatePtr state, detail::HttpPeerPtr peer, detail::HttpServerRequest request);
+    static awaitable<bool> join(StatePtr state, detail::HttpPeerPtr peer,
+                                detail::HttpServerRequest request);
 
     // The HTTP status with which to refuse, or 0.
-    static unsigned judge(const State& state, const detail::HttpPeer& peer, const detail::HttpServerRequest& request);
+    static unsigned judge(const State& state, const detail::HttpPeer& peer,
+                          const detail::HttpServerRequest& request);
 
     StatePtr state_;
 };
@@ -168,9 +173,11 @@ public:
         // Returns when this or another approver answered, the call was withdrawn, or the connection
         // ended.
         awaitable<void> settled() const { return settled(state_); }
-        // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded, and
-        // what cannot be shown whole says so: tool_args() has all of it.
-        std::string to_string() const { return detail::call_text(server_name(), tool_name(), state_->call.sent_arguments()); }
+        // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded,
+        // and what cannot be shown whole says so: tool_args() has all of it.
+        std::string to_string() const {
+            return detail::call_text(server_name(), tool_name(), state_->call.sent_arguments());
+        }
 
     private:
         friend class ApprovalClient;
@@ -194,8 +201,10 @@ public:
     using Callback = std::function<awaitable<void>(Request)>;
 
     // Connects to nothing yet. callback is called on `executor`.
-    ApprovalClient(asio::any_io_executor executor, Callback callback, ApprovalClientOptions options = {})
-        : state_(std::make_shared<State>(std::move(executor), std::move(callback), std::move(options))) {}
+    ApprovalClient(asio::any_io_executor executor, Callback callback,
+                   ApprovalClientOptions options = {})
+        : state_(std::make_shared<State>(std::move(executor), std::move(callback),
+                                         std::move(options))) {}
     ~ApprovalClient() { state_->close(); }
     ApprovalClient(const ApprovalClient&) = delete;
     ApprovalClient& operator=(const ApprovalClient&) = delete;
@@ -210,7 +219,8 @@ public:
 
 private:
     struct State {
-        State(asio::any_io_executor e, Callback c, ApprovalClientOptions o) : executor(std::move(e)), callback(std::move(c)), options(std::move(o)) {}
+        State(asio::any_io_executor e, Callback c, ApprovalClientOptions o)
+            : executor(std::move(e)), callback(std::move(c)), options(std::move(o)) {}
         std::string where() const { return options.host + ":" + std::to_string(options.port); }
         void close();
         void settle_all();
@@ -230,7 +240,8 @@ private:
 
     static awaitable<void> receive(StatePtr state, std::shared_ptr<detail::JsonSocket> connection);
 
-    static void take(const StatePtr& state, const std::weak_ptr<detail::JsonSocket>& connection, const json::object& message);
+    static void take(const StatePtr& state, const std::weak_ptr<detail::JsonSocket>& connection,
+                     const json::object& message);
     static awaitable<void> consult(StatePtr state, Request request);
 
     StatePtr state_;

@@ -24,10 +24,14 @@ inline void refuse_repeated_keys(std::string_view text, const std::string& what)
         for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
         const auto key = text.substr(start, std::min(at, text.size()) - start);
         const auto next = text.find_first_not_of(" \t\r\n", at + 1);
-        if (next == text.npos || text[next] != ':' || objects.empty() || objects.back().insert(key).second) continue;
-        const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(start), '\n') + 1;
-        throw Error(errc::bad_config, what + ": line " + std::to_string(line) + ": \"" + std::string(key) +
-                                          "\" stands twice in one object; put both into one, or into a rule each");
+        if (next == text.npos || text[next] != ':' || objects.empty() ||
+            objects.back().insert(key).second)
+            continue;
+        const auto line =
+            std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(start), '\n') + 1;
+        throw Error(errc::bad_config,
+                    what + ": line " + std::to_string(line) + ": \"" + std::string(key) +
+                        "\" stands twice in one object; put both into one, or into a rule each");
     }
 }
 }  // namespace detail
@@ -61,8 +65,9 @@ inline PolicyPtr make_policy(PluginRegistry& registry, Host& host, const json::v
     const auto* object = config.if_object();
     if (!object || object->size() != 1)
         throw Error(errc::bad_config,
-                    where + ": must be a policy's name or an object of exactly one of "
-                            "first_match, all_of, any_of or a policy's name");
+                    where +
+                        ": must be a policy's name or an object of exactly one of "
+                        "first_match, all_of, any_of or a policy's name");
     const auto& entry = *object->begin();
     const std::string_view name = entry.key();
     const std::string place = where + "/" + std::string(name);
@@ -73,7 +78,8 @@ inline PolicyPtr make_policy(PluginRegistry& registry, Host& host, const json::v
         } else if (entry.value().is_object()) {
             settings = entry.value().get_object();
         } else {
-            throw Error(errc::bad_config, place + ": must be an object, the configuration of that policy");
+            throw Error(errc::bad_config,
+                        place + ": must be an object, the configuration of that policy");
         }
         return make(name, settings);
     }
@@ -82,7 +88,8 @@ inline PolicyPtr make_policy(PluginRegistry& registry, Host& host, const json::v
         throw Error(errc::bad_config, place + ": must be an array of at least one policy");
     PolicyList members;
     for (std::size_t i = 0; i < list->size(); ++i)
-        members.push_back(make_policy(registry, host, (*list)[i], place + "/" + std::to_string(i), depth + 1));
+        members.push_back(
+            make_policy(registry, host, (*list)[i], place + "/" + std::to_string(i), depth + 1));
     if (name == "first_match") return std::make_unique<FirstMatch>(std::move(members));
     if (name == "all_of") return std::make_unique<AllOf>(std::move(members));
     return std::make_unique<AnyOf>(std::move(members));

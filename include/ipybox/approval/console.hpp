@@ -18,14 +18,15 @@ namespace ipybox {
 // Where the person is, and what they said before.
 struct ConsoleOptions {
     std::string terminal = "/dev/tty";
-    RememberedRules always;                  // where "always" is kept
-    std::function<void()> before_question;   // such as: ends a line that is open, and holds output from now on
-    std::function<void()> after_question;    // such as: prints what was held; it must not throw
+    RememberedRules always;  // where "always" is kept
+    std::function<void()>
+        before_question;  // such as: ends a line that is open, and holds output from now on
+    std::function<void()> after_question;  // such as: prints what was held; it must not throw
 };
 
 // One question at a time in the whole process, however many calls and consoles wait. What was typed
-// before a question, or in the second after it appeared, answers nothing. Calls that are being asked
-// about hold what they need: the object may be destroyed meanwhile.
+// before a question, or in the second after it appeared, answers nothing. Calls that are being
+// asked about hold what they need: the object may be destroyed meanwhile.
 class Console {
 public:
     // Opens the terminal, if there is one.

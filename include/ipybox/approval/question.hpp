@@ -18,12 +18,14 @@ public:
     // call: as code in the kernel wrote it. Throws errc::denied when it cannot be shown as a person
     // must see it, which is a denial with that reason, and errc::io_error when what is folded
     // cannot be written. Any thread.
-    explicit Question(const ToolCall& call) : shown_(detail::question_text(call.server, call.tool, call.sent_arguments())) {
+    explicit Question(const ToolCall& call)
+        : shown_(detail::question_text(call.server, call.tool, call.sent_arguments())) {
         if (!shown_.problem.empty()) throw Error(errc::denied, shown_.problem);
         if (shown_.whole.empty()) return;
         folded_.emplace(::geteuid(), ::geteuid());
         folded_->write_file(file_name, std::exchange(shown_.whole, {}), ::geteuid());
-        shown_.text += "  all of it: " + detail::quoted((folded_->path() / file_name).string()) + '\n';
+        shown_.text +=
+            "  all of it: " + detail::quoted((folded_->path() / file_name).string()) + '\n';
     }
 
     // server.tool on one line, safe to show.

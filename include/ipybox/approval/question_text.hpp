@@ -16,28 +16,32 @@
 
 namespace ipybox::detail {
 
-inline constexpr std::size_t question_bytes = 8000;      // of one question: some screens
-inline constexpr std::size_t longest_unfolded = 500;     // bytes of a value
-inline constexpr std::size_t longest_whole_path = 4096;        // bytes: Linux's PATH_MAX
+inline constexpr std::size_t question_bytes = 8000;         // of one question: some screens
+inline constexpr std::size_t longest_unfolded = 500;        // bytes of a value
+inline constexpr std::size_t longest_whole_path = 4096;     // bytes: Linux's PATH_MAX
 inline constexpr std::size_t largest_arguments = 4u << 20;  // bytes that can be asked about
 inline constexpr int deepest_arguments = 128;
 inline constexpr std::size_t longest_blank = 8;  // blanks that are shown as they are
 
 // Looks like a space, or like nothing, and is none: shown as an escape.
 inline bool is_odd_blank(std::uint32_t c) {
-    return c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x202F || c == 0x205F || c == 0x2800 || c == 0x3000;
+    return c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x202F || c == 0x205F ||
+           c == 0x2800 || c == 0x3000;
 }
 // Has no look that is the same everywhere: for private use, or no character at all.
 inline bool is_unassigned(std::uint32_t c) {
-    return (c >= 0xE000 && c <= 0xF8FF) || (c >= 0xF0000) || (c >= 0xFDD0 && c <= 0xFDEF) || (c & 0xFFFE) == 0xFFFE;
+    return (c >= 0xE000 && c <= 0xF8FF) || (c >= 0xF0000) || (c >= 0xFDD0 && c <= 0xFDEF) ||
+           (c & 0xFFFE) == 0xFFFE;
 }
 // Controls of single scripts, which may be shown as nothing.
 inline bool is_format(std::uint32_t c) {
-    return (c >= 0x600 && c <= 0x605) || c == 0x6DD || c == 0x70F || c == 0x890 || c == 0x891 || c == 0x8E2 || c == 0x110BD || c == 0x110CD;
+    return (c >= 0x600 && c <= 0x605) || c == 0x6DD || c == 0x70F || c == 0x890 || c == 0x891 ||
+           c == 0x8E2 || c == 0x110BD || c == 0x110CD;
 }
 // Is drawn over its neighbours.
 inline bool is_combining(std::uint32_t c) {
-    return (c >= 0x300 && c <= 0x36F) || (c >= 0x483 && c <= 0x489) || (c >= 0x1AB0 && c <= 0x1AFF) || (c >= 0x1DC0 && c <= 0x1DFF) ||
+    return (c >= 0x300 && c <= 0x36F) || (c >= 0x483 && c <= 0x489) ||
+           (c >= 0x1AB0 && c <= 0x1AFF) || (c >= 0x1DC0 && c <= 0x1DFF) ||
            (c >= 0x20D0 && c <= 0x20FF) || (c >= 0xFE20 && c <= 0xFE2F);
 }
 
@@ -52,14 +56,16 @@ inline std::string quoted(std::string_view text) {
         marks = point.valid && is_combining(c) ? marks + 1 : 0;
         if (c == ' ') {
             const auto size = std::min(text.find_first_not_of(' '), text.size());
-            result += size > longest_blank ? "\\[" + std::to_string(size) + " blanks]" : std::string(size, ' ');
+            result += size > longest_blank ? "\\[" + std::to_string(size) + " blanks]"
+                                           : std::string(size, ' ');
             text.remove_prefix(size);
             continue;
         }
         if (c == '\\' || c == '\'') {
             result += '\\';
             result += static_cast<char>(c);
-        } else if (!point.valid || is_deceptive(c) || is_odd_blank(c) || is_unassigned(c) || is_format(c) || marks > 2) {
+        } else if (!point.valid || is_deceptive(c) || is_odd_blank(c) || is_unassigned(c) ||
+                   is_format(c) || marks > 2) {
             result += escape_of(point);
         } else {
             result += text.substr(0, point.size);
@@ -72,9 +78,12 @@ inline std::string quoted(std::string_view text) {
 // A name as it is when nothing in it can be taken for anything else, otherwise quoted.
 inline std::string plain_name(std::string_view name) {
     const auto plain = [](char c) {
-        return std::isalnum(static_cast<unsigned char>(c)) || std::string_view("_-./:").find(c) != std::string_view::npos;
+        return std::isalnum(static_cast<unsigned char>(c)) ||
+               std::string_view("_-./:").find(c) != std::string_view::npos;
     };
-    return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), plain) ? std::string(name) : quoted(name);
+    return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), plain)
+               ? std::string(name)
+               : quoted(name);
 }
 
 // Which values are shown whole however long they are, by what their argument is called.
@@ -82,17 +91,23 @@ enum class Weight { ordinary, place, command };
 
 inline Weight weight_of(std::string_view name) {
     static constexpr std::string_view places[] = {
-        "path", "paths", "file", "files", "filename", "filenames", "filepath", "dir", "dirs", "directory", "directories", "folder", "folders",
-        "uri", "uris", "url", "urls", "link", "href", "cwd", "root", "location", "source", "destination", "target"};
-    static constexpr std::string_view commands[] = {"command", "commands", "cmd", "cmds", "shell", "script", "sql", "query", "argv", "args"};
+        "path",     "paths",  "file",        "files",       "filename", "filenames", "filepath",
+        "dir",      "dirs",   "directory",   "directories", "folder",   "folders",   "uri",
+        "uris",     "url",    "urls",        "link",        "href",     "cwd",       "root",
+        "location", "source", "destination", "target"};
+    static constexpr std::string_view commands[] = {"command", "commands", "cmd",   "cmds", "shell",
+                                                    "script",  "sql",      "query", "argv", "args"};
     Weight weight = Weight::ordinary;
     std::string word;
     for (std::size_t i = 0; i <= name.size(); ++i) {
         const auto byte = static_cast<unsigned char>(i < name.size() ? name[i] : ' ');
-        const bool begins = std::isupper(byte) && i > 0 && !std::isupper(static_cast<unsigned char>(name[i - 1]));
+        const bool begins =
+            std::isupper(byte) && i > 0 && !std::isupper(static_cast<unsigned char>(name[i - 1]));
         if (begins || !std::isalnum(byte)) {
-            if (std::find(std::begin(commands), std::end(commands), word) != std::end(commands)) return Weight::command;
-            if (std::find(std::begin(places), std::end(places), word) != std::end(places)) weight = Weight::place;
+            if (std::find(std::begin(commands), std::end(commands), word) != std::end(commands))
+                return Weight::command;
+            if (std::find(std::begin(places), std::end(places), word) != std::end(places))
+                weight = Weight::place;
             word.clear();
         }
         if (std::isalnum(byte) && word.size() < 16) word += static_cast<char>(std::tolower(byte));
@@ -102,7 +117,9 @@ inline Weight weight_of(std::string_view name) {
 
 // Whether a text looks like a path or a URL.
 inline bool is_place(std::string_view text) {
-    if (text.starts_with('/') || text.starts_with('~') || text.starts_with("./") || text.starts_with("../")) return true;
+    if (text.starts_with('/') || text.starts_with('~') || text.starts_with("./") ||
+        text.starts_with("../"))
+        return true;
     const auto colon = text.substr(0, 32).find("://");
     return colon != text.npos && colon > 0;
 }
@@ -119,20 +136,25 @@ public:
         auto entries = entries_of(arguments, Weight::ordinary, 0);
         std::string text;
         for (const auto& entry : entries) {
-            if (layout_ == Layout::line) text += (text.empty() ? "" : ", ") + entry;
-            else text += "  " + entry + '\n';
+            if (layout_ == Layout::line)
+                text += (text.empty() ? "" : ", ") + entry;
+            else
+                text += "  " + entry + '\n';
         }
         return text;
     }
     // One value alone.
-    std::string operator()(const boost::json::value& value) { return value_text(value, Weight::ordinary, 1); }
+    std::string operator()(const boost::json::value& value) {
+        return value_text(value, Weight::ordinary, 1);
+    }
     // Something is not shown whole.
     bool folded() const noexcept { return folded_; }
     // What must be shown whole has no room, or is nested too deeply: the text is good for nothing.
     bool too_much() const noexcept { return too_much_; }
 
 private:
-    // Asked before a text is escaped, which makes it longer: what is sent costs no more than is shown.
+    // Asked before a text is escaped, which makes it longer: what is sent costs no more than is
+    // shown.
     bool has_room(std::size_t size) {
         too_much_ = too_much_ || size > room_;
         return !too_much_;
@@ -144,7 +166,8 @@ private:
     }
 
     // Those with something folded come last.
-    std::vector<std::string> entries_of(const boost::json::object& object, Weight weight, int depth) {
+    std::vector<std::string> entries_of(const boost::json::object& object, Weight weight,
+                                        int depth) {
         std::vector<std::string> entries, later;
         for (const auto& entry : object) {
             if (too_much_) break;
@@ -159,7 +182,8 @@ private:
             (folded_ ? later : entries).push_back(std::move(text));
             folded_ = folded_ || before;
         }
-        entries.insert(entries.end(), std::make_move_iterator(later.begin()), std::make_move_iterator(later.end()));
+        entries.insert(entries.end(), std::make_move_iterator(later.begin()),
+                       std::make_move_iterator(later.end()));
         return entries;
     }
 
@@ -171,7 +195,9 @@ private:
         if (is_number(value)) {
             // Before a copy is made of digits that there is no room for.
             const auto exact = exact_text(value);
-            return has_room(exact.size()) ? take(exact.empty() ? number_text(value) : std::string(exact)) : std::string();
+            return has_room(exact.size())
+                       ? take(exact.empty() ? number_text(value) : std::string(exact))
+                       : std::string();
         }
         if (const auto* text = value.if_string()) return string_text(*text, weight);
         if (const auto* list = value.if_array()) {
@@ -184,16 +210,19 @@ private:
             // What the names in it say outweighs the name it has.
             const auto entries = entries_of(*object, Weight::ordinary, depth);
             std::string result = take("{");
-            for (std::size_t i = 0; i < entries.size() && !too_much_; ++i) result += (i > 0 ? take(", ") : "") + entries[i];
+            for (std::size_t i = 0; i < entries.size() && !too_much_; ++i)
+                result += (i > 0 ? take(", ") : "") + entries[i];
             return result + take("}");
         }
         return take(value.is_null() ? "None" : value.get_bool() ? "True" : "False");
     }
 
     std::string string_text(std::string_view text, Weight weight) {
-        if (layout_ == Layout::whole) return has_room(text.size()) ? take(whole_text(text)) : std::string();
+        if (layout_ == Layout::whole)
+            return has_room(text.size()) ? take(whole_text(text)) : std::string();
         const bool one_line = text.find_first_of("\r\n") == text.npos;
-        const bool place = one_line && text.size() <= longest_whole_path && (weight == Weight::place || is_place(text));
+        const bool place = one_line && text.size() <= longest_whole_path &&
+                           (weight == Weight::place || is_place(text));
         if (text.size() <= longest_unfolded || place || weight == Weight::command)
             return has_room(text.size()) ? take(quoted(text)) : std::string();
         folded_ = true;
@@ -218,7 +247,8 @@ private:
         const auto body = text.substr(0, text.find_last_not_of("\r\n") + 1);
         const auto first_end = std::min({body.find_first_of("\r\n"), body.size(), shown});
         const auto last_break = body.find_last_of("\r\n");
-        std::size_t last = std::max(last_break == body.npos ? 0 : last_break + 1, body.size() - std::min(body.size(), shown));
+        std::size_t last = std::max(last_break == body.npos ? 0 : last_break + 1,
+                                    body.size() - std::min(body.size(), shown));
         bool last_found = false;
         for (std::size_t at = 0; at < text.size(); ++characters) {
             if (at >= last && !last_found) {  // no character is cut
@@ -229,14 +259,20 @@ private:
             if (at <= first_end) first = at;
         }
         const auto lines = static_cast<std::size_t>(std::count(body.begin(), body.end(), '\n')) + 1;
-        return quoted(text.substr(0, first)) + " … " + quoted(body.substr(std::min(last, body.size()))) + " [folded: " +
-               std::to_string(characters) + " characters, " + std::to_string(text.size()) + " bytes, " + std::to_string(lines) +
-               (lines == 1 ? " line" : " lines") + ", sha256 " + sha256_hex(text).substr(0, 32) + "]";
+        return quoted(text.substr(0, first)) + " … " +
+               quoted(body.substr(std::min(last, body.size()))) +
+               " [folded: " + std::to_string(characters) + " characters, " +
+               std::to_string(text.size()) + " bytes, " + std::to_string(lines) +
+               (lines == 1 ? " line" : " lines") + ", sha256 " + sha256_hex(text).substr(0, 32) +
+               "]";
     }
 
     static bool is_identifier(std::string_view name) {
-        const auto part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
-        return !name.empty() && name.size() <= longest_unfolded && !std::isdigit(static_cast<unsigned char>(name.front())) &&
+        const auto part = [](char c) {
+            return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+        };
+        return !name.empty() && name.size() <= longest_unfolded &&
+               !std::isdigit(static_cast<unsigned char>(name.front())) &&
                std::all_of(name.begin(), name.end(), part);
     }
 
@@ -254,7 +290,8 @@ struct QuestionText {
     std::string problem;  // for the code: what to do
 };
 
-inline QuestionText question_text(std::string_view server, std::string_view tool, const boost::json::object& arguments) {
+inline QuestionText question_text(std::string_view server, std::string_view tool,
+                                  const boost::json::object& arguments) {
     QuestionText question;
     if (server.size() + tool.size() > question_bytes) {
         question.problem = "the call cannot be put before a person: its name is too long";
@@ -262,11 +299,15 @@ inline QuestionText question_text(std::string_view server, std::string_view tool
     }
     question.name = plain_name(server) + "." + plain_name(tool);
     using Layout = ArgumentsText::Layout;
-    ArgumentsText shown(Layout::lines, question_bytes - std::min(question_bytes, question.name.size()));
+    ArgumentsText shown(Layout::lines,
+                        question_bytes - std::min(question_bytes, question.name.size()));
     question.text = arguments.empty() ? "  (no arguments)\n" : shown(arguments);
     if (shown.too_much()) {
-        question.problem = "the call cannot be put before a person: its names, short values, paths and commands are more than " +
-                           std::to_string(question_bytes) + " bytes, which nobody can be asked to read; make several calls, or name a file";
+        question.problem =
+            "the call cannot be put before a person: its names, short values, paths and commands "
+            "are more than " +
+            std::to_string(question_bytes) +
+            " bytes, which nobody can be asked to read; make several calls, or name a file";
         return question;
     }
     if (!shown.folded()) return question;
@@ -274,7 +315,8 @@ inline QuestionText question_text(std::string_view server, std::string_view tool
     question.whole = question.name + '\n' + everything(arguments);
     if (everything.too_much()) {
         question.whole.clear();
-        question.problem = "the call cannot be put before a person: its arguments are more than " + std::to_string(largest_arguments >> 20) +
+        question.problem = "the call cannot be put before a person: its arguments are more than " +
+                           std::to_string(largest_arguments >> 20) +
                            " MiB; make several calls, or name a file";
     }
     return question;
@@ -282,13 +324,17 @@ inline QuestionText question_text(std::string_view server, std::string_view tool
 
 // A call on one line: server.tool(key='value', …), for logs and programs that hold the arguments
 // themselves. Folded as questions are, and never cut: one with too much to show has their number.
-inline std::string call_text(std::string_view server, std::string_view tool, const boost::json::object& arguments) {
+inline std::string call_text(std::string_view server, std::string_view tool,
+                             const boost::json::object& arguments) {
     const auto name = [](std::string_view part) {
-        return part.size() <= question_bytes ? plain_name(part) : "[a name of " + std::to_string(part.size()) + " bytes]";
+        return part.size() <= question_bytes
+                   ? plain_name(part)
+                   : "[a name of " + std::to_string(part.size()) + " bytes]";
     };
     ArgumentsText shown(ArgumentsText::Layout::line, question_bytes);
     std::string text = shown(arguments);
-    if (shown.too_much()) text = "[" + std::to_string(arguments.size()) + " arguments, too much to be shown]";
+    if (shown.too_much())
+        text = "[" + std::to_string(arguments.size()) + " arguments, too much to be shown]";
     return name(server) + "." + name(tool) + "(" + text + ")";
 }
 

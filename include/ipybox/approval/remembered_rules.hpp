@@ -39,7 +39,8 @@ inline json::object rule_allowing(const ToolCall& call) {
 
 // What the rules of a policy look at; refers to the call.
 inline detail::CallFacts facts_of(const ToolCall& call) {
-    return {call.server, call.tool, to_string(call.origin), call.session, call.sent_arguments(), call.annotations};
+    return {call.server,           call.tool,       to_string(call.origin), call.session,
+            call.sent_arguments(), call.annotations};
 }
 
 // The file {"rules": [...]}, read anew for every question; several processes may share it.
@@ -61,13 +62,16 @@ public:
         const auto list = read();
         if (list.empty()) return false;
         detail::RuleSet rules(list, file_.string() + ", rules");
-        const auto found = rules.judge(facts_of(call), std::chrono::system_clock::now(), std::chrono::steady_clock::now());
+        const auto found = rules.judge(facts_of(call), std::chrono::system_clock::now(),
+                                       std::chrono::steady_clock::now());
         return found.effect == detail::Rule::Effect::allow;
     }
 
     // Throws errc::io_error, errc::bad_config.
     void add(const ToolCall& call) const {
-        if (file_.empty()) throw Error(errc::io_error, "no place to remember rules: neither XDG_CONFIG_HOME nor HOME is set");
+        if (file_.empty())
+            throw Error(errc::io_error,
+                        "no place to remember rules: neither XDG_CONFIG_HOME nor HOME is set");
         std::error_code error;
         const auto directory = file_.parent_path();
         std::filesystem::create_directories(directory.parent_path(), error);
@@ -87,15 +91,18 @@ private:
     }
 
     json::array read() const {
-        struct stat status {};
+        struct stat status{};
         if (file_.empty() || (::lstat(file_.c_str(), &status) != 0 && errno == ENOENT)) return {};
-        if (!S_ISREG(status.st_mode) || (status.st_mode & 0022) != 0 || (status.st_uid != ::geteuid() && status.st_uid != 0))
-            throw Error(errc::bad_config, file_.string() + ": must be a file that only you can write; chmod 600 it");
+        if (!S_ISREG(status.st_mode) || (status.st_mode & 0022) != 0 ||
+            (status.st_uid != ::geteuid() && status.st_uid != 0))
+            throw Error(errc::bad_config,
+                        file_.string() + ": must be a file that only you can write; chmod 600 it");
         const std::string place = file_.string();
         const auto value = parse_json(read_text_file(file_), place, Numbers::exact);
         const auto& object = detail::rule_object(value, place, {"rules"});
         const auto* list = object.if_contains("rules");
-        if (!list || !list->is_array()) throw Error(errc::bad_config, file_.string() + ", rules: must be an array");
+        if (!list || !list->is_array())
+            throw Error(errc::bad_config, file_.string() + ", rules: must be an array");
         if (!list->get_array().empty()) detail::RuleSet(*list, file_.string() + ", rules");
         return list->get_array();
     }
@@ -103,9 +110,11 @@ private:
     void replace(const std::string& text) const {
         const std::string fresh = file_.string() + ".new";
         ::unlink(fresh.c_str());
-        const UniqueFd out(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-        if (!out || ::write(out.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(out.get()) != 0 ||
-            ::rename(fresh.c_str(), file_.c_str()) != 0)
+        const UniqueFd out(
+            ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+        if (!out ||
+            ::write(out.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+            ::fsync(out.get()) != 0 || ::rename(fresh.c_str(), file_.c_str()) != 0)
             fail(file_);
     }
 

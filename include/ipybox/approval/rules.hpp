@@ -160,7 +160,7 @@ private:
     void read_when(const json::value& value, const std::string& place);
 
     void add_globs(const json::object& when, const std::string& place, const char* key,
-                   std::string_view CallFacts::*field);
+                   std::string_view CallFacts::* field);
 
     // A hint that a server does not give has the value that MCP says: the less harmless one.
     static bool hint(const json::object& annotations, std::string_view name);

@@ -22,7 +22,8 @@ namespace ipybox::detail {
 [[noreturn]] inline void throw_io_error(const std::string& what) {
     const int code = errno;
     std::string why = std::strerror(code);
-    if (code == ELOOP || code == EXDEV) why += "; the path leads out of its directory or through a link";
+    if (code == ELOOP || code == EXDEV)
+        why += "; the path leads out of its directory or through a link";
     throw Error(errc::io_error, what + ": " + why);
 }
 
@@ -46,14 +47,14 @@ inline UniqueFd open_directory(const std::filesystem::path& path) {
 inline bool make_own_directory(const std::filesystem::path& path) {
     // Root's guests, other users, may have to reach what is theirs in there.
     ::mkdir(path.c_str(), 0711);
-    struct stat found {};
-    return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() &&
-           (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+    struct stat found{};
+    return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+           found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 // What root makes in somebody's directory belongs to that somebody.
 inline void give_to_owner_of(int directory, int made) {
-    struct stat status {};
+    struct stat status{};
     if (::geteuid() == 0 && ::fstat(directory, &status) == 0 &&
         ::fchown(made, status.st_uid, status.st_gid) != 0)
         throw_io_error("cannot give a new file to the directory's owner");
@@ -75,12 +76,14 @@ inline UniqueFd make_directory_beneath(int root, const std::filesystem::path& re
     return current;
 }
 
-// A regular file whole; without it `why` says why not. file: opened with O_NONBLOCK, because opening a
-// pipe would wait for somebody to write. limit: bytes, whole KiB or MiB.
-inline std::optional<std::string> read_regular(const UniqueFd& file, std::size_t limit, std::string& why) {
-    struct stat status {};
+// A regular file whole; without it `why` says why not. file: opened with O_NONBLOCK, because
+// opening a pipe would wait for somebody to write. limit: bytes, whole KiB or MiB.
+inline std::optional<std::string> read_regular(const UniqueFd& file, std::size_t limit,
+                                               std::string& why) {
+    struct stat status{};
     if (!file || ::fstat(file.get(), &status) != 0) {
-        why = errno == ELOOP || errno == EXDEV ? "it is reached over a symbolic link" : std::strerror(errno);
+        why = errno == ELOOP || errno == EXDEV ? "it is reached over a symbolic link"
+                                               : std::strerror(errno);
         return std::nullopt;
     }
     if (!S_ISREG(status.st_mode)) {
@@ -99,7 +102,8 @@ inline std::optional<std::string> read_regular(const UniqueFd& file, std::size_t
         if (count == 0) return text;
         text.append(block, static_cast<std::size_t>(count));
     }
-    why = "it has more than " + (limit >> 20 > 0 ? std::to_string(limit >> 20) + " MiB" : std::to_string(limit >> 10) + " KiB");
+    why = "it has more than " + (limit >> 20 > 0 ? std::to_string(limit >> 20) + " MiB"
+                                                 : std::to_string(limit >> 10) + " KiB");
     return std::nullopt;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// MCP servers as other clients' configurations write them (Claude, Cursor, VS Code, Codex, Cline, Gemini CLI, Windsurf, fastmcp,
-// LangChain), in the words of ours.
+// MCP servers as other clients' configurations write them (Claude, Cursor, VS Code, Codex, Cline,
+// Gemini CLI, Windsurf, fastmcp, LangChain), in the words of ours.
 #include <algorithm>
 #include <boost/json/object.hpp>
 #include <cctype>
@@ -21,8 +21,18 @@ struct ClientField {
     std::string_view instead;  // empty: nothing that a person has to know; else what to do here
 };
 inline constexpr ClientField client_fields[] = {
-    {"description", {}}, {"name", {}}, {"icon", {}}, {"gallery", {}}, {"trust", {}}, {"tags", {}}, {"metadata", {}},
-    {"version", {}}, {"disabled", {}}, {"enabled", {}}, {"keep_alive", {}}, {"dev", {}},
+    {"description", {}},
+    {"name", {}},
+    {"icon", {}},
+    {"gallery", {}},
+    {"trust", {}},
+    {"tags", {}},
+    {"metadata", {}},
+    {"version", {}},
+    {"disabled", {}},
+    {"enabled", {}},
+    {"keep_alive", {}},
+    {"dev", {}},
     {"autoApprove", "calls are decided by a policy: see --policy"},
     {"alwaysAllow", "calls are decided by a policy: see --policy"},
     {"autoApproveTools", "calls are decided by a policy: see --policy"},
@@ -39,7 +49,8 @@ inline constexpr ClientField client_fields[] = {
     {"tools", "all tools are offered; a policy can deny some"},
     {"oauth", "see \"auth\" in docs/configuration.md"},
     {"authProviderType", "see \"auth\" in docs/configuration.md"},
-    {"required", {}}, {"supports_parallel_tool_calls", {}},
+    {"required", {}},
+    {"supports_parallel_tool_calls", {}},
     {"startup_timeout_sec", "see --connect-timeout"},
     {"startup_timeout_ms", "see --connect-timeout"},
     {"tool_timeout_sec", "see --tool-timeout"},
@@ -64,7 +75,8 @@ inline bool is_disabled(const json::object& params) {
 inline std::string plain_word(std::string_view text) {
     std::string plain;
     for (const char c : text)
-        if (c != '-' && c != '_' && c != ' ') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        if (c != '-' && c != '_' && c != ' ')
+            plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     return plain;
 }
 
@@ -77,27 +89,36 @@ inline std::string transport_type(std::string_view written) {
     return std::string(written);
 }
 
-// A server's parameters without the fields that only other clients have, and with their words for ours. notices: what
-// of it does nothing here, for a person; a line each, beginning with `where`. Throws errc::bad_config where two
-// fields contradict each other.
-inline json::object adapt_client_params(const json::object& params, const std::string& where, std::vector<std::string>& notices) {
+// A server's parameters without the fields that only other clients have, and with their words for
+// ours. notices: what of it does nothing here, for a person; a line each, beginning with `where`.
+// Throws errc::bad_config where two fields contradict each other.
+inline json::object adapt_client_params(const json::object& params, const std::string& where,
+                                        std::vector<std::string>& notices) {
     json::object result;
-    const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
+    const auto fail = [&](const std::string& why) {
+        throw Error(errc::bad_config, where + ": " + why);
+    };
     const auto put = [&](std::string_view key, json::value value, std::string_view from) {
         const auto [at, fresh] = result.emplace(key, value);
         if (!fresh && at->value() != value)
-            fail("\"" + std::string(from) + "\" and \"" + std::string(key) + "\" contradict each other");
+            fail("\"" + std::string(from) + "\" and \"" + std::string(key) +
+                 "\" contradict each other");
     };
-    const auto text = [](const json::value& value) { return value.is_string() ? std::string_view(value.get_string()) : std::string_view(); };
+    const auto text = [](const json::value& value) {
+        return value.is_string() ? std::string_view(value.get_string()) : std::string_view();
+    };
     for (const auto& [name, value] : params) {
         const std::string_view key = name;
-        const auto* const known = std::find_if(std::begin(client_fields), std::end(client_fields),
-                                               [&](const ClientField& field) { return field.name == key; });
+        const auto* const known =
+            std::find_if(std::begin(client_fields), std::end(client_fields),
+                         [&](const ClientField& field) { return field.name == key; });
         if (known != std::end(client_fields)) {
             // An empty list, or false, asks for nothing.
-            const bool asks = !value.is_null() && value != json::value(false) && !(value.is_array() && value.get_array().empty());
+            const bool asks = !value.is_null() && value != json::value(false) &&
+                              !(value.is_array() && value.get_array().empty());
             if (asks && !known->instead.empty())
-                notices.push_back(where + ": \"" + std::string(key) + "\" does nothing here: " + std::string(known->instead));
+                notices.push_back(where + ": \"" + std::string(key) +
+                                  "\" does nothing here: " + std::string(known->instead));
         } else if (value.is_null()) {
             continue;  // what is null was left out
         } else if (key == "transport" || key == "type") {
@@ -106,27 +127,33 @@ inline json::object adapt_client_params(const json::object& params, const std::s
             put("url", value, key);
             if (key == "httpUrl") put("type", "http", key);
         } else if (key == "encoding") {
-            if (plain_word(text(value)) != "utf8") fail("\"encoding\" must be utf-8: MCP has no other");
+            if (plain_word(text(value)) != "utf8")
+                fail("\"encoding\" must be utf-8: MCP has no other");
         } else {
             put(key, value, key);
         }
     }
     const auto type = result.contains("type") ? text(result.at("type")) : std::string_view();
-    if (type == "stdio" && result.contains("url")) fail("the type \"stdio\" and a \"url\" contradict each other");
+    if (type == "stdio" && result.contains("url"))
+        fail("the type \"stdio\" and a \"url\" contradict each other");
     if ((type == "http" || type == "sse") && result.contains("command"))
         fail("the type \"" + std::string(type) + "\" and a \"command\" contradict each other");
     return result;
 }
 
-// A server's parameters as Codex writes them, with what it takes from variables as ${NAME}. What has another form than
-// Codex gives it stays, and check_server_params() refuses it.
+// A server's parameters as Codex writes them, with what it takes from variables as ${NAME}. What
+// has another form than Codex gives it stays, and check_server_params() refuses it.
 inline json::object codex_params(const json::object& params) {
     json::object result, headers, env;
-    const auto variable = [](const json::value& name) { return "${" + std::string(name.get_string()) + "}"; };
+    const auto variable = [](const json::value& name) {
+        return "${" + std::string(name.get_string()) + "}";
+    };
     // Adds the strings of a table; false when it holds something else.
     const auto add = [](json::object& to, const json::value& table, const auto& text) {
         const auto* fields = table.if_object();
-        if (!fields || !std::all_of(fields->begin(), fields->end(), [](const auto& field) { return field.value().is_string(); })) return false;
+        if (!fields || !std::all_of(fields->begin(), fields->end(),
+                                    [](const auto& field) { return field.value().is_string(); }))
+            return false;
         for (const auto& [name, value] : *fields) to[name] = text(value);
         return true;
     };
@@ -141,7 +168,8 @@ inline json::object codex_params(const json::object& params) {
             continue;
         }
         const auto* names = key == "env_vars" ? value.if_array() : nullptr;
-        if (names && std::all_of(names->begin(), names->end(), [](const auto& one) { return one.is_string(); })) {
+        if (names && std::all_of(names->begin(), names->end(),
+                                 [](const auto& one) { return one.is_string(); })) {
             for (const auto& one : *names) env.emplace(one.get_string(), variable(one));
             continue;
         }
@@ -152,10 +180,11 @@ inline json::object codex_params(const json::object& params) {
     return result;
 }
 
-// The name of a Python package for a server that others call so: what cannot stand in one becomes "_". Empty when
-// nothing of it is left.
+// The name of a Python package for a server that others call so: what cannot stand in one becomes
+// "_". Empty when nothing of it is left.
 inline std::string package_name(std::string_view server) {
-    if (server.size() <= 64 && is_python_identifier(server) && !is_python_keyword(server)) return std::string(server);
+    if (server.size() <= 64 && is_python_identifier(server) && !is_python_keyword(server))
+        return std::string(server);
     std::string name;
     for (const char c : server.substr(0, 64)) {
         const bool usable = is_word(static_cast<unsigned char>(c));

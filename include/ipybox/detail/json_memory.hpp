@@ -1,5 +1,6 @@
 #pragma once
-// What JSON of strangers costs in memory: text grows fifty-fold when it is parsed, if it is `[0,0,…]`.
+// What JSON of strangers costs in memory: text grows fifty-fold when it is parsed, if it is
+// `[0,0,…]`.
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/basic_parser_impl.hpp>
@@ -55,19 +56,35 @@ inline std::size_t decoded_size(std::string_view text) noexcept {
                 break;
             }
             case '-':
-            case '0': case '1': case '2': case '3': case '4':
-            case '5': case '6': case '7': case '8': case '9': {
-                const auto end = std::min(text.find_first_not_of("0123456789+-.eE", at), text.size());
+            case '0':
+            case '1':
+            case '2':
+            case '3':
+            case '4':
+            case '5':
+            case '6':
+            case '7':
+            case '8':
+            case '9': {
+                const auto end =
+                    std::min(text.find_first_not_of("0123456789+-.eE", at), text.size());
                 // Kept as text, see exact_value(); shorter ones have room in the value.
                 if (end - at > 12) size += end - at + per_block;
                 at = end - 1;
                 break;
             }
-            case ':': size += 2 * per_value; break;
-            case ',': size += per_value; break;
+            case ':':
+                size += 2 * per_value;
+                break;
+            case ',':
+                size += per_value;
+                break;
             case '[':
-            case '{': size += per_value + per_block; break;
-            default: break;
+            case '{':
+                size += per_value + per_block;
+                break;
+            default:
+                break;
         }
     }
     return size + 2 * escaped;
@@ -78,7 +95,8 @@ inline std::size_t memory_size(const json::value& value) noexcept;
 inline std::size_t memory_size(const json::object& object) noexcept {
     std::size_t size = sizeof(json::value) + per_allocation;
     for (const auto& member : object)
-        size += sizeof(json::key_value_pair) + member.key().size() + per_allocation + memory_size(member.value());
+        size += sizeof(json::key_value_pair) + member.key().size() + per_allocation +
+                memory_size(member.value());
     return size;
 }
 inline std::size_t memory_size(const json::value& value) noexcept {
@@ -106,7 +124,8 @@ struct ValueBuilder {
     json::value_stack stack;
 
     // room: for the stack before it needs memory of its own; outlives this.
-    ValueBuilder(unsigned char* room, std::size_t size, const json::storage_ptr& memory) : stack(memory, room, size) {
+    ValueBuilder(unsigned char* room, std::size_t size, const json::storage_ptr& memory)
+        : stack(memory, room, size) {
         stack.reset(memory);
     }
 
@@ -141,8 +160,10 @@ struct ValueBuilder {
     // Only of texts in several pieces.
     bool on_number_part(Text, Error&) { return true; }
     bool on_int64(std::int64_t number, Text text, Error&) {
-        if (number == 0 && text.front() == '-') push_exact(text);
-        else stack.push_int64(number);
+        if (number == 0 && text.front() == '-')
+            push_exact(text);
+        else
+            stack.push_int64(number);
         return true;
     }
     bool on_uint64(std::uint64_t number, Text, Error&) {
@@ -153,7 +174,8 @@ struct ValueBuilder {
     bool on_double(double, Text text, Error&) {
         double number = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-        if (error == std::errc() && end == text.data() + text.size() && std::string_view(DoubleText(number)) == std::string_view(text))
+        if (error == std::errc() && end == text.data() + text.size() &&
+            std::string_view(DoubleText(number)) == std::string_view(text))
             stack.push_double(number);
         else
             push_exact(text);

@@ -1,9 +1,10 @@
 #pragma once
 // Numbers with the digits that they were written with, and the one way JSON is written.
 //
-// Boost.JSON has integers of 64 bits and double. A number of a peer that neither writes back with the same
-// characters (1e2, 0.10, 123456789012345678901) is kept as a string of exact_mark and its text. Nobody can forge
-// one: a parsed string is UTF-8, which has no byte 0xFF, and names of files or variables have no NUL.
+// Boost.JSON has integers of 64 bits and double. A number of a peer that neither writes back with
+// the same characters (1e2, 0.10, 123456789012345678901) is kept as a string of exact_mark and its
+// text. Nobody can forge one: a parsed string is UTF-8, which has no byte 0xFF, and names of files
+// or variables have no NUL.
 #include <algorithm>
 #include <array>
 #include <boost/json/array.hpp>
@@ -34,7 +35,8 @@ bool is_number_text(std::string_view text) noexcept;
 // The text of a number that is kept with its digits; empty for every other value.
 inline std::string_view exact_text(const json::value& value) noexcept {
     const auto* string = value.if_string();
-    if (!string || string->size() <= exact_mark.size() || string->front() != exact_mark.front()) return {};
+    if (!string || string->size() <= exact_mark.size() || string->front() != exact_mark.front())
+        return {};
     std::string_view text(*string);
     if (!text.starts_with(exact_mark)) return {};
     text.remove_prefix(exact_mark.size());
@@ -43,8 +45,12 @@ inline std::string_view exact_text(const json::value& value) noexcept {
 
 inline bool is_exact(const json::value& value) noexcept { return !exact_text(value).empty(); }
 // What value.is_number() and value.is_string() mean for the values of a peer.
-inline bool is_number(const json::value& value) noexcept { return value.is_number() || is_exact(value); }
-inline bool is_text(const json::value& value) noexcept { return value.is_string() && !is_exact(value); }
+inline bool is_number(const json::value& value) noexcept {
+    return value.is_number() || is_exact(value);
+}
+inline bool is_text(const json::value& value) noexcept {
+    return value.is_string() && !is_exact(value);
+}
 
 // The number that `text`, one by JSON's grammar, stands for, with these digits.
 inline json::value exact_value(std::string_view text) {
@@ -55,7 +61,8 @@ inline json::value exact_value(std::string_view text) {
     return kept;
 }
 
-// The shortest text that reads back as the same double, as Python and most others write it: 1.0, 0.1, 1e-05.
+// The shortest text that reads back as the same double, as Python and most others write it: 1.0,
+// 0.1, 1e-05.
 class DoubleText {
 public:
     // number: finite.
@@ -82,7 +89,8 @@ private:
 inline std::string number_text(const json::value& value) {
     if (const auto* small = value.if_int64()) return std::to_string(*small);
     if (const auto* large = value.if_uint64()) return std::to_string(*large);
-    if (const auto* real = value.if_double()) return std::isfinite(*real) ? std::string(DoubleText(*real)) : "null";
+    if (const auto* real = value.if_double())
+        return std::isfinite(*real) ? std::string(DoubleText(*real)) : "null";
     return std::string(exact_text(value));
 }
 
@@ -99,17 +107,22 @@ struct Decimal {
     explicit Decimal(std::string_view text);
 
     bool zero() const noexcept { return digits.empty(); }
-    bool integer() const noexcept { return zero() || point >= static_cast<std::int64_t>(digits.size()); }
+    bool integer() const noexcept {
+        return zero() || point >= static_cast<std::int64_t>(digits.size());
+    }
     // The same text for equal numbers.
     std::string text() const {
         return zero() ? "0" : (negative ? "-0." : "0.") + digits + "e" + std::to_string(point);
     }
     // <0, 0 or >0. Looks at the digits that there are, never at the size of the number.
     int compare(const Decimal& other) const noexcept {
-        const auto sign = [](const Decimal& number) { return number.zero() ? 0 : number.negative ? -1 : 1; };
+        const auto sign = [](const Decimal& number) {
+            return number.zero() ? 0 : number.negative ? -1 : 1;
+        };
         if (sign(*this) != sign(other)) return sign(*this) < sign(other) ? -1 : 1;
         if (zero()) return 0;
-        const int size = point != other.point ? (point < other.point ? -1 : 1) : digits.compare(other.digits);
+        const int size =
+            point != other.point ? (point < other.point ? -1 : 1) : digits.compare(other.digits);
         return negative ? -size : size;
     }
 };
@@ -136,7 +149,8 @@ inline double to_double(const json::value& value) noexcept {
 // Whether a number has no fraction: 5, 5.0 and 5e0.
 inline bool is_integer(const json::value& value) {
     if (value.is_int64() || value.is_uint64()) return true;
-    if (const auto* real = value.if_double()) return std::isfinite(*real) && *real == std::floor(*real);
+    if (const auto* real = value.if_double())
+        return std::isfinite(*real) && *real == std::floor(*real);
     const auto text = exact_text(value);
     return !text.empty() && Decimal(text).integer();
 }
@@ -149,14 +163,16 @@ inline int compare_numbers(const json::value& a, const json::value& b) {
     const auto *x = a.if_double(), *y = b.if_double();
     if (x && y) return sign(*x, *y);
     // Beyond all numbers of JSON, and written by no peer.
-    if ((x && !std::isfinite(*x)) || (y && !std::isfinite(*y))) return sign(to_double(a), to_double(b));
+    if ((x && !std::isfinite(*x)) || (y && !std::isfinite(*y)))
+        return sign(to_double(a), to_double(b));
     return Decimal(number_text(a)).compare(Decimal(number_text(b)));
 }
 
 // The same text for numbers that are equal, whatever they are written like.
 inline std::string canonical_number(const json::value& value) {
     const auto* real = value.if_double();
-    return real && !std::isfinite(*real) ? std::to_string(*real) : Decimal(number_text(value)).text();
+    return real && !std::isfinite(*real) ? std::to_string(*real)
+                                         : Decimal(number_text(value)).text();
 }
 
 // Whether `value` is a multiple of `step`; exact. Nothing for a step of more than 18 digits.
@@ -171,8 +187,8 @@ inline std::string integer_text(const json::value& value, std::size_t most) {
     return (number.negative ? "-" : "") + number.digits + std::string(zeros, '0');
 }
 
-// Calls `take` with every number in a value that is kept with its digits, until it returns true. No recursion: what
-// is read from files may be nested 25,000 deep.
+// Calls `take` with every number in a value that is kept with its digits, until it returns true. No
+// recursion: what is read from files may be nested 25,000 deep.
 template <class Value, class Take>
 bool any_exact(Value& value, const Take& take) {
     if (!value.is_structured()) return is_exact(value) && take(value);
@@ -209,7 +225,8 @@ inline void round_numbers(json::value& value) {
     });
 }
 inline bool holds_exact(const json::object& object) {
-    return std::any_of(object.begin(), object.end(), [](const auto& entry) { return holds_exact(entry.value()); });
+    return std::any_of(object.begin(), object.end(),
+                       [](const auto& entry) { return holds_exact(entry.value()); });
 }
 inline void round_numbers(json::object& object) {
     for (auto& entry : object) round_numbers(entry.value());
@@ -220,7 +237,8 @@ inline void simplify_numbers(json::value& value) {
     any_exact(value, [](json::value& number) {
         if (exact_text(number).find_first_of(".eE") == std::string_view::npos) return false;
         json::value rounded = to_double(number);
-        if (std::isfinite(rounded.get_double()) && compare_numbers(rounded, number) == 0) number = std::move(rounded);
+        if (std::isfinite(rounded.get_double()) && compare_numbers(rounded, number) == 0)
+            number = std::move(rounded);
         return false;
     });
 }
@@ -232,12 +250,13 @@ inline constexpr auto json_plain = [] {
     return plain;
 }();
 
-// What becomes of bytes in a string that are not UTF-8: U+FFFD, so that every reader takes it; or they stay,
-// in records of our own about files, whose names are bytes.
+// What becomes of bytes in a string that are not UTF-8: U+FFFD, so that every reader takes it; or
+// they stay, in records of our own about files, whose names are bytes.
 enum class JsonBytes { repaired, kept };
 
 // Appends a string as JSON.
-void append_json_string(std::string& out, std::string_view text, JsonBytes bytes = JsonBytes::repaired);
+void append_json_string(std::string& out, std::string_view text,
+                        JsonBytes bytes = JsonBytes::repaired);
 
 // Appends what is neither array nor object as JSON.
 void append_json_scalar(std::string& out, const json::value& value, JsonBytes bytes);
@@ -251,11 +270,17 @@ struct JsonLevel {
 
 // Appends an array or object as JSON, however deep.
 void append_json(std::string& out, JsonLevel whole, JsonBytes bytes = JsonBytes::repaired);
-inline void append_json(std::string& out, const json::array& list) { append_json(out, JsonLevel{&list, nullptr}); }
-inline void append_json(std::string& out, const json::object& object) { append_json(out, JsonLevel{nullptr, &object}); }
+inline void append_json(std::string& out, const json::array& list) {
+    append_json(out, JsonLevel{&list, nullptr});
+}
+inline void append_json(std::string& out, const json::object& object) {
+    append_json(out, JsonLevel{nullptr, &object});
+}
 inline void append_json(std::string& out, const json::value& value) {
-    if (value.is_structured()) append_json(out, JsonLevel{value.if_array(), value.if_object()});
-    else append_json_scalar(out, value, JsonBytes::repaired);
+    if (value.is_structured())
+        append_json(out, JsonLevel{value.if_array(), value.if_object()});
+    else
+        append_json_scalar(out, value, JsonBytes::repaired);
 }
 
 // As JSON what goes to a peer, a person or a file: numbers as they came, doubles as they are read.

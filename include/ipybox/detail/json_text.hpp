@@ -16,7 +16,8 @@ namespace ipybox::detail {
 
 namespace json = boost::json;
 
-// `text` with every byte that is not part of well-formed UTF-8 replaced by U+FFFD, and every half of a surrogate pair.
+// `text` with every byte that is not part of well-formed UTF-8 replaced by U+FFFD, and every half
+// of a surrogate pair.
 inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
@@ -38,7 +39,8 @@ inline std::string repair_utf8(std::string_view text) {
     return out;
 }
 
-// Half a surrogate pair, as `\ud83d` in JSON, becomes U+FFFD: what a JavaScript slice() through an emoji leaves.
+// Half a surrogate pair, as `\ud83d` in JSON, becomes U+FFFD: what a JavaScript slice() through an
+// emoji leaves.
 inline void repair_surrogates(std::string& text) noexcept {
     // What `\uXXXX` at this place says; beyond all code units if there is none.
     const auto unit = [&text](std::size_t at) -> std::uint32_t {
@@ -69,7 +71,8 @@ inline void repair_surrogates(std::string& text) noexcept {
     }
 }
 
-// Finds in a JSON-RPC message what its sender must be answered by, be the rest too long or no JSON at all.
+// Finds in a JSON-RPC message what its sender must be answered by, be the rest too long or no JSON
+// at all.
 class EnvelopeScanner {
 public:
     void feed(std::string_view text) {
@@ -130,10 +133,12 @@ private:
             case ' ':
             case '\t':
             case '\r':
-            case '\n': break;
+            case '\n':
+                break;
             default:
                 // The second letters of NaN and of Infinity.
-                not_a_number_ = not_a_number_ || (last_ == 'N' && c == 'a') || (last_ == 'I' && c == 'n');
+                not_a_number_ =
+                    not_a_number_ || (last_ == 'N' && c == 'a') || (last_ == 'I' && c == 'n');
                 keep(c);
         }
         last_ = c;
@@ -142,7 +147,8 @@ private:
         if (depth_ == 1 && text_.size() <= longest) text_ += c;
     }
     void end_value() {
-        if (object_ && in_value_ && key_ == "\"id\"") id_ = text_.size() <= longest ? text_ : std::string();
+        if (object_ && in_value_ && key_ == "\"id\"")
+            id_ = text_.size() <= longest ? text_ : std::string();
         if (object_ && in_value_ && key_ == "\"method\"") asks_ = true;
         in_value_ = false;
         text_.clear();
@@ -161,15 +167,15 @@ inline constexpr std::string_view repaired_text =
 
 // A text of a peer, read.
 struct ReadJson {
-    json::value value;      // null when there is a problem
-    std::string problem;    // why it cannot be taken, to follow "a message that …"; empty when it can
+    json::value value;    // null when there is a problem
+    std::string problem;  // why it cannot be taken, to follow "a message that …"; empty when it can
     bool repaired = false;  // text that is no Unicode became U+FFFD
     json::value id;         // what to answer by when there is a problem, as far as it can be told
     bool asks = false;      // then: it is a request or a notification, no answer
 };
 
-// parse_exact() for a message of a peer. depth: levels at most. memory: bytes it may take, see decoded_size().
-// Does not throw for what is in the text.
+// parse_exact() for a message of a peer. depth: levels at most. memory: bytes it may take, see
+// decoded_size(). Does not throw for what is in the text.
 inline ReadJson read_json(std::string_view text, std::size_t depth, std::size_t memory) {
     ReadJson read;
     boost::system::error_code error;
@@ -194,11 +200,14 @@ inline ReadJson read_json(std::string_view text, std::size_t depth, std::size_t 
     if (too_large()) {
         read.problem = costs_too_much;
     } else if (error == json::error::exponent_overflow) {
-        read.problem = "holds a number whose exponent has too many digits; no number needs more than 9";
+        read.problem =
+            "holds a number whose exponent has too many digits; no number needs more than 9";
     } else if (scanner.not_a_number()) {
-        read.problem = "holds NaN or an infinity, which JSON has no number for; send null or a string instead";
+        read.problem =
+            "holds NaN or an infinity, which JSON has no number for; send null or a string instead";
     } else {
-        read.problem = "is no JSON, or nested more than " + std::to_string(depth) + " deep: " + error.message();
+        read.problem = "is no JSON, or nested more than " + std::to_string(depth) +
+                       " deep: " + error.message();
     }
     return read;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Goes along a path step by step, as the system resolves it, so that each link on the way can be judged.
+// Goes along a path step by step, as the system resolves it, so that each link on the way can be
+// judged.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -29,12 +30,14 @@ struct PathStatus {
 
 inline PathStatus path_status(const std::filesystem::path& path) noexcept {
     PathStatus found;
-    struct statx seen {};
-    if (::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_INO | STATX_BTIME, &seen) != 0)
+    struct statx seen{};
+    if (::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_INO | STATX_BTIME,
+                &seen) != 0)
         return found;
     found.mode = seen.stx_mode;
     found.id.inode = seen.stx_ino;
-    if (seen.stx_mask & STATX_BTIME) found.id.born = seen.stx_btime.tv_sec * 1'000'000'000 + seen.stx_btime.tv_nsec;
+    if (seen.stx_mask & STATX_BTIME)
+        found.id.born = seen.stx_btime.tv_sec * 1'000'000'000 + seen.stx_btime.tv_nsec;
     return found;
 }
 
@@ -43,9 +46,9 @@ struct PathWalk {
     bool whole = false;
 };
 
-// path: absolute; what is absent is gone along by its name. pass(place, status) is asked at each step,
-// before a link is followed, and false ends the walk there; so do a link that cannot be read and the
-// 41st.
+// path: absolute; what is absent is gone along by its name. pass(place, status) is asked at each
+// step, before a link is followed, and false ends the walk there; so do a link that cannot be read
+// and the 41st.
 template <class Pass>
 PathWalk walk_path(const std::filesystem::path& path, const Pass& pass) {
     namespace fs = std::filesystem;
@@ -68,7 +71,8 @@ PathWalk walk_path(const std::filesystem::path& path, const Pass& pass) {
         const auto status = path_status(next);
         const bool link = S_ISLNK(status.mode);
         std::error_code error;
-        if (!pass(std::as_const(next), status) || (link && ++links > 40)) return {std::move(next), false};
+        if (!pass(std::as_const(next), status) || (link && ++links > 40))
+            return {std::move(next), false};
         const auto target = link ? fs::read_symlink(next, error) : fs::path();
         if (error) return {std::move(next), false};
         if (!link) {

@@ -51,7 +51,8 @@ public:
     int handle() const noexcept { return handle_.get(); }
 
     // A new file that belongs to `owner`. Throws errc::io_error.
-    void write_file(const char* name, std::string_view text, uid_t owner, mode_t mode = 0600) const {
+    void write_file(const char* name, std::string_view text, uid_t owner,
+                    mode_t mode = 0600) const {
         constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
         const UniqueFd file(::openat(handle_.get(), name, flags, mode));
         const auto size = static_cast<ssize_t>(text.size());
@@ -72,7 +73,7 @@ public:
     void seal() {
         const std::string path = path_.string();
         remove();
-        struct stat info {};
+        struct stat info{};
         if (::lstat(path.c_str(), &info) == 0 || errno != ENOENT) fail("remove", path);
     }
 
@@ -86,7 +87,7 @@ private:
 
     static std::filesystem::path parent_for(uid_t guest) {
         const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-        struct stat info {};
+        struct stat info{};
         // The path of a socket in it must stay short.
         if (runtime != nullptr && *runtime == '/' && guest == ::geteuid() &&
             std::strlen(runtime) < 60 && ::stat(runtime, &info) == 0 && S_ISDIR(info.st_mode) &&
@@ -103,7 +104,7 @@ private:
             if (!text.starts_with(name_start) || text.size() != name_start.size() + 6) return;
             const UniqueFd directory(
                 ::openat(place.get(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-            struct stat info {};
+            struct stat info{};
             if (!directory || ::fstat(directory.get(), &info) != 0) return;
             // One just made may not be locked yet; a guest may have put the time into the future.
             const auto age = ::time(nullptr) - info.st_mtime;
@@ -171,7 +172,7 @@ private:
 inline UniqueFd open_socket(const PrivateDirectory& directory, const std::string& name,
                             uid_t owner) {
     UniqueFd socket(::openat(directory.handle(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    struct stat info {};
+    struct stat info{};
     if (!socket && errno == ENOENT) return UniqueFd();
     if (!socket || ::fstat(socket.get(), &info) != 0 || !S_ISSOCK(info.st_mode) ||
         info.st_uid != owner)

@@ -9,7 +9,7 @@ namespace ipybox::detail {
 
 struct CodePoint {
     std::uint32_t value;
-    std::size_t size;    // bytes; 1 for a byte that is not UTF-8
+    std::size_t size;  // bytes; 1 for a byte that is not UTF-8
     bool valid;
 };
 
@@ -26,18 +26,21 @@ inline CodePoint decode_utf8(std::string_view text) {
         value = (value << 6) | (byte(i) & 0x3Fu);
     }
     static constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (value < least[size] || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return {first, 1, false};
+    if (value < least[size] || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
+        return {first, 1, false};
     return {value, size, true};
 }
 
 // Characters that move the cursor, reorder or hide text: controls, bidi controls, zero-width,
 // line separators, tags, variation and other invisible formats.
 inline bool is_deceptive(std::uint32_t c) {
-    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x34F || c == 0x61C || c == 0x115F ||
-           c == 0x1160 || c == 0x17B4 || c == 0x17B5 || (c >= 0x180B && c <= 0x180F) ||
-           (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) ||
-           c == 0x3164 || (c >= 0xFE00 && c <= 0xFE0F) || c == 0xFEFF || c == 0xFFA0 || (c >= 0xFFF0 && c <= 0xFFFB) ||
-           (c >= 0x13430 && c <= 0x1345F) || (c >= 0x1BCA0 && c <= 0x1BCA3) || (c >= 0x1D173 && c <= 0x1D17A) ||
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x34F || c == 0x61C ||
+           c == 0x115F || c == 0x1160 || c == 0x17B4 || c == 0x17B5 ||
+           (c >= 0x180B && c <= 0x180F) || (c >= 0x200B && c <= 0x200F) ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0x3164 ||
+           (c >= 0xFE00 && c <= 0xFE0F) || c == 0xFEFF || c == 0xFFA0 ||
+           (c >= 0xFFF0 && c <= 0xFFFB) || (c >= 0x13430 && c <= 0x1345F) ||
+           (c >= 0x1BCA0 && c <= 0x1BCA3) || (c >= 0x1D173 && c <= 0x1D17A) ||
            (c >= 0xE0000 && c <= 0xE0FFF);
 }
 
@@ -47,7 +50,10 @@ inline std::string escape_of(const CodePoint& point) {
     if (point.valid && point.value == '\r') return "\\r";
     if (point.valid && point.value == '\t') return "\\t";
     char escape[12];
-    std::snprintf(escape, sizeof escape, point.value < 0x100 ? "\\x%02x" : point.value < 0x10000 ? "\\u%04x" : "\\U%08x",
+    std::snprintf(escape, sizeof escape,
+                  point.value < 0x100     ? "\\x%02x"
+                  : point.value < 0x10000 ? "\\u%04x"
+                                          : "\\U%08x",
                   static_cast<unsigned>(point.value));
     return escape;
 }
@@ -57,8 +63,10 @@ inline std::string printable(std::string_view text) {
     std::string result;
     while (!text.empty()) {
         const CodePoint point = decode_utf8(text);
-        if (!point.valid || is_deceptive(point.value)) result += escape_of(point);
-        else result += text.substr(0, point.size);
+        if (!point.valid || is_deceptive(point.value))
+            result += escape_of(point);
+        else
+            result += text.substr(0, point.size);
         text.remove_prefix(point.size);
     }
     return result;
@@ -83,7 +91,8 @@ public:
             if (state_ == State::escape) {
                 state_ = c == '[' ? State::sequence
                          : c == ']' || c == 'P' || c == '_' || c == '^' || c == 'X' ? State::string
-                         : c >= 0x20 && c < 0x30 ? State::escape : State::text;
+                         : c >= 0x20 && c < 0x30                                    ? State::escape
+                                                                                    : State::text;
                 continue;
             }
             if (state_ == State::sequence) {

@@ -61,12 +61,13 @@ struct FilePart {
 
 // `limit` bytes of a regular file from `offset` on. may_read: asked about the file that was opened.
 // Throws errc::io_error, denied.
-inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset, std::size_t limit,
+inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset,
+                             std::size_t limit,
                              const std::function<bool(const struct stat&)>& may_read = {}) {
     // Without waiting, because opening a pipe would.
     const UniqueFd file = open_beneath(root, path.string(), O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (!file) throw_io_error(path.string());
-    struct stat status {};
+    struct stat status{};
     if (::fstat(file.get(), &status) != 0) throw_io_error(path.string());
     if (!S_ISREG(status.st_mode)) throw_irregular(path);
     if (may_read && !may_read(status)) throw_guarded(path);
@@ -102,8 +103,7 @@ inline void write_beneath(int root, const std::filesystem::path& path, std::stri
         ~Remove() { ::unlinkat(directory, name.c_str(), 0); }
     };
     const Remove remove{directory.get(), fresh};
-    const UniqueFd file =
-        open_beneath(directory.get(), fresh, O_WRONLY | O_CREAT | O_EXCL, 0644);
+    const UniqueFd file = open_beneath(directory.get(), fresh, O_WRONLY | O_CREAT | O_EXCL, 0644);
     if (!file) throw_io_error(path.string());
     give_to_owner_of(directory.get(), file.get());
     write_all(file.get(), bytes, path.string());

@@ -22,13 +22,15 @@ public:
     // before returning or later, from any thread.
     using EventHandler = std::function<void(ExecutionEvent&)>;
 
-    // With the plugins that PluginRegistry::standard() finds. Throws what CodeExecutor's constructor does.
+    // With the plugins that PluginRegistry::standard() finds. Throws what CodeExecutor's
+    // constructor does.
     explicit BlockingCodeExecutor(CodeExecutorOptions options)
         : BlockingCodeExecutor(PluginRegistry::standard(), std::move(options)) {}
     // With the plugins of a registry of the caller's.
     BlockingCodeExecutor(PluginRegistry registry, CodeExecutorOptions options)
         : registry_(std::move(registry)), work_(asio::make_work_guard(context_)) {
-        executor_ = std::make_unique<CodeExecutor>(context_.get_executor(), registry_, std::move(options));
+        executor_ =
+            std::make_unique<CodeExecutor>(context_.get_executor(), registry_, std::move(options));
         thread_ = std::thread([this] { context_.run(); });
     }
     ~BlockingCodeExecutor() {
@@ -80,8 +82,9 @@ public:
         wait(do_register(name, params));
     }
     // Registers the server and writes its Python API to root_dir/<name>. Returns the tools' names.
-    std::vector<std::string> generate_mcp_sources(const std::string& name, const json::object& params,
-                                                  const std::filesystem::path& root_dir = "mcptools") {
+    std::vector<std::string> generate_mcp_sources(
+        const std::string& name, const json::object& params,
+        const std::filesystem::path& root_dir = "mcptools") {
         return wait(executor_->generate_mcp_sources(name, params, root_dir));
     }
 

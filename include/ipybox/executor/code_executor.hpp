@@ -37,18 +37,19 @@ namespace ipybox {
 struct CodeExecutorOptions {
     // Plugins and their configuration.
     std::string sandbox = "bubblewrap";
-    json::object sandbox_options;                      // fits the sandbox plugin's schema
-    std::optional<json::object> sandbox_config;        // settings in sandbox-runtime's schema
-    std::vector<std::string> allowed_hosts;            // the kernel's network, beside those of sandbox_config
-    std::vector<std::string> package_hosts = {"pypi.org", "files.pythonhosted.org"};  // install_package's network
+    json::object sandbox_options;                // fits the sandbox plugin's schema
+    std::optional<json::object> sandbox_config;  // settings in sandbox-runtime's schema
+    std::vector<std::string> allowed_hosts;  // the kernel's network, beside those of sandbox_config
+    std::vector<std::string> package_hosts = {
+        "pypi.org", "files.pythonhosted.org"};  // install_package's network
     std::string kernel = "zmq";
     json::object kernel_options;
-    json::value approval = "ask";                      // see approval/config.hpp
-    std::string approval_name = "approval";            // what messages call it, such as its file
-    std::function<PolicyPtr(Host&)> make_policy;       // instead of `approval`, when set
+    json::value approval = "ask";                 // see approval/config.hpp
+    std::string approval_name = "approval";       // what messages call it, such as its file
+    std::function<PolicyPtr(Host&)> make_policy;  // instead of `approval`, when set
 
-    std::filesystem::path python;                      // empty: found as find_python() does
-    std::filesystem::path workspace;                   // what the kernel may write; empty: the current directory
+    std::filesystem::path python;     // empty: found as find_python() does
+    std::filesystem::path workspace;  // what the kernel may write; empty: the current directory
     std::optional<std::filesystem::path> working_dir;  // set: restored after every cell
     std::filesystem::path images_dir = "images";       // relative to the workspace
     bool async_api = false;                            // run() of generated modules is a coroutine
@@ -58,31 +59,35 @@ struct CodeExecutorOptions {
     // Who is asked when the policy asks, all at once: the first answer counts, a pass is none.
     // Empty: the reader of the execution's events, by ApprovalRequest.
     std::vector<Approver> approvers;
-    std::string session = "default";                   // its name in policies and in the audit log
-    AuditLogPtr audit;                                 // records executions and calls, when set
+    std::string session = "default";  // its name in policies and in the audit log
+    AuditLogPtr audit;                // records executions and calls, when set
     // What MCP servers may ask the application, and tell it: see ToolServerOptions.
     std::function<void(const std::string& server, McpClientOptions& options)> on_mcp_connect;
-    // Numbers in tools' results that are no integers become decimal.Decimal, with the digits that the server sent.
+    // Numbers in tools' results that are no integers become decimal.Decimal, with the digits that
+    // the server sent.
     bool exact_numbers = false;
     // `!command`, `%%bash` and their kin ask the policy first. A guard written in Python: code that
     // wants to get around it can. The sandbox is what confines commands.
     bool approve_shell_cmds = false;
-    bool require_shell_escape = false;                 // and subprocess, os.system and their kin are refused
+    bool require_shell_escape = false;  // and subprocess, os.system and their kin are refused
 
-    Duration approval_timeout = std::chrono::seconds(60);    // zero: unlimited
-    Duration connect_timeout = std::chrono::seconds(30);     // to start an MCP server
-    Duration tool_timeout = std::chrono::seconds(300);       // for a tool to answer or report progress; zero: unlimited
+    Duration approval_timeout = std::chrono::seconds(60);  // zero: unlimited
+    Duration connect_timeout = std::chrono::seconds(30);   // to start an MCP server
+    Duration tool_timeout =
+        std::chrono::seconds(300);  // for a tool to answer or report progress; zero: unlimited
     Duration kernel_init_timeout = std::chrono::seconds(10);
-    Duration interrupt_grace = std::chrono::seconds(5);      // for a cell to end once interrupted
+    Duration interrupt_grace = std::chrono::seconds(5);  // for a cell to end once interrupted
     bool timeout_excludes_approval = false;
-    bool background_calls = false;                           // tool calls between executions
-    std::vector<std::filesystem::path> write_protected;  // files of the host that the kernel must not change
-    bool allow_home = false;                                 // as workspace: a home directory, or what holds one
+    bool background_calls = false;  // tool calls between executions
+    std::vector<std::filesystem::path>
+        write_protected;      // files of the host that the kernel must not change
+    bool allow_home = false;  // as workspace: a home directory, or what holds one
     // Files that programs of the host run by themselves (docs/sandboxing.md) are write-protected in
     // the workspace, but for these paths, relative to it, and what lies in them.
     std::vector<std::filesystem::path> allow_write;
-    bool protect_strict = false;                             // those that run on a person's act are too
-    std::uint64_t max_output = std::uint64_t{1} << 30;       // bytes of one execution's output: text, and displays in memory
+    bool protect_strict = false;  // those that run on a person's act are too
+    std::uint64_t max_output =
+        std::uint64_t{1} << 30;  // bytes of one execution's output: text, and displays in memory
     // For the kernel. Where the sandbox can: 1024 processes, 4096 open files, 1 GiB and 262144
     // files of scratch space unless set here.
     Limits limits;
@@ -111,9 +116,9 @@ struct CodeExecutionResult {
     Status status = Status::ok;
     // All output, stripped; absent when there was none, or when the caller took it by chunks alone.
     std::optional<std::string> text;
-    std::vector<std::filesystem::path> images;      // files in images_dir, in order
-    std::vector<json::object> displays;             // full MIME bundles, in order
-    std::string error;                              // Python's traceback, or what happened and what to do
+    std::vector<std::filesystem::path> images;  // files in images_dir, in order
+    std::vector<json::object> displays;         // full MIME bundles, in order
+    std::string error;  // Python's traceback, or what happened and what to do
     // What the sandbox was seen to stop meanwhile, and files that came or changed which the host
     // runs or obeys (layer "files"); 100 at most.
     std::vector<Violation> violations;
@@ -131,7 +136,8 @@ public:
     // What is called, as code in the kernel wrote it: escape it before a person sees it.
     const std::string& server_name() const noexcept { return state_->call.server; }
     const std::string& tool_name() const noexcept { return state_->call.tool; }
-    // Of numbers that a double cannot hold, the nearest one; call().sent_arguments() has their digits.
+    // Of numbers that a double cannot hold, the nearest one; call().sent_arguments() has their
+    // digits.
     const json::object& tool_args() const noexcept { return state_->call.arguments; }
     // All that is known of the call, the tool's annotations and schema included.
     const ToolCall& call() const noexcept { return state_->call; }
@@ -139,16 +145,20 @@ public:
     // Lets the call happen.
     void accept() const { answer(Decision(Verdict::allow)); }
     // Refuses it; the code gets an ApprovalRejectedError with the reason.
-    void reject(std::string reason = {}) const { answer(Decision(Verdict::deny, std::move(reason))); }
+    void reject(std::string reason = {}) const {
+        answer(Decision(Verdict::deny, std::move(reason)));
+    }
     // Anything but an allowance is a denial. decision.by: who says so, for the audit log.
     void answer(Decision decision) const;
     // Returns when the call was answered by anybody, or withdrawn. On the executor's thread.
     awaitable<void> settled() const { return settled(state_); }
 
-    // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded, and what
-    // cannot be shown whole says so: do not put that before a person. Question makes more lines.
+    // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded, and
+    // what cannot be shown whole says so: do not put that before a person. Question makes more
+    // lines.
     std::string to_string() const {
-        return detail::call_text(state_->call.server, state_->call.tool, state_->call.sent_arguments());
+        return detail::call_text(state_->call.server, state_->call.tool,
+                                 state_->call.sent_arguments());
     }
 
 private:
@@ -157,7 +167,8 @@ private:
         State(asio::any_io_executor e, ToolCall c) : executor(e), call(std::move(c)), changed(e) {}
         asio::any_io_executor executor;
         ToolCall call;
-        detail::PendingApproval question{Decision(Verdict::deny, "nobody is there to approve this call")};
+        detail::PendingApproval question{
+            Decision(Verdict::deny, "nobody is there to approve this call")};
         Event changed;
     };
     static constexpr detail::PendingApproval::Answerer application = 0;
@@ -180,8 +191,9 @@ namespace detail {
 std::string strip(std::string&& text);
 inline std::string strip(std::string_view text) { return strip(std::string(text)); }
 
-// The private directory of one executor: the sockets of host services and the ipybox_kernel package.
-// Hostile code cannot write to it (unless there is no sandbox), the guest user can enter it.
+// The private directory of one executor: the sockets of host services and the ipybox_kernel
+// package. Hostile code cannot write to it (unless there is no sandbox), the guest user can enter
+// it.
 class RunDirectory {
 public:
     explicit RunDirectory(uid_t guest);
@@ -223,9 +235,10 @@ public:
         std::shared_ptr<Run> run_;
     };
 
-// Makes the plugins, starts nothing. executor: of an io_context that one thread runs. Throws
-// Error: bad_argument, bad_config, no_such_plugin, bad_plugin.
-    CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry, CodeExecutorOptions options);
+    // Makes the plugins, starts nothing. executor: of an io_context that one thread runs. Throws
+    // Error: bad_argument, bad_config, no_such_plugin, bad_plugin.
+    CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry,
+                 CodeExecutorOptions options);
     ~CodeExecutor();
     CodeExecutor(const CodeExecutor&) = delete;
     CodeExecutor& operator=(const CodeExecutor&) = delete;
@@ -249,7 +262,8 @@ public:
                                 bool chunks = false, ResultText text = ResultText::whole);
 
     // Runs code to its end. What the policy would ask is answered with yes; denials stand.
-    awaitable<CodeExecutionResult> execute(std::string code, Duration timeout = std::chrono::seconds(120));
+    awaitable<CodeExecutionResult> execute(std::string code,
+                                           Duration timeout = std::chrono::seconds(120));
 
     // Interrupts the running execution, if any.
     void cancel();
@@ -261,33 +275,36 @@ public:
     // workspace). Returns the names of the tools' modules in the server's order; what could not be
     // generated is logged. When the server says later that its tools changed, the API is written
     // anew, between two executions.
-    awaitable<std::vector<std::string>> generate_mcp_sources(std::string name, json::object params,
-                                                             std::filesystem::path root_dir = "mcptools");
+    awaitable<std::vector<std::string>> generate_mcp_sources(
+        std::string name, json::object params, std::filesystem::path root_dir = "mcptools");
 
-    // Installs a Python package for the kernel by pip, in a sandbox that reaches options.package_hosts
-    // and writes .ipybox/site-packages of the workspace, nothing else; what runs at its installation
-    // is as confined. package: a requirement, URL or git+https:// address. timeout: zero means
-    // never. Returns what pip said at its end. Throws Error: bad_argument, code_failed (pip's
-    // message), timed_out, sandbox_refused, missing_dependency.
-    awaitable<std::string> install_package(std::string package, Duration timeout = std::chrono::minutes(5));
+    // Installs a Python package for the kernel by pip, in a sandbox that reaches
+    // options.package_hosts and writes .ipybox/site-packages of the workspace, nothing else; what
+    // runs at its installation is as confined. package: a requirement, URL or git+https:// address.
+    // timeout: zero means never. Returns what pip said at its end. Throws Error: bad_argument,
+    // code_failed (pip's message), timed_out, sandbox_refused, missing_dependency.
+    awaitable<std::string> install_package(std::string package,
+                                           Duration timeout = std::chrono::minutes(5));
 
     // The longest file that upload() and download() carry.
     static constexpr std::size_t max_file = std::size_t{256} << 20;
 
     // Writes a file for the code, whole or not at all: in the workspace or, where the kernel shares
     // no files with this machine, in the directory in which it started, whatever it executes
-    // meanwhile. Makes directories; a link in the file's place is replaced, none on the way there is
-    // followed. path: relative, without "..". Throws Error: bad_argument, denied for a file that
+    // meanwhile. Makes directories; a link in the file's place is replaced, none on the way there
+    // is followed. path: relative, without "..". Throws Error: bad_argument, denied for a file that
     // code in a sandbox could not change, io_error; with a kernel elsewhere also kernel_died and
     // timed_out.
     awaitable<void> upload(std::string path, std::string bytes, bool overwrite = true);
 
     // Up to `limit` bytes of such a file, from `offset` on, and the size of the whole. Throws what
     // upload() throws, denied for a file that code in a sandbox could not read.
-    awaitable<FilePart> download(std::string path, std::uint64_t offset = 0, std::size_t limit = max_file);
+    awaitable<FilePart> download(std::string path, std::uint64_t offset = 0,
+                                 std::size_t limit = max_file);
 
     // The same of a file on this machine, wherever the kernel runs.
-    FilePart read_here(const std::string& path, std::uint64_t offset = 0, std::size_t limit = max_file) const;
+    FilePart read_here(const std::string& path, std::uint64_t offset = 0,
+                       std::size_t limit = max_file) const;
 
     // Whether the kernel works with the files of this machine, below workspace(). If not, upload()
     // and download() need a kernel that is running.

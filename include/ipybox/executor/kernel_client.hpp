@@ -16,8 +16,9 @@ struct KernelClientOptions {
     std::uint16_t port = 8888;
     std::string url;    // instead of host and port: for TLS or a path
     std::string token;  // ${NAME} is replaced from the environment
-    std::optional<std::filesystem::path> working_dir;  // on the kernel's machine; restored after every cell
-    std::filesystem::path images_dir = "images";       // here, relative to the current directory
+    std::optional<std::filesystem::path>
+        working_dir;  // on the kernel's machine; restored after every cell
+    std::filesystem::path images_dir = "images";  // here, relative to the current directory
     Duration ping_interval = std::chrono::seconds(10);
     Duration kernel_init_timeout = std::chrono::seconds(10);
     json::object kernel_options;  // more of the plugin "gateway"; the above win
@@ -29,7 +30,8 @@ struct KernelClientOptions {
 class KernelClient {
 public:
     // Connects to nothing yet.
-    KernelClient(asio::any_io_executor executor, PluginRegistry& registry, KernelClientOptions options)
+    KernelClient(asio::any_io_executor executor, PluginRegistry& registry,
+                 KernelClientOptions options)
         : executor_(std::move(executor)), registry_(registry), options_(std::move(options)) {}
 
     // Creates the kernel and connects to it. Tries again when the gateway cannot be reached, for it
@@ -41,7 +43,9 @@ public:
         options.approval = "deny";
         options.kernel_options = options_.kernel_options;
         auto& kernel = options.kernel_options;
-        kernel["url"] = options_.url.empty() ? "http://" + options_.host + ":" + std::to_string(options_.port) : options_.url;
+        kernel["url"] = options_.url.empty()
+                            ? "http://" + options_.host + ":" + std::to_string(options_.port)
+                            : options_.url;
         if (!options_.token.empty()) kernel["token"] = options_.token;
         kernel["ping_interval"] = std::chrono::duration<double>(options_.ping_interval).count();
         kernel["connect_retries"] = retries;
@@ -61,18 +65,18 @@ public:
     }
 
     // A new kernel in the place of the old one, whose state is lost.
-    awaitable<void> reset() {
-        co_await connected().reset();
-    }
+    awaitable<void> reset() { co_await connected().reset(); }
 
     // Runs code to its end. timeout: then it is interrupted; zero means never.
-    awaitable<CodeExecutionResult> execute(std::string code, Duration timeout = std::chrono::seconds(120)) {
+    awaitable<CodeExecutionResult> execute(std::string code,
+                                           Duration timeout = std::chrono::seconds(120)) {
         co_return co_await connected().execute(std::move(code), timeout);
     }
 
     // Begins an execution whose next() gives CodeExecutionChunk events and, last, the result.
     // text: whether the result has again what the chunks had.
-    awaitable<CodeExecutor::Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120),
+    awaitable<CodeExecutor::Execution> stream(std::string code,
+                                              Duration timeout = std::chrono::seconds(120),
                                               ResultText text = ResultText::whole) {
         co_return co_await connected().stream(std::move(code), timeout, true, text);
     }

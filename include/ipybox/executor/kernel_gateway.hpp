@@ -21,13 +21,14 @@ struct KernelGatewayOptions {
     std::optional<std::filesystem::path> working_dir;  // absent: the current directory
     std::map<std::string, std::string> env;            // beside PATH, all that kernels get
     std::string log_level = "INFO";
-    std::filesystem::path python;  // empty: found as find_python() does; needs jupyter_kernel_gateway
-    std::string token;             // what clients must present; empty: one is made up
+    std::filesystem::path
+        python;         // empty: found as find_python() does; needs jupyter_kernel_gateway
+    std::string token;  // what clients must present; empty: one is made up
 };
 
 // Unconfined: whoever presents the token runs code as this user. Confined kernels are those of a
-// CodeExecutor with a sandbox, whose plugin "gateway" starts a gateway inside. Destruction kills the
-// gateway and its kernels.
+// CodeExecutor with a sandbox, whose plugin "gateway" starts a gateway inside. Destruction kills
+// the gateway and its kernels.
 class KernelGateway {
 public:
     // Starts nothing yet. Throws errc::io_error without random numbers for a token.
@@ -36,20 +37,27 @@ public:
         if (options_.token.empty()) options_.token = detail::random_hex(16);
     }
 
-    // Starts the process; it listens a second or two later, for which KernelClient::connect() waits.
-    // Throws Error: busy when it runs already, missing_dependency, io_error.
+    // Starts the process; it listens a second or two later, for which KernelClient::connect()
+    // waits. Throws Error: busy when it runs already, missing_dependency, io_error.
     awaitable<void> start() {
-        if (process_ && !process_->exit_status()) throw Error(errc::busy, "the kernel gateway is running; stop() it first");
+        if (process_ && !process_->exit_status())
+            throw Error(errc::busy, "the kernel gateway is running; stop() it first");
         const auto python = find_python(options_.python);
-        const PythonEnvironment environment = co_await inspect_python(executor_, python, std::chrono::seconds(30));
+        const PythonEnvironment environment =
+            co_await inspect_python(executor_, python, std::chrono::seconds(30));
         if (!library_) library_ = std::make_unique<detail::RunDirectory>(::geteuid());
         SpawnRequest request;
-        request.argv = {environment.executable.string(), "-c", detail::gateway_start, "--listen",
+        request.argv = {environment.executable.string(),
+                        "-c",
+                        detail::gateway_start,
+                        "--listen",
                         options_.host + ":" + std::to_string(options_.port),
-                        "--log-level=" + (options_.log_level == "WARNING" ? std::string("WARN") : options_.log_level),
+                        "--log-level=" + (options_.log_level == "WARNING" ? std::string("WARN")
+                                                                          : options_.log_level),
                         "--ZMQChannelsWebsocketConnection.limit_rate=False"};
         request.env = options_.env;
-        request.env.try_emplace("PATH", environment.executable.parent_path().string() + ":/usr/local/bin:/usr/bin:/bin");
+        request.env.try_emplace("PATH", environment.executable.parent_path().string() +
+                                            ":/usr/local/bin:/usr/bin:/bin");
         auto& path = request.env["PYTHONPATH"];
         path = (library_->path() / "lib").string() + (path.empty() ? "" : ":" + path);
         request.env["IPYBOX_GATEWAY_TOKEN"] = options_.token;

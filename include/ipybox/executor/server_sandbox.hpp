@@ -40,10 +40,10 @@ inline constexpr std::string_view server_sandbox_schema = R"({
 // server's network proxy.
 class ServerSandbox final : public Sandbox {
 public:
-    // settings: fits server_sandbox_schema. sources: of the kernel's policy, whose own settings do not
-    // count; relative paths start in the workspace. proxy: a path, free and reachable by the sandbox's
-    // user, for the network proxy's socket. Throws errc::bad_config naming the field, or what the
-    // registry throws. registry and host must outlive this.
+    // settings: fits server_sandbox_schema. sources: of the kernel's policy, whose own settings do
+    // not count; relative paths start in the workspace. proxy: a path, free and reachable by the
+    // sandbox's user, for the network proxy's socket. Throws errc::bad_config naming the field, or
+    // what the registry throws. registry and host must outlive this.
     ServerSandbox(PluginRegistry& registry, Host& host, json::object settings,
                   PolicySources sources, std::filesystem::path proxy);
     ~ServerSandbox() override;

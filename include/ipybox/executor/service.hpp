@@ -35,7 +35,8 @@ struct McpServiceOptions {
     // beside executor.approvers.
     bool ask_client = true;
     // Where the servers that clients registered are kept, so that their packages, which outlive
-    // this process, go on working in the next one; see RememberedServers. Not with separate sessions. Empty: nowhere.
+    // this process, go on working in the next one; see RememberedServers. Not with separate
+    // sessions. Empty: nowhere.
     std::filesystem::path remembered;
     bool structured =
         false;  // results have structured content, which some clients show instead of text
@@ -43,8 +44,8 @@ struct McpServiceOptions {
     // One kernel for each client session and, there, for each value of the argument `session`.
     // Otherwise all requests share one, which start() starts.
     bool separate = false;
-    bool shared_workspace = false;   // separate sessions work in the same directory
-    std::size_t max_sessions = 64;   // separate ones
+    bool shared_workspace = false;               // separate sessions work in the same directory
+    std::size_t max_sessions = 64;               // separate ones
     std::size_t max_session_directories = 1024;  // that ended sessions may leave behind, with files
     std::size_t starts_at_once = 2;  // of kernels with their servers; others wait for their turn
     Duration session_idle =
@@ -214,9 +215,9 @@ private:
     static Duration duration(double seconds);
 
     // room: bytes that the result may take.
-    static McpToolResult cell_result(const State& state, const CodeExecutionResult& result, std::size_t room,
-                                     std::size_t characters, const std::string& lost,
-                                     bool kernel_lost);
+    static McpToolResult cell_result(const State& state, const CodeExecutionResult& result,
+                                     std::size_t room, std::size_t characters,
+                                     const std::string& lost, bool kernel_lost);
 
     // A traceback ends with what went wrong; many clients show the beginning only.
     static std::string headed(const std::string& traceback);
@@ -303,9 +304,9 @@ private:
 
     static json::object list_of_texts();
 
-    static void add_tool(State& state, std::string name, std::string title,
-                         std::string description, json::object properties, std::size_t required,
-                         json::object annotations, Handler handler, json::object output = {});
+    static void add_tool(State& state, std::string name, std::string title, std::string description,
+                         json::object properties, std::size_t required, json::object annotations,
+                         Handler handler, json::object output = {});
     static void add_tools(State& state);
     static void add_setup_tools(State& state);  // of servers and packages
     static void add_kernel_tools(State& state);

@@ -26,11 +26,13 @@ IPYBOX_DECL std::string read_text_file(const std::filesystem::path& path, std::s
     in.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<std::size_t>(in.gcount()));
     if (text.size() > limit)
-        throw Error(errc::bad_argument, path.string() + ": larger than " + std::to_string(limit) + " bytes");
+        throw Error(errc::bad_argument,
+                    path.string() + ": larger than " + std::to_string(limit) + " bytes");
     return text;
 }
 
-IPYBOX_DECL json::value parse_json(std::string_view text, const std::string& what, Numbers numbers) {
+IPYBOX_DECL json::value parse_json(std::string_view text, const std::string& what,
+                                   Numbers numbers) {
     boost::system::error_code error;
     std::size_t used = 0;
     auto value = detail::parse_exact(text, error, {}, &used);
@@ -41,8 +43,9 @@ IPYBOX_DECL json::value parse_json(std::string_view text, const std::string& wha
     const auto before = text.substr(0, std::min(used, text.size()));
     const auto line = std::count(before.begin(), before.end(), '\n') + 1;
     const auto column = before.size() - (before.rfind('\n') + 1) + 1;
-    throw Error(errc::bad_config, what + ": not valid JSON at line " + std::to_string(line) + ", column " +
-                                      std::to_string(column) + ": " + error.message());
+    throw Error(errc::bad_config, what + ": not valid JSON at line " + std::to_string(line) +
+                                      ", column " + std::to_string(column) + ": " +
+                                      error.message());
 }
 
 IPYBOX_DECL Variables parse_env(std::string_view text, const std::string& what) {
@@ -56,7 +59,8 @@ IPYBOX_DECL Variables parse_env(std::string_view text, const std::string& what) 
         std::string_view rest = line;
         const auto trim = [](std::string_view s) {
             const auto from = s.find_first_not_of(" \t\r");
-            return from == s.npos ? std::string_view{} : s.substr(from, s.find_last_not_of(" \t\r") - from + 1);
+            return from == s.npos ? std::string_view{}
+                                  : s.substr(from, s.find_last_not_of(" \t\r") - from + 1);
         };
         rest = trim(rest);
         if (rest.empty() || rest.front() == '#') continue;
@@ -65,7 +69,8 @@ IPYBOX_DECL Variables parse_env(std::string_view text, const std::string& what) 
         if (equals == rest.npos || equals == 0) fail("expected NAME=value");
         const auto name = trim(rest.substr(0, equals));
         for (const char c : name)
-            if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') fail("a name has letters, digits and _ only");
+            if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_')
+                fail("a name has letters, digits and _ only");
         rest = trim(rest.substr(equals + 1));
         std::string value;
         if (!rest.empty() && (rest.front() == '"' || rest.front() == '\'')) {
@@ -94,7 +99,8 @@ IPYBOX_DECL Variables parse_env(std::string_view text, const std::string& what) 
 IPYBOX_DECL Variables read_env_file(const std::filesystem::path& directory, const Logger& logger) {
     constexpr std::size_t limit = 1u << 20;
     const auto path = (directory / ".env").lexically_normal();
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    const UniqueFd file(
+        ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (!file && errno == ENOENT) return {};
     std::string why;
     if (const auto text = detail::read_regular(file, limit, why)) return parse_env(*text, ".env");
@@ -108,14 +114,16 @@ namespace ipybox::detail {
 
 IPYBOX_DECL bool names_a_secret(std::string_view name) {
     static constexpr std::string_view words[] = {
-        "password", "passwd", "passphrase", "pwd", "pin", "otp", "secret", "secrets", "token", "key", "apikey",
-        "accesskey", "privatekey", "secretkey", "authkey", "authorization", "auth", "bearer", "credential",
-        "credentials", "cookie", "cookies", "signature"};
+        "password",   "passwd",      "passphrase", "pwd",           "pin",      "otp",
+        "secret",     "secrets",     "token",      "key",           "apikey",   "accesskey",
+        "privatekey", "secretkey",   "authkey",    "authorization", "auth",     "bearer",
+        "credential", "credentials", "cookie",     "cookies",       "signature"};
     std::string word;
     for (std::size_t i = 0; i <= name.size(); ++i) {
         const char c = i < name.size() ? name[i] : ' ';
         const auto byte = static_cast<unsigned char>(c);
-        const bool begins = std::isupper(byte) && i > 0 && !std::isupper(static_cast<unsigned char>(name[i - 1]));
+        const bool begins =
+            std::isupper(byte) && i > 0 && !std::isupper(static_cast<unsigned char>(name[i - 1]));
         if (begins || !std::isalnum(byte)) {
             if (std::find(std::begin(words), std::end(words), word) != std::end(words)) return true;
             word.clear();
@@ -131,7 +139,10 @@ IPYBOX_DECL bool is_plain_place(std::string_view value) {
     const auto scheme = value.find("://");
     return scheme != value.npos && value.find_first_of("@?") == value.npos &&
            std::all_of(value.begin(), value.begin() + static_cast<std::ptrdiff_t>(scheme),
-                       [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '-' || c == '.'; });
+                       [](char c) {
+                           return std::isalnum(static_cast<unsigned char>(c)) || c == '+' ||
+                                  c == '-' || c == '.';
+                       });
 }
 
 }  // namespace ipybox::detail
@@ -162,14 +173,16 @@ IPYBOX_DECL void Secrets::hide_in_result(json::object& result) const {
     const auto named = [this](const auto& entry) { return holds(entry.key()); };
     if (std::none_of(result.begin(), result.end(), named)) return;
     json::object renamed;
-    for (auto& entry : result) renamed[hidden(std::string(entry.key()), in_results_)] = std::move(entry.value());
+    for (auto& entry : result)
+        renamed[hidden(std::string(entry.key()), in_results_)] = std::move(entry.value());
     result = std::move(renamed);
 }
 
 IPYBOX_DECL void Secrets::add_to(std::vector<std::string>& values, const std::string& value) {
     if (std::find(values.begin(), values.end(), value) != values.end()) return;
     values.push_back(value);
-    std::sort(values.begin(), values.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+    std::sort(values.begin(), values.end(),
+              [](const auto& a, const auto& b) { return a.size() > b.size(); });
 }
 
 IPYBOX_DECL std::string Secrets::hidden(std::string text, const std::vector<std::string>& values) {
@@ -210,7 +223,7 @@ IPYBOX_DECL std::filesystem::path state_directory() {
 }
 
 IPYBOX_DECL std::string substitute_text(std::string_view text, const VariableSource& source,
-                                   const std::string& where, Secrets& secrets) {
+                                        const std::string& where, Secrets& secrets) {
     std::string result;
     for (;;) {
         const auto from = text.find("${");
@@ -245,7 +258,7 @@ IPYBOX_DECL std::string substitute_text(std::string_view text, const VariableSou
 namespace ipybox {
 
 IPYBOX_DECL json::value substitute_variables(const json::value& value, const VariableSource& source,
-                                        const std::string& where, Secrets& secrets) {
+                                             const std::string& where, Secrets& secrets) {
     if (const auto* text = value.if_string())
         return json::string(detail::substitute_text(*text, source, where, secrets));
     if (const auto* list = value.if_array()) {
@@ -257,7 +270,8 @@ IPYBOX_DECL json::value substitute_variables(const json::value& value, const Var
     if (const auto* object = value.if_object()) {
         json::object result;
         for (const auto& [key, item] : *object)
-            result[key] = substitute_variables(item, source, where + "/" + std::string(key), secrets);
+            result[key] =
+                substitute_variables(item, source, where + "/" + std::string(key), secrets);
         return result;
     }
     return value;
@@ -279,15 +293,22 @@ IPYBOX_DECL std::string transport_of(const json::object& params) {
 }
 
 IPYBOX_DECL void check_auth(const json::value& value, const std::string& where) {
-    const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
-    static constexpr std::string_view texts[] = {
-        "grant", "client_id", "client_secret", "client_metadata_url", "issuer", "scope", "redirect_uri",
-        "token_endpoint_auth_method", "private_key", "private_key_file", "key_id", "assertion", "assertion_file"};
+    const auto fail = [&](const std::string& why) {
+        throw Error(errc::bad_config, where + ": " + why);
+    };
+    static constexpr std::string_view texts[] = {"grant",         "client_id",
+                                                 "client_secret", "client_metadata_url",
+                                                 "issuer",        "scope",
+                                                 "redirect_uri",  "token_endpoint_auth_method",
+                                                 "private_key",   "private_key_file",
+                                                 "key_id",        "assertion",
+                                                 "assertion_file"};
     static constexpr std::string_view flags[] = {"dpop", "private_network"};
-    static constexpr std::string_view provider_texts[] = {"token_endpoint", "client_id", "client_secret", "id_token",
-                                                          "id_token_file"};
-    static constexpr std::string_view grants[] = {"authorization_code", "client_credentials", "device_code",
-                                                  "jwt_bearer", "identity_assertion"};
+    static constexpr std::string_view provider_texts[] = {
+        "token_endpoint", "client_id", "client_secret", "id_token", "id_token_file"};
+    static constexpr std::string_view grants[] = {"authorization_code", "client_credentials",
+                                                  "device_code", "jwt_bearer",
+                                                  "identity_assertion"};
     const auto named = [](const auto& names, std::string_view name) {
         return std::find(std::begin(names), std::end(names), name) != std::end(names);
     };
@@ -303,7 +324,8 @@ IPYBOX_DECL void check_auth(const json::value& value, const std::string& where) 
             if (!item.is_object()) fail("\"" + name + "\" must be an object");
             for (const auto& [field, text] : item.get_object())
                 if (!named(provider_texts, field) || !text.is_string())
-                    fail("\"identity_provider/" + std::string(field) + "\" is unknown or no string");
+                    fail("\"identity_provider/" + std::string(field) +
+                         "\" is unknown or no string");
         } else {
             fail("unknown field \"" + name + "\"");
         }
@@ -311,7 +333,9 @@ IPYBOX_DECL void check_auth(const json::value& value, const std::string& where) 
     std::string_view grant;
     if (const auto* chosen = auth.if_contains("grant")) grant = chosen->get_string();
     if (!grant.empty() && !named(grants, grant))
-        fail("\"grant\" must be authorization_code, client_credentials, device_code, jwt_bearer or identity_assertion");
+        fail(
+            "\"grant\" must be authorization_code, client_credentials, device_code, jwt_bearer or "
+            "identity_assertion");
     const auto needs = [&](const char* field, const char* other) {
         if (!auth.contains(field) && !auth.contains(other))
             fail("the grant " + std::string(grant) + " needs \"" + field + "\"" +
@@ -324,18 +348,22 @@ IPYBOX_DECL void check_auth(const json::value& value, const std::string& where) 
 }
 
 IPYBOX_DECL json::object check_server_params(const json::value& value, const std::string& where,
-                                        std::vector<std::string>* notices) {
-    const auto fail = [&](const std::string& why) { throw Error(errc::bad_config, where + ": " + why); };
+                                             std::vector<std::string>* notices) {
+    const auto fail = [&](const std::string& why) {
+        throw Error(errc::bad_config, where + ": " + why);
+    };
     const auto* params = value.if_object();
     if (!params) fail("must be an object with \"command\" (stdio) or \"url\" (HTTP)");
-    static constexpr std::string_view own[] = {"command", "args", "env", "cwd", "trust_cwd", "user", "sandbox",
-                                               "max_message", "url", "headers", "type", "auth"};
+    static constexpr std::string_view own[] = {"command",   "args",    "env",     "cwd",
+                                               "trust_cwd", "user",    "sandbox", "max_message",
+                                               "url",       "headers", "type",    "auth"};
     std::vector<std::string> unwanted;
     const auto result = detail::adapt_client_params(*params, where, notices ? *notices : unwanted);
     for (const auto& [key, item] : result)
         if (std::find(std::begin(own), std::end(own), std::string_view(key)) == std::end(own))
             fail("unknown field \"" + std::string(key) +
-                 "\"; accepted: command, args, env, cwd, trust_cwd, user, sandbox, max_message (stdio) or url, headers, auth (HTTP), and type");
+                 "\"; accepted: command, args, env, cwd, trust_cwd, user, sandbox, max_message "
+                 "(stdio) or url, headers, auth (HTTP), and type");
     if (result.contains("command") == result.contains("url"))
         fail("needs either \"command\" (stdio) or \"url\" (HTTP)");
     if (result.contains("sandbox") && !result.contains("command"))
@@ -346,11 +374,15 @@ IPYBOX_DECL json::object check_server_params(const json::value& value, const std
             fail("\"trust_cwd\" is for the \"cwd\" of a \"command\" without \"sandbox\"");
     }
     if (const auto* user = result.if_contains("user")) {
-        if (!user->is_string() && !user->is_int64()) fail("\"user\" must be a user's name or number");
+        if (!user->is_string() && !user->is_int64())
+            fail("\"user\" must be a user's name or number");
         if (!result.contains("command") || result.contains("sandbox"))
-            fail("\"user\" is for a \"command\" without \"sandbox\": a sandbox has an option for it");
+            fail(
+                "\"user\" is for a \"command\" without \"sandbox\": a sandbox has an option for "
+                "it");
     }
-    if (const auto* limit = result.if_contains("max_message"); limit && !(limit->is_int64() && result.contains("command")))
+    if (const auto* limit = result.if_contains("max_message");
+        limit && !(limit->is_int64() && result.contains("command")))
         fail("\"max_message\" must be a number of bytes, and goes with a \"command\"");
     if (const auto* auth = result.if_contains("auth")) {
         if (!result.contains("url")) fail("\"auth\" is for a \"url\", and there is none");
@@ -372,19 +404,22 @@ IPYBOX_DECL json::object check_server_params(const json::value& value, const std
         if (!field->is_object()) fail(std::string("\"") + name + "\" must be an object of strings");
         for (const auto& entry : field->get_object())
             if (!entry.value().is_string())
-                fail(std::string("\"") + name + "/" + std::string(entry.key()) + "\" must be a string");
+                fail(std::string("\"") + name + "/" + std::string(entry.key()) +
+                     "\" must be a string");
     }
     return result;
 }
 
-IPYBOX_DECL std::map<std::string, json::object> read_mcp_servers(const json::value& config, const std::string& what,
-                                                            std::vector<std::string>* notices) {
+IPYBOX_DECL std::map<std::string, json::object> read_mcp_servers(
+    const json::value& config, const std::string& what, std::vector<std::string>* notices) {
     const auto* root = config.if_object();
     if (!root) throw Error(errc::bad_config, what + ": must be a JSON object with \"mcpServers\"");
-    const char* const key = root->contains("mcpServers") || !root->contains("servers") ? "mcpServers" : "servers";
+    const char* const key =
+        root->contains("mcpServers") || !root->contains("servers") ? "mcpServers" : "servers";
     const auto* block = root->if_contains(key);
     if (!block || !block->is_object())
-        throw Error(errc::bad_config, what + ": needs \"mcpServers\", an object of server parameters by name");
+        throw Error(errc::bad_config,
+                    what + ": needs \"mcpServers\", an object of server parameters by name");
     std::map<std::string, json::object> servers;
     std::map<std::string, std::string> written;  // names in the file by those of packages
     for (const auto& [own_name, value] : block->get_object()) {
@@ -394,20 +429,24 @@ IPYBOX_DECL std::map<std::string, json::object> read_mcp_servers(const json::val
         if (auto* fields = params.if_object()) {
             if (const auto* alias = fields->if_contains("alias")) {
                 if (!alias->is_string() || alias->get_string().empty())
-                    throw Error(errc::bad_config, where + ": \"alias\" must be the name of a Python package");
+                    throw Error(errc::bad_config,
+                                where + ": \"alias\" must be the name of a Python package");
                 name = alias->get_string();
                 fields->erase("alias");
-            } else if (auto usable = detail::package_name(name); usable != name && !usable.empty()) {
+            } else if (auto usable = detail::package_name(name);
+                       usable != name && !usable.empty()) {
                 name = std::move(usable);
                 if (notices && !detail::is_disabled(*fields))
-                    notices->push_back(where + ": its package is mcptools." + name + "; \"alias\" gives it another name");
+                    notices->push_back(where + ": its package is mcptools." + name +
+                                       "; \"alias\" gives it another name");
             }
         }
         auto checked = check_server_params(params, where, notices);
         if (detail::is_disabled(params.get_object())) continue;
         const auto [same, fresh] = written.emplace(name, own_name);
         if (!fresh)
-            throw Error(errc::bad_config, where + ": its package would be mcptools." + name + ", as that of " + key + "/" + same->second +
+            throw Error(errc::bad_config, where + ": its package would be mcptools." + name +
+                                              ", as that of " + key + "/" + same->second +
                                               "; give one of them an \"alias\"");
         servers.emplace(std::move(name), std::move(checked));
     }

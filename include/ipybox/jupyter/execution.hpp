@@ -45,7 +45,8 @@ public:
 
     // Output with another parent comes from threads that outlive their cell. A notebook would show
     // it below the old cell; here it goes to the running execution, so that nothing printed is
-    // lost. Everything else of other parents (our requests at the start, comms) is not ours to show.
+    // lost. Everything else of other parents (our requests at the start, comms) is not ours to
+    // show.
     template <class Read>
     void on_iopub(std::string_view type, std::string_view parent, Read read) {
         const bool ours = !id_.empty() && parent == id_;
@@ -77,11 +78,13 @@ public:
     // For an iopub message that takes more than `limit` bytes, as it is or once decoded: a display
     // is left out, and the cell's errors say so. False when the message is none.
     bool leave_out(std::string_view type, std::size_t limit) {
-        if (type != "display_data" && type != "update_display_data" && type != "execute_result") return false;
+        if (type != "display_data" && type != "update_display_data" && type != "execute_result")
+            return false;
         if (id_.empty()) return true;
         Stream stream;
         stream.is_stderr = true;
-        stream.text = "[ipybox] a display was left out: it takes more than the " + std::to_string(limit >> 20) +
+        stream.text = "[ipybox] a display was left out: it takes more than the " +
+                      std::to_string(limit >> 20) +
                       " MiB that a message may; show less of it, or write it to a file\n";
         pending_.emplace_back(std::move(stream));
         return true;

@@ -61,9 +61,9 @@ inline WebsocketFrame encode_v1(const OutgoingMessage& message) {
 
 // One JSON text; with buffers, binary: their number and offsets, the text, the buffers.
 inline WebsocketFrame encode_json(const OutgoingMessage& message) {
-    std::string text = "{\"channel\":\"" + std::string(message.channel) + "\",\"header\":" +
-                       message.header + ",\"parent_header\":{},\"metadata\":{},\"content\":" +
-                       message.content + "}";
+    std::string text = "{\"channel\":\"" + std::string(message.channel) +
+                       "\",\"header\":" + message.header +
+                       ",\"parent_header\":{},\"metadata\":{},\"content\":" + message.content + "}";
     WebsocketFrame frame;
     frame.binary = !message.buffers.empty();
     if (!frame.binary) {
@@ -88,7 +88,7 @@ inline WebsocketFrame encode_json(const OutgoingMessage& message) {
 struct IncomingMessage {
     std::string channel, type, id, parent_id;
     json::object metadata;
-    std::string_view content;            // JSON, unless it was parsed with the rest:
+    std::string_view content;  // JSON, unless it was parsed with the rest:
     std::optional<json::object> parsed;
     std::vector<std::string_view> buffers;
 

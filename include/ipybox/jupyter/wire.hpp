@@ -31,29 +31,47 @@ namespace ipybox::detail {
 
 namespace json = boost::json;
 
-// What Python runs (-c) to be a kernel gateway: not -m, which imports from the working directory, where code may have written.
+// What Python runs (-c) to be a kernel gateway: not -m, which imports from the working directory,
+// where code may have written.
 inline constexpr const char* gateway_start =
-    "import sys; sys.path = [p for p in sys.path if p]; from ipybox_kernel.gateway import main; main(sys.argv[1:])";
+    "import sys; sys.path = [p for p in sys.path if p]; from ipybox_kernel.gateway import main; "
+    "main(sys.argv[1:])";
 
 struct WireLimits {
-    std::size_t frames = 1024;        // of one message, identities and buffers included
-    std::size_t bytes = 32U << 20;    // of all its frames together
-    std::size_t header = 64U << 10;   // of each of its two headers, and of a WebSocket message's metadata
-    std::size_t depth = 128;          // nesting of each JSON part
+    std::size_t frames = 1024;      // of one message, identities and buffers included
+    std::size_t bytes = 32U << 20;  // of all its frames together
+    std::size_t header =
+        64U << 10;            // of each of its two headers, and of a WebSocket message's metadata
+    std::size_t depth = 128;  // nesting of each JSON part
     std::size_t decoded = default_max_decoded;  // memory that each JSON part may take
 };
 
-enum class WireFault { frame_count, too_large, no_delimiter, bad_signature, bad_json, too_costly, bad_header };
+enum class WireFault {
+    frame_count,
+    too_large,
+    no_delimiter,
+    bad_signature,
+    bad_json,
+    too_costly,
+    bad_header
+};
 
 inline const char* describe(WireFault fault) noexcept {
     switch (fault) {
-        case WireFault::frame_count: return "a message with a wrong number of frames";
-        case WireFault::too_large: return "a message over the size limit";
-        case WireFault::no_delimiter: return "a message without its delimiter";
-        case WireFault::bad_signature: return "a message with a bad signature";
-        case WireFault::bad_json: return "a message that is not valid or too deeply nested JSON";
-        case WireFault::too_costly: return "a message that takes too much memory once decoded";
-        case WireFault::bad_header: return "a message with an incomplete or overlong header";
+        case WireFault::frame_count:
+            return "a message with a wrong number of frames";
+        case WireFault::too_large:
+            return "a message over the size limit";
+        case WireFault::no_delimiter:
+            return "a message without its delimiter";
+        case WireFault::bad_signature:
+            return "a message with a bad signature";
+        case WireFault::bad_json:
+            return "a message that is not valid or too deeply nested JSON";
+        case WireFault::too_costly:
+            return "a message that takes too much memory once decoded";
+        case WireFault::bad_header:
+            return "a message with an incomplete or overlong header";
     }
     return "a malformed message";
 }

@@ -23,12 +23,18 @@ enum class ZmtpFault { bad_greeting, bad_handshake, refused, bad_frame, frame_co
 
 inline const char* describe(ZmtpFault fault) noexcept {
     switch (fault) {
-        case ZmtpFault::bad_greeting: return "a greeting that is not ZMTP 3 without authentication";
-        case ZmtpFault::bad_handshake: return "a malformed ZMTP handshake";
-        case ZmtpFault::refused: return "it refused the ZMTP connection";
-        case ZmtpFault::bad_frame: return "a malformed ZMTP frame";
-        case ZmtpFault::frame_count: return "a message with a wrong number of frames";
-        case ZmtpFault::too_large: return "a message over the size limit";
+        case ZmtpFault::bad_greeting:
+            return "a greeting that is not ZMTP 3 without authentication";
+        case ZmtpFault::bad_handshake:
+            return "a malformed ZMTP handshake";
+        case ZmtpFault::refused:
+            return "it refused the ZMTP connection";
+        case ZmtpFault::bad_frame:
+            return "a malformed ZMTP frame";
+        case ZmtpFault::frame_count:
+            return "a message with a wrong number of frames";
+        case ZmtpFault::too_large:
+            return "a message over the size limit";
     }
     return "malformed ZMTP";
 }
@@ -63,8 +69,8 @@ inline constexpr std::string_view zmtp_subscription = "\x01";
 class ZmtpReader {
 public:
     struct Limits {
-        std::size_t frames = 1024;       // of one message
-        std::size_t bytes = 32U << 20;   // of all its frames together
+        std::size_t frames = 1024;      // of one message
+        std::size_t bytes = 32U << 20;  // of all its frames together
     };
     explicit ZmtpReader(Limits limits) : limits_(limits) {}
 
@@ -134,13 +140,15 @@ public:
             if ((flags & ~7U) != 0 || flags == 5 || flags == 7) return fail(ZmtpFault::bad_frame);
             // The handshake is one command; version 3.0 knows none after it.
             is_command_ = (flags & 4) != 0;
-            if (is_command_ == ready_) return fail(ready_ ? ZmtpFault::bad_frame : ZmtpFault::bad_handshake);
+            if (is_command_ == ready_)
+                return fail(ready_ ? ZmtpFault::bad_frame : ZmtpFault::bad_handshake);
             if (input.size() < head) return false;
             std::uint64_t size = 0;
             for (std::size_t i = 1; i < head; ++i)
                 size = size << 8 | static_cast<unsigned char>(input[i]);
             if (is_command_ && size > longest_command) return fail(ZmtpFault::bad_handshake);
-            if (!is_command_ && sizes_.size() == limits_.frames) return fail(ZmtpFault::frame_count);
+            if (!is_command_ && sizes_.size() == limits_.frames)
+                return fail(ZmtpFault::frame_count);
             if (size > (skipping_ ? most_skipped - skipped_ : limits_.bytes - announced_)) {
                 if (skipping_ || size > most_skipped) return fail(ZmtpFault::too_large);
                 collect();
@@ -243,7 +251,8 @@ private:
             begin_ += size;
             return;
         }
-        if (used_ + size > message_.size()) message_.grow(std::max(used_ + size, 2 * message_.size()));
+        if (used_ + size > message_.size())
+            message_.grow(std::max(used_ + size, 2 * message_.size()));
         std::memcpy(message_.data() + used_, input_.data() + begin_, size);
         used_ += size;
         begin_ += size;
@@ -253,7 +262,11 @@ private:
         const std::string_view command(message_.data(), used_);
         used_ = 0;
         ready_ = command.starts_with("\x05READY");
-        command_fault_ = command.starts_with("\x05" "ERROR") ? ZmtpFault::refused : ZmtpFault::bad_handshake;
+        command_fault_ = command.starts_with(
+                             "\x05"
+                             "ERROR")
+                             ? ZmtpFault::refused
+                             : ZmtpFault::bad_handshake;
         return ready_;
     }
 
@@ -266,7 +279,7 @@ private:
     }
 
     Limits limits_;
-    Memory input_;    // what was read and not yet looked at is at [begin_, end_)
+    Memory input_;  // what was read and not yet looked at is at [begin_, end_)
     std::size_t begin_ = 0, end_ = 0;
     Memory message_;  // the frames one after the other; used_ of it has arrived
     std::size_t used_ = 0;
@@ -278,10 +291,10 @@ private:
     ZmtpFault command_fault_ = ZmtpFault::bad_handshake;
     bool greeted_ = false, ready_ = false;
     bool in_frame_ = false, is_command_ = false, more_ = false;
-    bool direct_ = false;        // room() was that of the message itself
+    bool direct_ = false;  // room() was that of the message itself
     bool complete_ = false;
     bool skipping_ = false;
-    std::size_t skipped_ = 0;    // bytes of the frames that went by
+    std::size_t skipped_ = 0;  // bytes of the frames that went by
 };
 
 }  // namespace ipybox::detail

@@ -53,8 +53,9 @@ struct McpClientOptions {
     // {}}, "sampling": {}}. Neither is offered to the server without on_request.
     json::object capabilities;
     json::array roots;  // {"uri", "name"}; offered as a capability when not empty
-    // Results keep numbers that Boost.JSON would write otherwise (1e2, integers beyond 64 bits) with their text, to
-    // be handled as detail/json_number.hpp says. Otherwise they have the nearest double.
+    // Results keep numbers that Boost.JSON would write otherwise (1e2, integers beyond 64 bits)
+    // with their text, to be handled as detail/json_number.hpp says. Otherwise they have the
+    // nearest double.
     bool exact_numbers = false;
     // Answers elicitation/create and sampling/createMessage: gets method and params, returns the
     // result, or throws to refuse. Empty: every such request is declined. Whoever accepts a form
@@ -84,7 +85,7 @@ struct CallProgress {
 struct CallOptions {
     // Starts anew with each progress report; a person who logs in is no idleness of the server.
     Duration idle_timeout = std::chrono::seconds(300);
-    Duration total_timeout = std::chrono::hours(1);     // progress does not extend it
+    Duration total_timeout = std::chrono::hours(1);  // progress does not extend it
     // Called on the executor's thread; what it throws is logged.
     std::function<void(const CallProgress&)> on_progress;
 };
@@ -124,8 +125,8 @@ public:
 
     // All pages of tools/list: objects with a non-empty string "name"; others are left out with a
     // warning, and so are, in the modern era, tools with invalid "x-mcp-header" annotations. Empty
-    // for a server without tools. A cursor that comes twice, more than 10,000 tools or 16 MiB of memory are
-    // errc::mcp_protocol; more than five minutes are errc::timed_out.
+    // for a server without tools. A cursor that comes twice, more than 10,000 tools or 16 MiB of
+    // memory are errc::mcp_protocol; more than five minutes are errc::timed_out.
     awaitable<json::array> list_tools();
     // Whether the last list_tools() still holds: the server announced no change, and the time for
     // which it vouched (ttlMs; at least ten seconds) has not passed.

@@ -59,7 +59,7 @@ struct McpSessionState final : McpSession {
     std::map<std::string, std::weak_ptr<McpCall>, std::less<>> calls;  // by id, as JSON
     std::size_t busy = 0;                                              // calls and streams
     Clock::time_point last_used = Clock::now();
-    McpOutletPtr outlet;                 // for messages that belong to no request
+    McpOutletPtr outlet;              // for messages that belong to no request
     std::shared_ptr<void> transport;  // HTTP's own
 };
 using McpSessionPtr = std::shared_ptr<McpSessionState>;
@@ -219,7 +219,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
 
     // ---- news ----
     void schedule_news(bool& flag);
-    void tell(std::string_view method, bool McpSubscription::*wanted);
+    void tell(std::string_view method, bool McpSubscription::* wanted);
     void updated(std::string_view uri);
 };
 

@@ -121,8 +121,8 @@ public:
     // (mcp_error), does not answer within options.input_timeout (timed_out) or answers nonsense.
     awaitable<json::object> ask(json::object questions) const;
 
-    // Bytes of a result as JSON, for now: the server's max_result, or less where the answer would be one event of a
-    // stream that reports of progress have begun. A larger one becomes an error.
+    // Bytes of a result as JSON, for now: the server's max_result, or less where the answer would
+    // be one event of a stream that reports of progress have begun. A larger one becomes an error.
     std::size_t max_result() const noexcept;
 
     // Legacy HTTP: ends the response stream early; the client comes back for the rest.

@@ -23,8 +23,9 @@ struct McpHttpOptions {
     // "*": any. Requests for another host are refused before their body is read: a web page could
     // otherwise reach a server on the visitor's machine.
     std::vector<std::string> allowed_hosts;
-    // Web pages that may use it, by origin: "https://app.example", or "http://localhost:3000" for one
-    // of this machine; "*": any. Without being named only pages from the listener's own port may.
+    // Web pages that may use it, by origin: "https://app.example", or "http://localhost:3000" for
+    // one of this machine; "*": any. Without being named only pages from the listener's own port
+    // may.
     std::vector<std::string> allowed_origins;
     // Who presents one of these as bearer token may use the server; each is a principal of its
     // own. Empty: everybody may who reaches it.
@@ -35,8 +36,8 @@ struct McpHttpOptions {
     std::size_t max_header = std::size_t{32} << 10;  // bytes of a request's head
     std::size_t max_buffered = std::size_t{256}
                                << 20;  // bytes of all bodies received and not yet answered
-    // Of connections that have presented a token (or, without tokens, sent a request), as far as five
-    // eighths of RLIMIT_NOFILE allow. Beyond it the one that has been idle longest is closed.
+    // Of connections that have presented a token (or, without tokens, sent a request), as far as
+    // five eighths of RLIMIT_NOFILE allow. Beyond it the one that has been idle longest is closed.
     std::size_t max_connections = 16'384;
     // Of others: how many at once, and how long each may take to present one. Beyond the number the
     // oldest is closed, of the address that has most of them.
@@ -46,10 +47,10 @@ struct McpHttpOptions {
     std::size_t max_stream = std::size_t{1} << 20;     // bytes unsent, or kept for a resumption
     std::size_t max_replay = std::size_t{4} << 20;     // bytes kept for all streams of a session
     Duration session_idle = std::chrono::minutes(30);  // without a request or an open stream
-    // Bytes of one event; a longer answer becomes an error. The Python SDK's client gives up at 1 MiB. What nothing
-    // came before is no event, but JSON.
+    // Bytes of one event; a longer answer becomes an error. The Python SDK's client gives up at 1
+    // MiB. What nothing came before is no event, but JSON.
     std::size_t max_event = (std::size_t{1} << 20) - (std::size_t{16} << 10);
-    Duration replay_time = std::chrono::minutes(5);    // how long an ended stream can be resumed
+    Duration replay_time = std::chrono::minutes(5);  // how long an ended stream can be resumed
     Duration connection_idle = std::chrono::seconds(75);
     Duration request_timeout = std::chrono::seconds(60);  // from a request's first byte to its last
     Duration write_timeout = std::chrono::seconds(60);    // for a client that does not read
@@ -99,7 +100,8 @@ struct HttpServerSession {
 
 // The answer to one POST: a JSON object if nothing comes before it, else a stream of events. Or
 // the stream of a legacy session for what belongs to no request.
-class HttpServerStream final : public McpOutlet, public std::enable_shared_from_this<HttpServerStream> {
+class HttpServerStream final : public McpOutlet,
+                               public std::enable_shared_from_this<HttpServerStream> {
 public:
     struct Style {
         bool resumable = false;  // events have ids and are kept
@@ -108,7 +110,7 @@ public:
         std::size_t max_event = SIZE_MAX;
     };
     HttpServerStream(const asio::any_io_executor& executor, std::size_t limit, Style style,
-               const std::shared_ptr<HttpServerSession>& home)
+                     const std::shared_ptr<HttpServerSession>& home)
         : changed(executor), backlog_(limit, style.resumable), style_(style), home_(home) {}
 
     bool notify(json::object message) override;
@@ -197,7 +199,8 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
     template <class Acceptor>
     void start(Acceptor acceptor) {
         listener->start(weak_from_this(), std::move(acceptor));
-        if (!std::exchange(watching, true)) asio::co_spawn(engine->executor, watch_time(shared_from_this()), asio::detached);
+        if (!std::exchange(watching, true))
+            asio::co_spawn(engine->executor, watch_time(shared_from_this()), asio::detached);
     }
 
     static Digest digest(std::string_view text);
@@ -205,14 +208,14 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
     static awaitable<void> watch_time(std::shared_ptr<McpHttpService> self);
     void sweep();
     static awaitable<bool> respond(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
-                                  Request request);
+                                   Request request);
     static awaitable<bool> send(HttpPeerPtr peer, Reply reply);
     static awaitable<bool> pump(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
                                 std::shared_ptr<HttpServerStream> stream, McpCallPtr call);
     static awaitable<void> stream(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
                                   std::shared_ptr<HttpServerStream> stream, bool& whole);
-    static awaitable<bool> serve_sse(std::shared_ptr<McpHttpService> self,
-                                     HttpPeerPtr connection, std::string principal);
+    static awaitable<bool> serve_sse(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
+                                     std::string principal);
     Reply take_sse(Request& request, const std::string& principal);
 
     // What a request leads to: a stream that brings what `session` answers, or else a reply.
@@ -227,8 +230,8 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
     Outcome resume_stream(const McpSessionPtr& session, std::string_view last_event);
     Outcome take_post(Request& request, const std::string& principal);
     Outcome ask(const McpSessionPtr& session, json::object message);
-    Outcome take_modern(const Request& request, const std::string& principal,
-                        json::object& message, const RpcMessage& rpc);
+    Outcome take_modern(const Request& request, const std::string& principal, json::object& message,
+                        const RpcMessage& rpc);
     Outcome initialize(const std::string& principal, json::object message);
     Outcome take_batch(const Request& request, const std::string& principal, json::array batch);
 
@@ -252,8 +255,7 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
 // ---- what may come in ----
 
 McpHttpService::Reply http_error(unsigned status, std::string_view text,
-                                      std::int64_t code = rpc_invalid_request,
-                                      std::string headers = "");
+                                 std::int64_t code = rpc_invalid_request, std::string headers = "");
 
 // Whether an Accept header admits a type; one that is absent admits all.
 bool accepts(std::string_view header, std::string_view type);

@@ -145,7 +145,7 @@ private:
 
     enum class Outcome { done, session_lost };
 
-    static constexpr std::size_t max_queued = std::size_t{16} << 20;  // bytes not yet received
+    static constexpr std::size_t max_queued = std::size_t{16} << 20;     // bytes not yet received
     static constexpr std::size_t free_of_budget = std::size_t{1} << 20;  // of an event
     static constexpr std::size_t max_error_body = std::size_t{1} << 20;
     static constexpr std::size_t max_excerpt = 500;

@@ -85,13 +85,14 @@ inline json::object rpc_error(json::value id, std::int64_t code, std::string_vie
     return message;
 }
 
-// A message of a peer, or a batch of them. An answer that cannot be taken becomes an error that answers the same
-// request, so that whoever waits for it hears why.
-// memory: bytes it may take, see decoded_size().
+// A message of a peer, or a batch of them. An answer that cannot be taken becomes an error that
+// answers the same request, so that whoever waits for it hears why. memory: bytes it may take, see
+// decoded_size().
 inline ReadJson read_message(std::string_view text, std::size_t memory = default_max_decoded) {
     auto read = read_json(text, max_message_depth, memory);
     if (!read.problem.empty() && !read.asks && !read.id.is_null()) {
-        read.value = rpc_error(std::exchange(read.id, nullptr), rpc_parse_error, "the answer " + read.problem);
+        read.value = rpc_error(std::exchange(read.id, nullptr), rpc_parse_error,
+                               "the answer " + read.problem);
         read.problem.clear();
     }
     return read;
@@ -207,10 +208,11 @@ inline std::size_t text_size(const json::value& value) noexcept {
 
 // A line that is no message.
 struct BadLine {
-    std::string_view text;     // the line, or the beginning of a long one
-    std::string_view problem;  // to follow "a message that …"; empty for a line that does not mean to be one
-    RpcCode code;              // what a request is answered with
-    json::value id;            // of the request to answer; null if it has none, or none that can be told
+    std::string_view text;  // the line, or the beginning of a long one
+    std::string_view
+        problem;     // to follow "a message that …"; empty for a line that does not mean to be one
+    RpcCode code;    // what a request is answered with
+    json::value id;  // of the request to answer; null if it has none, or none that can be told
 };
 
 // Cuts messages out of a stream in which each is one line (MCP stdio). Lines that are no JSON
@@ -222,7 +224,8 @@ class MessageSplitter {
 public:
     // limit: bytes in one line. on_bad: called with every line that is skipped; may be empty.
     // on_batch: gets batches instead of next(), in their turn; may be empty.
-    explicit MessageSplitter(std::size_t limit = default_max_message, std::function<void(const BadLine&)> on_bad = {},
+    explicit MessageSplitter(std::size_t limit = default_max_message,
+                             std::function<void(const BadLine&)> on_bad = {},
                              std::function<void(json::array)> on_batch = {})
         : limit_(limit), on_bad_(std::move(on_bad)), on_batch_(std::move(on_batch)) {}
 
@@ -248,8 +251,8 @@ public:
     // `size` bytes were put there.
     void commit(std::size_t size) noexcept { end_ += size; }
 
-    // The next message; nullopt when more bytes are needed. errc::mcp_protocol when a line does not end within
-    // most_skipped() bytes: the stream is of no more use then.
+    // The next message; nullopt when more bytes are needed. errc::mcp_protocol when a line does not
+    // end within most_skipped() bytes: the stream is of no more use then.
     boost::system::result<std::optional<json::object>> next() {
         for (;;) {
             if (!batch_.empty()) {
@@ -266,7 +269,8 @@ public:
                 stop == nullptr ? end_ - begin_ : static_cast<std::size_t>(stop - start);
             const std::string_view line(start, size);
             if (!skipped_ && size > limit_)
-                skipped_.emplace("is longer than the limit of " + std::to_string(limit_) + " bytes (max_message)");
+                skipped_.emplace("is longer than the limit of " + std::to_string(limit_) +
+                                 " bytes (max_message)");
             if (!skipped_ && stop == nullptr && !memory_.resize(size > keep ? size + chunk : 0))
                 skipped_.emplace(std::string(costs_too_much));
             if (!skipped_ && stop == nullptr) {
@@ -307,7 +311,8 @@ private:
         EnvelopeScanner envelope;
     };
 
-    // Large buffers grow in place, without a moment in which both the old and the new one are there.
+    // Large buffers grow in place, without a moment in which both the old and the new one are
+    // there.
     void resize(std::size_t capacity) {
         auto* larger = static_cast<char*>(std::realloc(buffer_.get(), capacity));
         if (larger == nullptr) throw std::bad_alloc();
@@ -324,7 +329,8 @@ private:
     void skip(std::string_view line, std::string_view problem, RpcCode code, json::value id) {
         if (on_bad_) on_bad_({line, problem, code, std::move(id)});
     }
-    // What next() returns for a line that was passed over: an error in place of an answer, or nothing.
+    // What next() returns for a line that was passed over: an error in place of an answer, or
+    // nothing.
     std::optional<json::object> skipped() {
         const auto line = std::move(*skipped_);
         skipped_.reset();

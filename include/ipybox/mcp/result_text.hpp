@@ -39,7 +39,8 @@ public:
     explicit StrippedText(std::size_t most) : most_(most) {}
 
     void add(std::string_view piece) {
-        if (text_.empty()) piece.remove_prefix(std::min(piece.find_first_not_of(space), piece.size()));
+        if (text_.empty())
+            piece.remove_prefix(std::min(piece.find_first_not_of(space), piece.size()));
         const auto kept = std::min(piece.size(), most_ - text_.size());
         text_ += piece.substr(0, kept);
         if (piece.find_first_not_of(space, kept) != piece.npos) cut_ = true;

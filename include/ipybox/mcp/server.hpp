@@ -136,14 +136,14 @@ private:
 };
 
 awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
-                                   std::shared_ptr<asio::posix::stream_descriptor> output);
+                            std::shared_ptr<asio::posix::stream_descriptor> output);
 
 awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, McpSessionPtr session,
-                                  std::shared_ptr<StdioOutlet> outlet,
-                                  std::shared_ptr<asio::posix::stream_descriptor> input);
+                           std::shared_ptr<StdioOutlet> outlet,
+                           std::shared_ptr<asio::posix::stream_descriptor> input);
 
 awaitable<void> until_stopped(std::shared_ptr<McpEngine> engine,
-                                     std::shared_ptr<StdioOutlet> outlet);
+                              std::shared_ptr<StdioOutlet> outlet);
 
 awaitable<void> serve_lines(std::shared_ptr<McpEngine> engine, int in, int out);
 

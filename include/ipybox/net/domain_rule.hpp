@@ -231,16 +231,19 @@ inline AddressKind classify_name(std::string_view text) {
     const auto host = canonical_host(text);
     if (!host) return AddressKind::reserved;
     const auto is_below = [&](std::string_view name) {
-        return *host == name || (host->ends_with(name) && (*host)[host->size() - name.size() - 1] == '.');
+        return *host == name ||
+               (host->ends_with(name) && (*host)[host->size() - name.size() - 1] == '.');
     };
     for (const char* name : {"localhost", "localdomain"})
         if (is_below(name)) return AddressKind::loopback;
-    for (const char* name : {"metadata", "metadata.google.internal", "metadata.goog", "metadata.azure.internal",
-                             "instance-data", "instance-data.ec2.internal"})
+    for (const char* name :
+         {"metadata", "metadata.google.internal", "metadata.goog", "metadata.azure.internal",
+          "instance-data", "instance-data.ec2.internal"})
         if (*host == name) return AddressKind::metadata;
     // RFC 6761, 6762, 8375 and 9476, ICANN's "internal", and what networks use without asking.
-    for (const char* name : {"internal", "local", "home.arpa", "test", "alt", "invalid", "example", "onion", "lan", "home",
-                             "corp", "private", "intranet", "svc", "cluster", "consul", "docker", "workgroup"})
+    for (const char* name :
+         {"internal", "local", "home.arpa", "test", "alt", "invalid", "example", "onion", "lan",
+          "home", "corp", "private", "intranet", "svc", "cluster", "consul", "docker", "workgroup"})
         if (is_below(name)) return AddressKind::private_;
     return host->find('.') == host->npos ? AddressKind::private_ : AddressKind::public_;
 }

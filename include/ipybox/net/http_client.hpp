@@ -110,8 +110,7 @@ private:
 };
 
 // How Beast ends a WebSocket's connection.
-void teardown(boost::beast::role_type, HttpStream& stream,
-                     boost::system::error_code& error);
+void teardown(boost::beast::role_type, HttpStream& stream, boost::system::error_code& error);
 // The same without waiting.
 template <class Handler>
 void async_teardown(boost::beast::role_type, HttpStream& stream, Handler&& handler) {
@@ -288,7 +287,7 @@ private:
     static awaitable<void> open_tunnel(StatePtr state, ConnectionPtr connection, HttpUrl url,
                                        detail::HttpProxy proxy);
     static awaitable<void> start_tls(StatePtr state, ConnectionPtr connection, HttpUrl url);
-    static constexpr std::size_t chunk = std::size_t{16} << 10;  // bytes of one read
+    static constexpr std::size_t chunk = std::size_t{16} << 10;          // bytes of one read
     static constexpr std::size_t free_of_budget = std::size_t{1} << 20;  // of a body
     static awaitable<boost::system::error_code> fill(ConnectionPtr connection);
     static boost::system::error_code fill_now(Connection& connection);

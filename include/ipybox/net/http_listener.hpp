@@ -1,7 +1,7 @@
 #pragma once
-// How the host's services listen that speak HTTP/1.1: one accept loop and one reader of requests for
-// all. Who has not shown that it may use a service is a stranger: it neither stays, nor sends more than
-// a head, nor crowds out anybody but strangers.
+// How the host's services listen that speak HTTP/1.1: one accept loop and one reader of requests
+// for all. Who has not shown that it may use a service is a stranger: it neither stays, nor sends
+// more than a head, nor crowds out anybody but strangers.
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
@@ -41,11 +41,12 @@ struct HttpLimits {
     std::size_t max_connections = 256;
     // Beyond it the oldest of the address that has most of them makes room.
     std::size_t max_strangers = 256;
-    Duration stranger_timeout = std::chrono::seconds(10);       // how long a connection may be one
-    Duration crowded_timeout = std::chrono::milliseconds(500);  // how long it is let while others want its place
-    Duration request_timeout = std::chrono::seconds(60);        // from a request's first byte to its last
-    Duration idle_timeout{};                                    // between requests
-    Duration write_timeout{};                                   // for a peer that does not read
+    Duration stranger_timeout = std::chrono::seconds(10);  // how long a connection may be one
+    Duration crowded_timeout =
+        std::chrono::milliseconds(500);  // how long it is let while others want its place
+    Duration request_timeout = std::chrono::seconds(60);  // from a request's first byte to its last
+    Duration idle_timeout{};                              // between requests
+    Duration write_timeout{};                             // for a peer that does not read
 };
 
 // The limits that the options of more than one service have, under the same names.
@@ -73,18 +74,20 @@ class HttpListener;
 
 // One connection.
 struct HttpPeer {
-    HttpPeer(HttpListener& listener, HttpSocket connected) : socket(std::move(connected)), home(listener) {}
+    HttpPeer(HttpListener& listener, HttpSocket connected)
+        : socket(std::move(connected)), home(listener) {}
 
     // Closes it in `time` from now; zero: never.
     void limit(Duration time);
     // False: it is over.
     awaitable<bool> write(std::string text);
 
-    HttpSocket socket;  // a service may take it: then the connection is its own, and keeps its place
+    HttpSocket
+        socket;  // a service may take it: then the connection is its own, and keeps its place
     std::optional<asio::ssl::stream<HttpSocket&>> tls;
-    unsigned short port = 0;             // at which it came; 0: a Unix socket
-    std::string address;                 // from which; of IPv6 its network; empty for a Unix socket
-    std::string buffer;                  // received and not used yet
+    unsigned short port = 0;  // at which it came; 0: a Unix socket
+    std::string address;      // from which; of IPv6 its network; empty for a Unix socket
+    std::string buffer;       // received and not used yet
     // Of the request that is being answered.
     bool keep_alive = true, chunked = true;
     bool bodiless = false;  // it is a HEAD
@@ -104,17 +107,18 @@ private:
 };
 using HttpPeerPtr = std::shared_ptr<HttpPeer>;
 
-// Who answers the requests of a listener. Held by its owner, and by connections while they are served.
+// Who answers the requests of a listener. Held by its owner, and by connections while they are
+// served.
 class HttpService {
 public:
     virtual ~HttpService() = default;
-    // Judges a request by its head, before any of its body is read. No reply: from now on the peer is
-    // no stranger, and answer() follows. Else that is all the peer gets.
+    // Judges a request by its head, before any of its body is read. No reply: from now on the peer
+    // is no stranger, and answer() follows. Else that is all the peer gets.
     virtual HttpReply check(HttpPeer& peer, const HttpServerRequest& head) = 0;
     // Answers a request that was let through; false: the connection is over.
     virtual awaitable<bool> answer(HttpPeerPtr peer, HttpServerRequest request) = 0;
-    // What is said to one that broke the protocol or a limit, or whose connection is given away (408);
-    // an empty one: nothing.
+    // What is said to one that broke the protocol or a limit, or whose connection is given away
+    // (408); an empty one: nothing.
     virtual HttpReply refusal(unsigned status, const std::string& why) = 0;
 };
 
@@ -127,11 +131,16 @@ class HttpListener : public std::enable_shared_from_this<HttpListener> {
 public:
     // who: the service, for the log.
     HttpListener(asio::any_io_executor executor, std::string who, HttpLimits limits, Logger logger)
-        : who_(std::move(who)), limits_(limits), logger_(std::move(logger)), executor_(std::move(executor)),
-          freed_(executor_), tick_(executor_), patience_(limits_.crowded_timeout) {}
+        : who_(std::move(who)),
+          limits_(limits),
+          logger_(std::move(logger)),
+          executor_(std::move(executor)),
+          freed_(executor_),
+          tick_(executor_),
+          patience_(limits_.crowded_timeout) {}
 
-    // Serves who comes to an acceptor that listens; over TLS, if there is a context. The service must
-    // hold this.
+    // Serves who comes to an acceptor that listens; over TLS, if there is a context. The service
+    // must hold this.
     void start(std::weak_ptr<HttpService> service, asio::ip::tcp::acceptor acceptor,
                std::shared_ptr<asio::ssl::context> tls = nullptr);
     void start(std::weak_ptr<HttpService> service, asio::local::stream_protocol::acceptor acceptor);
@@ -150,11 +159,12 @@ private:
     using State = HttpPeer::State;
 
     void begin() {
-        if (!std::exchange(watching_, true)) asio::co_spawn(executor_, watch_time(shared_from_this()), asio::detached);
+        if (!std::exchange(watching_, true))
+            asio::co_spawn(executor_, watch_time(shared_from_this()), asio::detached);
     }
 
-    // Of the descriptors that the program may have, an eighth is for strangers, a quarter for what it
-    // does besides.
+    // Of the descriptors that the program may have, an eighth is for strangers, a quarter for what
+    // it does besides.
     static std::size_t descriptors();
     std::size_t room_for_strangers() const {
         return std::max<std::size_t>(std::min(descriptors() / 8, limits_.max_strangers), 1);
@@ -191,8 +201,10 @@ private:
             if (self->closed_) break;
             if (error) {
                 // Out of descriptors, most likely: not in a circle.
-                if (const auto stranger = self->oldest_stranger()) self->drop(stranger);
-                else if (const auto idle = self->longest_idle()) self->give_away(service.lock(), idle);
+                if (const auto stranger = self->oldest_stranger())
+                    self->drop(stranger);
+                else if (const auto idle = self->longest_idle())
+                    self->give_away(service.lock(), idle);
                 const auto soon = Clock::now() + std::chrono::milliseconds(50);
                 co_await self->freed_.wait(soon);
                 continue;
@@ -210,9 +222,11 @@ private:
             }
             peer->place = self->strangers_.insert(self->strangers_.end(), peer);
             peer->limit(self->limits_.stranger_timeout);
-            asio::co_spawn(self->executor_, serve(self, service, std::move(peer), tls), asio::detached);
+            asio::co_spawn(self->executor_, serve(self, service, std::move(peer), tls),
+                           asio::detached);
             const auto most = self->room_for_strangers();
-            if (self->strangers_.size() <= most / 2) self->patience_ = self->limits_.crowded_timeout;
+            if (self->strangers_.size() <= most / 2)
+                self->patience_ = self->limits_.crowded_timeout;
             while (!self->closed_ && self->strangers_.size() > most) {
                 const auto oldest = self->oldest_stranger();
                 const auto until = oldest->since + self->patience_;
@@ -241,8 +255,8 @@ private:
                                  std::shared_ptr<asio::ssl::context> tls);
 
     // False: the connection is over. A reply that is set: the service has let nothing through.
-    static awaitable<bool> read(Self self, ServicePtr service, HttpPeerPtr peer, HttpServerRequest& request,
-                                HttpReply& reply);
+    static awaitable<bool> read(Self self, ServicePtr service, HttpPeerPtr peer,
+                                HttpServerRequest& request, HttpReply& reply);
     // What the request's body has been announced to be.
     static std::size_t length_of(const Parser& parser);
 

@@ -1,6 +1,6 @@
 #pragma once
-// How the host's services listen: for one sandbox on a Unix socket that its user alone can open, for
-// programs of this machine on a port of its loopback.
+// How the host's services listen: for one sandbox on a Unix socket that its user alone can open,
+// for programs of this machine on a port of its loopback.
 #include <unistd.h>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -19,24 +19,24 @@ namespace ipybox::detail {
 // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
 // Throws errc::io_error, which names the service as `who`.
 void listen_privately(asio::local::stream_protocol::acceptor& acceptor,
-                             const std::filesystem::path& path, uid_t user, const std::string& who);
+                      const std::filesystem::path& path, uid_t user, const std::string& who);
 
 // Makes an acceptor that is not open listen; when it cannot, it is closed again.
 boost::system::error_code listen_at(asio::ip::tcp::acceptor& acceptor,
-                                           const asio::ip::tcp::endpoint& endpoint);
+                                    const asio::ip::tcp::endpoint& endpoint);
 
 // Listens at a port of this machine's loopback; 0 takes a free one. host: one of its addresses, or
 // "localhost". Returns HOST:PORT. Throws errc::bad_argument for other hosts, and errc::io_error;
 // both name the service as `who`.
 std::string listen_on_loopback(asio::ip::tcp::acceptor& acceptor, const std::string& host,
-                                      unsigned short port, const std::string& who);
+                               unsigned short port, const std::string& who);
 
 // What callers of a service present: `given`, or 32 random bytes in hexadecimal when that is empty.
 // Throws errc::bad_argument for less than 16 characters, naming the service as `who`.
 std::string checked_token(std::string given, const std::string& who);
 
-// Whether a web page's origin is the listener itself, at `port` of this machine's loopback. Those of
-// other ports are other programs, and what they serve is not to be trusted with this one.
+// Whether a web page's origin is the listener itself, at `port` of this machine's loopback. Those
+// of other ports are other programs, and what they serve is not to be trusted with this one.
 bool is_own_origin(std::string_view origin, unsigned short port);
 
 // Hands every connection to `begin` until the service closes. State holds the acceptor, and has

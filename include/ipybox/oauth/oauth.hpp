@@ -36,7 +36,7 @@ struct OAuthOptions {
     std::function<awaitable<std::string>(std::string url)> browse;
     // Shows a person where to type in which code (device code grant).
     std::function<void(const std::string& url, const std::string& code)> show_code;
-    HttpClientOptions http;                               // may_connect and may_name are set by OAuth
+    HttpClientOptions http;  // may_connect and may_name are set by OAuth
     Duration request_timeout = std::chrono::seconds(30);  // for one answer of a server
     Duration consent_timeout = std::chrono::minutes(10);  // for the person
     // What failed is not tried again for so long: other requests get the same error, and a person

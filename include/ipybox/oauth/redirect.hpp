@@ -8,12 +8,13 @@
 
 namespace ipybox::detail {
 
-// Answers http://127.0.0.1:PORT/callback until a request brings the expected state; whoever does not is
-// a stranger. Browsers open connections and say nothing on them.
+// Answers http://127.0.0.1:PORT/callback until a request brings the expected state; whoever does
+// not is a stranger. Browsers open connections and say nothing on them.
 struct RedirectListener {
     struct Shared final : HttpService {
         explicit Shared(const asio::any_io_executor& executor)
-            : listener(std::make_shared<HttpListener>(executor, "the redirect address", HttpLimits(), Logger())),
+            : listener(std::make_shared<HttpListener>(executor, "the redirect address",
+                                                      HttpLimits(), Logger())),
               arrived(executor) {}
         HttpReply check(HttpPeer& peer, const HttpServerRequest& head) override;
         awaitable<bool> answer(HttpPeerPtr peer, HttpServerRequest request) override;
@@ -27,7 +28,8 @@ struct RedirectListener {
     };
 
     // port 0: any. Throws errc::io_error when it is taken.
-    RedirectListener(asio::any_io_executor executor, std::uint16_t wanted, std::string path, std::string state);
+    RedirectListener(asio::any_io_executor executor, std::uint16_t wanted, std::string path,
+                     std::string state);
     ~RedirectListener() { shared->listener->close(); }
     RedirectListener(const RedirectListener&) = delete;
     RedirectListener& operator=(const RedirectListener&) = delete;

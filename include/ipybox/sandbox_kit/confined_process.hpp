@@ -1,6 +1,6 @@
 #pragma once
-// What the processes of sandboxes that build on bubblewrap share: what measures them, what goes when they
-// are gone, and the relay that carries their channels where a guest has no Unix sockets.
+// What the processes of sandboxes that build on bubblewrap share: what measures them, what goes
+// when they are gone, and the relay that carries their channels where a guest has no Unix sockets.
 #include <boost/asio/readable_pipe.hpp>
 #include <boost/asio/writable_pipe.hpp>
 #include <exception>
@@ -15,23 +15,26 @@
 
 namespace ipybox {
 
-// A guest behind bubblewrap. Its sandbox derives from it: what only that one has goes in the derived class.
+// A guest behind bubblewrap. Its sandbox derives from it: what only that one has goes in the
+// derived class.
 class ConfinedProcess : public ChildProcess {
 public:
-    // Starts the request; placeholders and group go when the guest is gone. Throws like ChildProcess.
-    ConfinedProcess(asio::any_io_executor executor, SpawnRequest request, detail::Placeholders placeholders,
-                    std::optional<Cgroup> group)
+    // Starts the request; placeholders and group go when the guest is gone. Throws like
+    // ChildProcess.
+    ConfinedProcess(asio::any_io_executor executor, SpawnRequest request,
+                    detail::Placeholders placeholders, std::optional<Cgroup> group)
         : ChildProcess(std::move(executor), std::move(request)),
           placeholders_(std::move(placeholders)),
           group_(std::move(group)) {}
     ~ConfinedProcess() override { end_guest(); }
 
-    // Carries the channels over two pipes to a relay inside; start: what relay_start() returned. A guest
-    // that breaks the protocol is killed. Throws errc::io_error.
-    void relay(asio::any_io_executor executor, asio::writable_pipe to_guest, asio::readable_pipe from_guest,
-               std::vector<MuxChannel> channels, std::string start) {
-        mux_.emplace(std::move(executor), std::move(to_guest), std::move(from_guest), std::move(channels),
-                     std::move(start), [this] { kill_tree(); });
+    // Carries the channels over two pipes to a relay inside; start: what relay_start() returned. A
+    // guest that breaks the protocol is killed. Throws errc::io_error.
+    void relay(asio::any_io_executor executor, asio::writable_pipe to_guest,
+               asio::readable_pipe from_guest, std::vector<MuxChannel> channels,
+               std::string start) {
+        mux_.emplace(std::move(executor), std::move(to_guest), std::move(from_guest),
+                     std::move(channels), std::move(start), [this] { kill_tree(); });
     }
 
     std::string output_tail() const override {
@@ -61,15 +64,15 @@ public:
     }
 
 protected:
-    // For the destructors of derived classes: the guest must be gone before the places it is kept out of
-    // disappear. Idempotent.
+    // For the destructors of derived classes: the guest must be gone before the places it is kept
+    // out of disappear. Idempotent.
     void end_guest() noexcept {
         mux_.reset();
         end();
     }
     bool relayed() const noexcept { return mux_.has_value(); }
-    // Signals the command where no relay does. May throw std::exception: then the caller's next step is
-    // kill_tree().
+    // Signals the command where no relay does. May throw std::exception: then the caller's next
+    // step is kill_tree().
     virtual void signal_command(int number, bool group) = 0;
 
 private:

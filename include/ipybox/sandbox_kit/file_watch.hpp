@@ -1,6 +1,6 @@
 #pragma once
-// Notices which files that the host runs or obeys (detail/host_run_files.hpp) came or changed while code
-// could write a workspace.
+// Notices which files that the host runs or obeys (detail/host_run_files.hpp) came or changed while
+// code could write a workspace.
 #include <sys/stat.h>
 #include <time.h>
 
@@ -34,7 +34,8 @@ public:
     // change counts, which no program can set; not where the host itself changes it. found: what
     // protected_files() has just found there, to the same depth; null: looks itself. Throws
     // errc::io_error.
-    FileWatch(std::filesystem::path workspace, int depth, const std::vector<std::filesystem::path>& held, bool change_times,
+    FileWatch(std::filesystem::path workspace, int depth,
+              const std::vector<std::filesystem::path>& held, bool change_times,
               const std::vector<ProjectDirectory>* found = nullptr)
         : tree_(workspace), depth_(depth), change_times_(change_times) {
         for (const auto& path : held)
@@ -54,7 +55,7 @@ public:
     std::vector<FileChange> poll() {
         std::vector<FileChange> changes;
         for (auto& [path, place] : places_) {
-            struct stat now {};
+            struct stat now{};
             if (tree_.kind(path, &now) != FileTree::Kind::directory) continue;
             // A name that came or went changed the directory.
             if (place.changed != change_of(now)) {
@@ -71,7 +72,8 @@ public:
         std::vector<FileChange> changes;
         LeftOut left_out, deeper;
         places_.clear();
-        walk_project(tree_, depth_, left_out, deeper, [&](const ProjectDirectory& at) { look_in(at, changes); });
+        walk_project(tree_, depth_, left_out, deeper,
+                     [&](const ProjectDirectory& at) { look_in(at, changes); });
         left_out_ = left_out.texts();
         return changes;
     }
@@ -88,11 +90,12 @@ private:
         std::set<std::string> names;                    // in it, of the list
     };
 
-    static constexpr HostRunFile bare_{"config", "", HostRun::unasked, Absent::free,
-                                       "git takes its directory for a repository and runs what it names"};
+    static constexpr HostRunFile bare_{
+        "config", "", HostRun::unasked, Absent::free,
+        "git takes its directory for a repository and runs what it names"};
 
-    // When names in a directory last came or went, in seconds and nanoseconds; nothing that is found
-    // again while that was so recently that the clock would not tell another time.
+    // When names in a directory last came or went, in seconds and nanoseconds; nothing that is
+    // found again while that was so recently that the clock would not tell another time.
     std::pair<std::int64_t, std::int64_t> change_of(const struct stat& directory) {
         timespec now{};
         ::clock_gettime(CLOCK_REALTIME, &now);
@@ -109,7 +112,8 @@ private:
         if (all) return names;
         // What fits a pattern may be found by the next scan() only.
         for (const auto& file : host_run_files)
-            if (const std::string name(first_part(file.path)); tree_.kind(path_in(directory, name)) != FileTree::Kind::absent)
+            if (const std::string name(first_part(file.path));
+                tree_.kind(path_in(directory, name)) != FileTree::Kind::absent)
                 names.insert(name);
         return names;
     }
@@ -126,22 +130,24 @@ private:
         if (at.is_repository) look_at(at.path, bare_, changes);
         if (places_.size() < max_places) places_[at.path] = {change_of(at.status), at.listed};
     }
-    void look_at(const std::string& directory, const std::string& name, std::vector<FileChange>& changes) {
+    void look_at(const std::string& directory, const std::string& name,
+                 std::vector<FileChange>& changes) {
         for (const auto* file : listed_as(name)) look_at(directory, *file, changes, name);
     }
-    void look_at(const std::string& directory, const HostRunFile& file, std::vector<FileChange>& changes,
-                 const std::string& name = {}) {
+    void look_at(const std::string& directory, const HostRunFile& file,
+                 std::vector<FileChange>& changes, const std::string& name = {}) {
         const bool pattern = first_part(file.path).find('*') != std::string_view::npos;
         const auto path = path_in(directory, pattern ? std::string_view(name) : file.path);
         if (is_held(path)) return;
-        struct stat status {};
+        struct stat status{};
         const auto kind = tree_.kind(path, &status);
         if (kind == FileTree::Kind::absent) {
             states_.erase(path);
             return;
         }
         std::size_t budget = 1'000;
-        const auto state = fingerprint(path, status, kind == FileTree::Kind::directory ? 4 : 0, budget);
+        const auto state =
+            fingerprint(path, status, kind == FileTree::Kind::directory ? 4 : 0, budget);
         // What holds an absent name's place for another session, which nobody can write.
         if (is_placeholder(status) && (!S_ISDIR(status.st_mode) || budget == 1'000)) return;
         // Code can make more than anybody wants to hear of.
@@ -149,14 +155,16 @@ private:
         const auto [known, is_new] = states_.try_emplace(path, state);
         if (!is_new && std::exchange(known->second, state) == state) return;
         // A new repository has several.
-        const bool told = is_new && !file.program.empty() && !changes.empty() && changes.back().is_new &&
-                          changes.back().file->program == file.program &&
+        const bool told = is_new && !file.program.empty() && !changes.empty() &&
+                          changes.back().is_new && changes.back().file->program == file.program &&
                           changes.back().path == path_in(directory, changes.back().file->path);
         if (!told) changes.push_back({path, &file, is_new});
     }
 
-    // Different, with what code can do, once anything in it is: the directory's files count, not their order.
-    std::uint64_t fingerprint(const std::string& path, const struct stat& status, int levels, std::size_t& budget) const {
+    // Different, with what code can do, once anything in it is: the directory's files count, not
+    // their order.
+    std::uint64_t fingerprint(const std::string& path, const struct stat& status, int levels,
+                              std::size_t& budget) const {
         std::uint64_t state = 14'695'981'039'346'656'037u;
         const auto mix = [&state](auto value) {
             state ^= static_cast<std::uint64_t>(value);
@@ -181,9 +189,10 @@ private:
             if (budget == 0) break;
             --budget;
             const auto inner = path_in(path, name);
-            struct stat found {};
+            struct stat found{};
             const bool enter = tree_.kind(inner, &found) == FileTree::Kind::directory;
-            state += fingerprint(inner, found, enter ? levels - 1 : 0, budget) ^ std::hash<std::string>()(name);
+            state += fingerprint(inner, found, enter ? levels - 1 : 0, budget) ^
+                     std::hash<std::string>()(name);
         }
         return state;
     }

@@ -15,36 +15,48 @@ namespace ipybox {
 
 // Throws errc::sandbox_refused, naming the field and what to do, when a policy asks for more than a
 // sandbox says it can enforce. name: the sandbox's, for messages.
-inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able, const std::string& name) {
-    const auto need = [&](bool asked, bool enforced, const std::string& field, const std::string& what) {
+inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
+                          const std::string& name) {
+    const auto need = [&](bool asked, bool enforced, const std::string& field,
+                          const std::string& what) {
         if (!asked || enforced) return;
         if (const auto reason = able.reasons.find(field); reason != able.reasons.end())
-            throw Error(errc::sandbox_refused, field + " cannot be enforced here: " + reason->second);
-        throw Error(errc::sandbox_refused, "sandbox \"" + name + "\" cannot " + what + ": " +
-                                               (name == "bubblewrap" ? "" : "use sandbox \"bubblewrap\", or ") +
-                                               "do not ask for it");
+            throw Error(errc::sandbox_refused,
+                        field + " cannot be enforced here: " + reason->second);
+        throw Error(errc::sandbox_refused,
+                    "sandbox \"" + name + "\" cannot " + what + ": " +
+                        (name == "bubblewrap" ? "" : "use sandbox \"bubblewrap\", or ") +
+                        "do not ask for it");
     };
     using Mode = NetworkPolicy::Mode;
     need(policy.network.mode == Mode::none, able.network_none, "network", "restrict the network");
-    need(policy.network.mode == Mode::allow_list, able.network_allow_list, "network", "restrict the network to allowed hosts");
+    need(policy.network.mode == Mode::allow_list, able.network_allow_list, "network",
+         "restrict the network to allowed hosts");
     need(!policy.hidden.empty(), able.filesystem, "hidden", "hide files");
-    need(!policy.write_protected.empty(), able.filesystem, "write_protected", "write-protect paths");
+    need(!policy.write_protected.empty(), able.filesystem, "write_protected",
+         "write-protect paths");
     // By all their names, so that a new one cannot be forgotten here.
-    const auto& [memory_per_process, memory_total, processes, open_files, file_size, cpu_seconds, wall_seconds,
-                 scratch_size, scratch_inodes, workspace_size] = policy.limits;
-    const auto limit = [&](const auto& value, bool enforced, const std::string& field, const std::string& what) {
+    const auto& [memory_per_process, memory_total, processes, open_files, file_size, cpu_seconds,
+                 wall_seconds, scratch_size, scratch_inodes, workspace_size] = policy.limits;
+    const auto limit = [&](const auto& value, bool enforced, const std::string& field,
+                           const std::string& what) {
         need(value.has_value(), enforced, field, "limit " + what + " (limits." + field + ")");
     };
-    limit(memory_per_process, able.limits_per_process, "memory_per_process", "the memory of a process");
-    limit(memory_total, able.memory_total, "memory_total", "the memory of several processes together");
-    // Without processes of its own, the limit of Linux counts everything that the user runs on this machine.
-    limit(processes, able.limits_per_process && able.process_isolation, "processes", "the number of processes");
+    limit(memory_per_process, able.limits_per_process, "memory_per_process",
+          "the memory of a process");
+    limit(memory_total, able.memory_total, "memory_total",
+          "the memory of several processes together");
+    // Without processes of its own, the limit of Linux counts everything that the user runs on this
+    // machine.
+    limit(processes, able.limits_per_process && able.process_isolation, "processes",
+          "the number of processes");
     limit(open_files, able.limits_per_process, "open_files", "open files");
     limit(file_size, able.limits_per_process, "file_size", "the size of files");
     limit(cpu_seconds, able.limits_per_process, "cpu_seconds", "processor time");
     limit(wall_seconds, able.wall_time, "wall_seconds", "its time");
     limit(scratch_size, able.scratch_size, "scratch_size", "its scratch space, such as /tmp");
-    limit(scratch_inodes, able.scratch_inodes, "scratch_inodes", "the number of files in its scratch space, such as /tmp");
+    limit(scratch_inodes, able.scratch_inodes, "scratch_inodes",
+          "the number of files in its scratch space, such as /tmp");
     limit(workspace_size, able.workspace_size, "workspace_size", "the size of the workspace");
 }
 
@@ -53,19 +65,28 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
 class GuardedSandbox final : public Sandbox {
 public:
     // name: the plugin's, for messages.
-    GuardedSandbox(std::unique_ptr<Sandbox> inner, std::string name) : inner_(std::move(inner)), name_(std::move(name)) {}
+    GuardedSandbox(std::unique_ptr<Sandbox> inner, std::string name)
+        : inner_(std::move(inner)), name_(std::move(name)) {}
 
     awaitable<Capabilities> probe() override { return inner_->probe(); }
-    bool unix_sockets(const SandboxPolicy& policy) const override { return inner_->unix_sockets(policy); }
+    bool unix_sockets(const SandboxPolicy& policy) const override {
+        return inner_->unix_sockets(policy);
+    }
     std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
         return inner_->guest_address(policy, channel);
     }
-    uid_t guest_user(const SandboxPolicy& policy) const override { return inner_->guest_user(policy); }
-    awaitable<std::string> absent_names(SandboxPolicy policy) override { return inner_->absent_names(std::move(policy)); }
+    uid_t guest_user(const SandboxPolicy& policy) const override {
+        return inner_->guest_user(policy);
+    }
+    awaitable<std::string> absent_names(SandboxPolicy policy) override {
+        return inner_->absent_names(std::move(policy));
+    }
 
     // Throws also errc::io_error when the record cannot be kept.
-    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy, std::vector<std::string> argv,
-                                                        std::vector<Channel> channels, Stdio stdio) override {
+    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
+                                                        std::vector<std::string> argv,
+                                                        std::vector<Channel> channels,
+                                                        Stdio stdio) override {
         const Capabilities able = co_await inner_->probe();
         if (able.available) {
             refuse_beyond(policy, able, name_);
@@ -73,13 +94,16 @@ public:
             for (const auto& path : policy.writable) {
                 std::error_code error;
                 if (std::filesystem::weakly_canonical(path, error) == "/")
-                    throw Error(errc::sandbox_refused, "the whole disk cannot be made writable: name directories");
+                    throw Error(errc::sandbox_refused,
+                                "the whole disk cannot be made writable: name directories");
             }
             writable_places().record(policy, able.pinned_protection);
         }
         // Unavailable, it tells why itself.
-        auto process = co_await inner_->launch(std::move(policy), std::move(argv), std::move(channels), stdio);
-        if (!able.available) throw Error(errc::sandbox_refused, "sandbox \"" + name_ + "\": " + able.problem);
+        auto process =
+            co_await inner_->launch(std::move(policy), std::move(argv), std::move(channels), stdio);
+        if (!able.available)
+            throw Error(errc::sandbox_refused, "sandbox \"" + name_ + "\": " + able.problem);
         co_return process;
     }
 

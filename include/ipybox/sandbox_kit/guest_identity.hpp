@@ -95,7 +95,7 @@ inline std::optional<Identity> guest_identity(const SandboxPolicy& policy,
         if (*chosen == 0) refuse("the sandbox does not run as root" + remedy);
         return identity_of(*chosen);
     }
-    struct stat owner {};
+    struct stat owner{};
     if (policy.cwd.empty() || policy.cwd == "/") return identity_of(nobody);
     if (::stat(policy.cwd.c_str(), &owner) != 0)
         refuse("cannot look at " + policy.cwd.string() + ": " + errno_text());

@@ -48,14 +48,15 @@ using PathGlob = std::vector<PathGlobPart>;
 PathGlob parse_glob(std::string pattern);
 
 inline bool has_wildcard(const PathGlob& glob) {
-    return std::any_of(glob.begin(), glob.end(), [](const PathGlobPart& part) { return part.wild; });
+    return std::any_of(glob.begin(), glob.end(),
+                       [](const PathGlobPart& part) { return part.wild; });
 }
 
 // The parts before the first with a wildcard, as a path.
 fs::path fixed_part(const PathGlob& glob);
 
 bool glob_match(const PathGlob& pattern, std::size_t p, const std::vector<std::string>& path,
-                       std::size_t at);
+                std::size_t at);
 
 // Whether the policy hides `path`, which is absolute and leads over no link, as View does: a root
 // inside of what is hidden is seen. Throws errc::bad_argument.
@@ -68,7 +69,8 @@ fs::path absolute_path(const fs::path& path);
 // is not below. Throws errc::sandbox_refused.
 std::optional<struct stat> look_below(const fs::path& base, const fs::path& path);
 
-// Whether the policy shows the whole disk. Throws errc::bad_argument for a path that is not absolute.
+// Whether the policy shows the whole disk. Throws errc::bad_argument for a path that is not
+// absolute.
 bool shows_whole_disk(const SandboxPolicy& policy);
 
 // Collects the mounts of one guest. The most specific path wins; at one path the stricter rule;
@@ -78,14 +80,14 @@ public:
     using Patterns = std::vector<PathGlob>;
     enum class Kind { scratch, readable, writable, write_protected, hidden };
 
-    // Searches the disk for what is hidden. layered: writable paths of the policy whose absent names
-    // are not held on the disk, but by layers(). by_directories: where directories are usual, directories
-    // hold absent names. Throws Error: sandbox_refused, bad_argument, io_error.
-    explicit View(const SandboxPolicy& policy, bool without_host_sockets = true, std::set<fs::path> layered = {},
-                  bool by_directories = true);
+    // Searches the disk for what is hidden. layered: writable paths of the policy whose absent
+    // names are not held on the disk, but by layers(). by_directories: where directories are usual,
+    // directories hold absent names. Throws Error: sandbox_refused, bad_argument, io_error.
+    explicit View(const SandboxPolicy& policy, bool without_host_sockets = true,
+                  std::set<fs::path> layered = {}, bool by_directories = true);
 
-    // What a guest that started now would find hidden because links with hidden names lead to it. Throws
-    // what the constructor throws.
+    // What a guest that started now would find hidden because links with hidden names lead to it.
+    // Throws what the constructor throws.
     static HiddenBehindLinks behind_links(const SandboxPolicy& policy);
 
     // In the order of mounting: a directory comes before what lies in it.
@@ -99,7 +101,8 @@ public:
     Placeholders take_placeholders() { return std::move(placeholders_); }
     // What each of the layered paths has to hold; those without are missing.
     const std::map<fs::path, HeldNames>& layers() const { return layers_; }
-    // The layer that a path is seen through, by its place among layers(), and what it is called there.
+    // The layer that a path is seen through, by its place among layers(), and what it is called
+    // there.
     std::optional<std::pair<std::size_t, fs::path>> in_layer(const fs::path& path) const;
 
 private:

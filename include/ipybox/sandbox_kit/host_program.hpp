@@ -24,20 +24,24 @@ enum class Trust { judged, named };
 // Throws errc::denied when code could have changed `program` or what leads to it. To be asked again
 // before each start of a program that was found earlier: a session may have made its place writable
 // since. remedy: what to do about it.
-inline void refuse_written(const std::filesystem::path& program, std::string_view remedy = "install it elsewhere") {
+inline void refuse_written(const std::filesystem::path& program,
+                           std::string_view remedy = "install it elsewhere") {
     if (const auto place = writable_places().holds(program))
-        throw Error(errc::denied, program.string() + " is not run on the host, because code in a sandbox could write " +
-                                      place->string() + ": " + std::string(remedy));
+        throw Error(errc::denied,
+                    program.string() +
+                        " is not run on the host, because code in a sandbox could write " +
+                        place->string() + ": " + std::string(remedy));
 }
 
 namespace detail {
 inline bool is_program(const std::filesystem::path& file) {
     std::error_code ignored;
-    return std::filesystem::is_regular_file(file, ignored) && ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) == 0;
+    return std::filesystem::is_regular_file(file, ignored) &&
+           ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) == 0;
 }
 
-// What tells a Python interpreter where its library is: the file of its virtual environment, and the
-// directory that this names. Empty for an interpreter without, or another program.
+// What tells a Python interpreter where its library is: the file of its virtual environment, and
+// the directory that this names. Empty for an interpreter without, or another program.
 inline std::vector<std::filesystem::path> environment_files(const std::filesystem::path& program) {
     std::filesystem::path configuration = program.parent_path().parent_path() / "pyvenv.cfg";
     std::error_code ignored;
@@ -47,12 +51,14 @@ inline std::vector<std::filesystem::path> environment_files(const std::filesyste
     std::vector<std::filesystem::path> files{configuration};
     // Whoever could write it could have put anything there.
     constexpr std::size_t limit = 64u << 10;
-    const UniqueFd file(::open(configuration.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    const UniqueFd file(
+        ::open(configuration.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     std::string why;
     const auto text = read_regular(file, limit, why);
     if (!text)
-        throw Error(errc::denied, configuration.string() + " cannot be read, so that nobody knows what it leads to: " + why +
-                                      "; make the environment anew");
+        throw Error(errc::denied, configuration.string() +
+                                      " cannot be read, so that nobody knows what it leads to: " +
+                                      why + "; make the environment anew");
     std::istringstream lines(*text);
     for (std::string line; std::getline(lines, line);) {
         const auto equals = line.find('=');
@@ -83,15 +89,17 @@ inline std::vector<std::filesystem::path> search_directories(std::string_view pa
 inline std::string host_search_path(std::string_view path_variable) {
     std::string kept;
     for (const auto& directory : detail::search_directories(path_variable))
-        if (!writable_places().holds(directory)) kept += (kept.empty() ? "" : ":") + directory.string();
+        if (!writable_places().holds(directory))
+            kept += (kept.empty() ? "" : ":") + directory.string();
     return kept;
 }
 
 // The absolute path of a program: `name` itself when it contains a slash, else the first match in
-// the absolute directories of `path_variable`, those left out in which code could write; nullopt when no
-// executable file is found. Throws errc::denied for a name with a slash that lies where code could
-// write, and what WritablePlaces::holds() throws; neither with Trust::named.
-inline std::optional<std::filesystem::path> find_program(std::string_view name, std::string_view path_variable,
+// the absolute directories of `path_variable`, those left out in which code could write; nullopt
+// when no executable file is found. Throws errc::denied for a name with a slash that lies where
+// code could write, and what WritablePlaces::holds() throws; neither with Trust::named.
+inline std::optional<std::filesystem::path> find_program(std::string_view name,
+                                                         std::string_view path_variable,
                                                          Trust trust = Trust::judged) {
     namespace fs = std::filesystem;
     if (name.find('/') != std::string_view::npos) {
@@ -104,7 +112,8 @@ inline std::optional<std::filesystem::path> find_program(std::string_view name, 
     if (name.empty()) return std::nullopt;
     for (const auto& directory : detail::search_directories(path_variable)) {
         const auto file = directory / name;
-        if (detail::is_program(file) && (trust == Trust::named || !writable_places().holds(file))) return file;
+        if (detail::is_program(file) && (trust == Trust::named || !writable_places().holds(file)))
+            return file;
     }
     return std::nullopt;
 }

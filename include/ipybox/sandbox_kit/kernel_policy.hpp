@@ -27,40 +27,46 @@ std::vector<std::filesystem::path> home_directories();
 // Below a home directory, besides every name that starts with a dot: what its owner's programs are
 // found by or start from. These hold while they are absent, too.
 inline constexpr std::string_view home_protected[] = {
-    ".local/bin", ".local/lib",    ".local/share", ".config",    ".cache",   ".ssh",   ".gnupg",    ".npmrc",
-    ".npm",       ".pypirc",       ".netrc",       ".profile",   ".bashrc",  ".vim",   ".vimrc",    ".zshenv",
-    ".zshrc",     ".bash_profile", ".bash_login",  ".zprofile",  ".zlogin",  ".emacs", ".emacs.d",  ".inputrc",
-    ".gdbinit",   ".bash_logout",  ".gitconfig",   ".xprofile",  ".docker",  ".cargo", ".ipython",  ".jupyter",
-    "bin",        ".xsessionrc",   ".pam_environment"};
+    ".local/bin",   ".local/lib", ".local/share",  ".config",     ".cache",
+    ".ssh",         ".gnupg",     ".npmrc",        ".npm",        ".pypirc",
+    ".netrc",       ".profile",   ".bashrc",       ".vim",        ".vimrc",
+    ".zshenv",      ".zshrc",     ".bash_profile", ".bash_login", ".zprofile",
+    ".zlogin",      ".emacs",     ".emacs.d",      ".inputrc",    ".gdbinit",
+    ".bash_logout", ".gitconfig", ".xprofile",     ".docker",     ".cargo",
+    ".ipython",     ".jupyter",   "bin",           ".xsessionrc", ".pam_environment"};
 
-inline bool within_any(const std::filesystem::path& path, const std::vector<std::filesystem::path>& roots) {
-    return std::any_of(roots.begin(), roots.end(), [&](const auto& root) { return within(path, root); });
+inline bool within_any(const std::filesystem::path& path,
+                       const std::vector<std::filesystem::path>& roots) {
+    return std::any_of(roots.begin(), roots.end(),
+                       [&](const auto& root) { return within(path, root); });
 }
 
-// The outermost of the roots around `path`, which whoever may write it cannot exchange; null without.
+// The outermost of the roots around `path`, which whoever may write it cannot exchange; null
+// without.
 const std::filesystem::path* outermost_around(const std::filesystem::path& path,
-                                                     const std::vector<std::filesystem::path>& roots);
+                                              const std::vector<std::filesystem::path>& roots);
 
 // The roots as they are given, and as they are without links.
 std::vector<std::filesystem::path> with_real_places(std::vector<std::filesystem::path> roots);
 
-// Where `path` really lies, though it may not exist; nothing when a link on the way is one that code
-// could exchange, because it lies in a place that it may write: `link` says which.
+// Where `path` really lies, though it may not exist; nothing when a link on the way is one that
+// code could exchange, because it lies in a place that it may write: `link` says which.
 std::optional<std::filesystem::path> real_place(const std::filesystem::path& path,
-                                                       const std::vector<std::filesystem::path>& writable,
-                                                       std::filesystem::path& link);
+                                                const std::vector<std::filesystem::path>& writable,
+                                                std::filesystem::path& link);
 
 }  // namespace detail
 
 // What a policy is made from. All paths are absolute.
 struct PolicySources {
-    std::filesystem::path workspace;                     // without links
-    std::filesystem::path working_dir;                   // where the kernel starts, if it is another place
-    std::optional<json::object> settings;                // in sandbox-runtime's schema
-    std::vector<std::filesystem::path> interpreter;      // what Python reads outside /usr
-    std::vector<std::filesystem::path> write_protected;  // files of the host that code must not change
-    detail::ProtectionRules protection;                  // of files that programs of the host run by themselves
-    std::filesystem::path audit_log;                     // empty without
+    std::filesystem::path workspace;       // without links
+    std::filesystem::path working_dir;     // where the kernel starts, if it is another place
+    std::optional<json::object> settings;  // in sandbox-runtime's schema
+    std::vector<std::filesystem::path> interpreter;  // what Python reads outside /usr
+    std::vector<std::filesystem::path>
+        write_protected;                 // files of the host that code must not change
+    detail::ProtectionRules protection;  // of files that programs of the host run by themselves
+    std::filesystem::path audit_log;     // empty without
     std::vector<std::filesystem::path> own = detail::own_directories();
     std::vector<std::filesystem::path> homes = detail::home_directories();
 };
@@ -72,14 +78,15 @@ struct PolicySources {
 // where code could exchange a link that leads to them, io_error.
 void keep_own_state(SandboxPolicy& policy, const PolicySources& sources);
 
-// Programs start from a home directory at every turn. Throws errc::sandbox_refused for a workspace that
-// is or holds one.
+// Programs start from a home directory at every turn. Throws errc::sandbox_refused for a workspace
+// that is or holds one.
 void refuse_home(const PolicySources& sources);
 
-// Hides and protects what lies in a workspace that code may write. Returns what was found of files that
-// programs of the host run by themselves.
-detail::ProtectedFiles guard_workspace(SandboxPolicy& policy, const std::filesystem::path& workspace,
-                                              const detail::ProtectionRules& rules);
+// Hides and protects what lies in a workspace that code may write. Returns what was found of files
+// that programs of the host run by themselves.
+detail::ProtectedFiles guard_workspace(SandboxPolicy& policy,
+                                       const std::filesystem::path& workspace,
+                                       const detail::ProtectionRules& rules);
 
 // The policy of one kernel, and what it says about files that others read or write for the code.
 // Matching looks at no links: whoever opens what is allowed here must not follow any.
@@ -90,36 +97,42 @@ public:
     explicit KernelPolicy(const PolicySources& sources, SandboxPolicy base = {});
 
     const SandboxPolicy& policy() const noexcept { return policy_; }
-    // Which files that programs of the host run were found, and which of them could not be protected.
+    // Which files that programs of the host run were found, and which of them could not be
+    // protected.
     const detail::ProtectedFiles& protected_files() const noexcept { return protected_; }
 
-    // Whether the code may read this file. path: absolute or relative to the workspace, without "..".
+    // Whether the code may read this file. path: absolute or relative to the workspace, without
+    // "..".
     bool may_read(const std::filesystem::path& path) const { return !is_hidden(absolute(path)); }
     // The same of a file that was opened, whatever its name is by now.
-    bool may_read(const struct stat& opened) const { return !behind_links().files.contains({opened.st_dev, opened.st_ino}); }
+    bool may_read(const struct stat& opened) const {
+        return !behind_links().files.contains({opened.st_dev, opened.st_ino});
+    }
     // Whether it may make or change it.
     bool may_write(const std::filesystem::path& path) const {
         return detail::within_any(absolute(path), writable_) && !is_kept(absolute(path));
     }
 
-    // A directory for the file or directory `name`, which the host writes there for the code; made when it is absent. path:
-    // absolute or relative to the workspace. In a place that the code may write no link is followed,
-    // and nothing hidden or protected may lie there; elsewhere the host may write as it likes. Throws
-    // Error: denied, io_error.
-    UniqueFd open_for_writing(const std::filesystem::path& path, const std::filesystem::path& name = {}) const;
+    // A directory for the file or directory `name`, which the host writes there for the code; made
+    // when it is absent. path: absolute or relative to the workspace. In a place that the code may
+    // write no link is followed, and nothing hidden or protected may lie there; elsewhere the host
+    // may write as it likes. Throws Error: denied, io_error.
+    UniqueFd open_for_writing(const std::filesystem::path& path,
+                              const std::filesystem::path& name = {}) const;
 
 private:
     std::filesystem::path absolute(const std::filesystem::path& path) const {
         return detail::absolute_path(workspace_ / path);
     }
-    // As the kernel found it when it started: code may since have removed a link, or renamed a directory
-    // that holds a file. Where no kernel has started, as it is.
+    // As the kernel found it when it started: code may since have removed a link, or renamed a
+    // directory that holds a file. Where no kernel has started, as it is.
     const HiddenBehindLinks& behind_links() const;
     bool is_hidden(const std::filesystem::path& path) const;
     bool is_hidden_or_below_kept(const std::filesystem::path& path) const {
         return is_hidden(path) || detail::within_any(path, policy_.write_protected);
     }
-    // A file in the place of a directory that leads to a protected name would be as good as that name.
+    // A file in the place of a directory that leads to a protected name would be as good as that
+    // name.
     bool is_kept(const std::filesystem::path& path) const;
 
     std::filesystem::path workspace_;
@@ -130,7 +143,8 @@ private:
 
 // The limits of whoever is confined and was given none: kernels, MCP servers, and pip but for
 // `scratch`, bytes of each place for temporary files.
-void set_default_limits(Limits& limits, const Capabilities& able, std::uint64_t scratch = std::uint64_t{1} << 30);
+void set_default_limits(Limits& limits, const Capabilities& able,
+                        std::uint64_t scratch = std::uint64_t{1} << 30);
 
 }  // namespace ipybox
 

@@ -215,9 +215,9 @@ private:
 // what it decides, tells on_refusal of what it refuses, and returns network_channel, which
 // leads to it. Throws like NetworkProxy.
 Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_io_executor executor,
-                          Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
-                          const std::filesystem::path& path,
-                          std::function<void(const Violation&)> on_refusal = nullptr);
+                   Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
+                   const std::filesystem::path& path,
+                   std::function<void(const Violation&)> on_refusal = nullptr);
 
 }  // namespace ipybox
 

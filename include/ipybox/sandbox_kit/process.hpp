@@ -53,8 +53,9 @@ namespace detail {
 std::optional<rlim_t>& given_open_files() noexcept;
 }  // namespace detail
 
-// Lets this process open as many files as the system allows it, instead of the usual 1,024: 64 sessions need more.
-// What it starts gets the old limit, for programs with select(). For main(), before there are threads.
+// Lets this process open as many files as the system allows it, instead of the usual 1,024: 64
+// sessions need more. What it starts gets the old limit, for programs with select(). For main(),
+// before there are threads.
 void raise_open_files() noexcept;
 
 // How many files this process may still open; a very large number where that cannot be told.
@@ -82,13 +83,14 @@ inline rlim_t hard_limit(int resource, rlim_t value) noexcept {
 }
 
 [[noreturn]] void run_child(const SpawnRequest& request, PreparedChild& prepared,
-                                   int report) noexcept;
+                            int report) noexcept;
 
 Error spawn_error(const SpawnRequest& request, SpawnStage stage, int number);
 
 std::pair<UniqueFd, UniqueFd> make_pipe();
 
-// A child that ends would otherwise end us, when we write to it and nobody has asked for another way.
+// A child that ends would otherwise end us, when we write to it and nobody has asked for another
+// way.
 void outlive_broken_pipes() noexcept;
 
 // Signals stay blocked around fork: a handler of the parent must never run in the child.
@@ -163,7 +165,7 @@ private:
 awaitable<void> watch_exit(std::shared_ptr<ProcessState> state);
 
 awaitable<std::optional<ExitStatus>> await_exit(std::shared_ptr<ProcessState> state,
-                                                       Clock::time_point deadline);
+                                                Clock::time_point deadline);
 
 // Freezes the tree before killing it, so that nothing forks away from under the walk.
 // Returns handles on the descendants.

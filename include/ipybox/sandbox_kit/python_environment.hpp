@@ -24,14 +24,15 @@ struct PythonEnvironment {
     std::vector<std::filesystem::path> readable;  // directories it reads outside /usr
     std::optional<std::string> ipykernel;         // version, absent when not installed
     std::optional<std::string> pydantic;
-    bool managed = false;                         // by the system (PEP 668): pip refuses to install into it
+    bool managed = false;  // by the system (PEP 668): pip refuses to install into it
 };
 
 namespace detail {
-// Throws errc::denied when code could have changed what an interpreter runs before any script: itself,
-// and what tells it where its library is.
+// Throws errc::denied when code could have changed what an interpreter runs before any script:
+// itself, and what tells it where its library is.
 inline void refuse_written_python(const std::filesystem::path& python) {
-    constexpr std::string_view remedy = "name it with --python or IPYBOX_PYTHON if what lies there is yours";
+    constexpr std::string_view remedy =
+        "name it with --python or IPYBOX_PYTHON if what lies there is yours";
     refuse_written(python, remedy);
     for (const auto& path : environment_files(python)) refuse_written(path, remedy);
 }
@@ -39,9 +40,10 @@ inline void refuse_written_python(const std::filesystem::path& python) {
 
 // The interpreter to use: `configured`, else $IPYBOX_PYTHON, $VIRTUAL_ENV/bin/python,
 // .venv/bin/python in the current directory, python3 on PATH. The first two are the word of whoever
-// configures; of the others, Trust::judged throws errc::denied for what lies where code could write, and
-// passes over such directories of PATH. Throws errc::missing_dependency.
-inline std::filesystem::path find_python(const std::filesystem::path& configured = {}, Trust trust = Trust::judged) {
+// configures; of the others, Trust::judged throws errc::denied for what lies where code could
+// write, and passes over such directories of PATH. Throws errc::missing_dependency.
+inline std::filesystem::path find_python(const std::filesystem::path& configured = {},
+                                         Trust trust = Trust::judged) {
     namespace fs = std::filesystem;
     const auto variable = [](const char* name) {
         const char* value = std::getenv(name);
@@ -54,16 +56,20 @@ inline std::filesystem::path find_python(const std::filesystem::path& configured
         const auto directory = fs::canonical(file.parent_path(), error);
         return error ? file : directory / file.filename();
     };
-    for (const auto& [wanted, source] : {std::pair(configured.string(), "--python or the python option"),
-                                         std::pair(variable("IPYBOX_PYTHON"), "IPYBOX_PYTHON")}) {
+    for (const auto& [wanted, source] :
+         {std::pair(configured.string(), "--python or the python option"),
+          std::pair(variable("IPYBOX_PYTHON"), "IPYBOX_PYTHON")}) {
         if (wanted.empty()) continue;
-        if (const auto found = find_program(wanted, path, wanted.find('/') != wanted.npos ? Trust::named : trust))
+        if (const auto found =
+                find_program(wanted, path, wanted.find('/') != wanted.npos ? Trust::named : trust))
             return resolved(*found);
-        throw Error(errc::missing_dependency, std::string(source) + " names " + wanted +
-                                                  ", which is no executable file; name a Python interpreter");
+        throw Error(errc::missing_dependency,
+                    std::string(source) + " names " + wanted +
+                        ", which is no executable file; name a Python interpreter");
     }
     std::vector<std::string> candidates;
-    if (const auto venv = variable("VIRTUAL_ENV"); !venv.empty()) candidates.push_back(venv + "/bin/python");
+    if (const auto venv = variable("VIRTUAL_ENV"); !venv.empty())
+        candidates.push_back(venv + "/bin/python");
     candidates.push_back("./.venv/bin/python");
     candidates.push_back("python3");
     for (const auto& candidate : candidates) {
@@ -74,13 +80,14 @@ inline std::filesystem::path find_python(const std::filesystem::path& configured
         if (trust == Trust::judged) detail::refuse_written_python(*found);
         return resolved(*found);
     }
-    throw Error(errc::missing_dependency,
-                "no Python interpreter found; install python3, or name one with --python or IPYBOX_PYTHON");
+    throw Error(
+        errc::missing_dependency,
+        "no Python interpreter found; install python3, or name one with --python or IPYBOX_PYTHON");
 }
 
 namespace detail {
-// Runs with -I -S: no start-up file, .pth file or package of the interpreter runs, whose rights would be the
-// host's. So it works out itself what the module site would: where the packages lie.
+// Runs with -I -S: no start-up file, .pth file or package of the interpreter runs, whose rights
+// would be the host's. So it works out itself what the module site would: where the packages lie.
 inline constexpr const char* inspection = R"(
 import os, sys
 prefixes = [sys.prefix]
@@ -134,7 +141,8 @@ print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipyke
 inline awaitable<void> read_output(ChildProcess& process, std::size_t limit, std::string& text) {
     char chunk[4096];
     while (text.size() < limit) {
-        auto [error, size] = co_await process.output().async_read_some(asio::buffer(chunk), as_result);
+        auto [error, size] =
+            co_await process.output().async_read_some(asio::buffer(chunk), as_result);
         if (error) break;
         text.append(chunk, size);
     }
@@ -154,14 +162,17 @@ inline std::vector<std::filesystem::path> outermost(const json::array& paths) {
     std::vector<std::string> all;
     for (const auto& path : paths)
         if (path.is_string() && path.get_string().starts_with("/"))
-            all.push_back(std::filesystem::path(std::string(path.get_string())).lexically_normal().string());
+            all.push_back(
+                std::filesystem::path(std::string(path.get_string())).lexically_normal().string());
     for (auto& path : all)
         while (path.size() > 1 && path.back() == '/') path.pop_back();
     std::sort(all.begin(), all.end());
     std::vector<std::filesystem::path> kept;
     std::string last = "/usr";
     for (const auto& path : all) {
-        if (path == "/" || path == last || path.starts_with(last + "/") || path.starts_with("/usr/") || path == "/usr") continue;
+        if (path == "/" || path == last || path.starts_with(last + "/") ||
+            path.starts_with("/usr/") || path == "/usr")
+            continue;
         kept.push_back(path);
         last = path;
     }
@@ -175,12 +186,13 @@ inline bool at_least(const std::string& text, int major, int minor) {
 }
 }  // namespace detail
 
-// Runs `python` once with this process's rights, isolated from the current directory, the user's variables,
-// and all packages and start-up files of the interpreter, of which none runs: directories that only
-// start-up code adds to Python's path are not found. python: as find_python() returns it. limit: how long
-// it may take. Throws errc::missing_dependency when it is no Python interpreter of at least
-// 3.10; packages may be absent in the answer, see package_problem().
-inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor, std::filesystem::path python, Duration limit) {
+// Runs `python` once with this process's rights, isolated from the current directory, the user's
+// variables, and all packages and start-up files of the interpreter, of which none runs:
+// directories that only start-up code adds to Python's path are not found. python: as find_python()
+// returns it. limit: how long it may take. Throws errc::missing_dependency when it is no Python
+// interpreter of at least 3.10; packages may be absent in the answer, see package_problem().
+inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor,
+                                                   std::filesystem::path python, Duration limit) {
     SpawnRequest request;
     request.argv = {python.string(), "-I", "-S", "-c", detail::inspection};
     request.env["PATH"] = "/usr/local/bin:/usr/bin:/bin";
@@ -190,7 +202,8 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     const auto output = co_await detail::output_of(process, limit);
     const std::string name = python.string();
     if (!output)
-        throw Error(errc::missing_dependency, name + " did not answer in time; is it a Python interpreter?");
+        throw Error(errc::missing_dependency,
+                    name + " did not answer in time; is it a Python interpreter?");
     boost::system::error_code error;
     // What start-up files of the interpreter print comes before the answer.
     std::string_view printed = *output;
@@ -200,7 +213,9 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     const auto* version = answer ? detail::find_string(*answer, "version") : nullptr;
     const auto* paths = answer ? answer->if_contains("paths") : nullptr;
     if (!version || !paths || !paths->is_array())
-        throw Error(errc::missing_dependency, name + " is not a working Python interpreter; it printed: " + process.output_tail());
+        throw Error(
+            errc::missing_dependency,
+            name + " is not a working Python interpreter; it printed: " + process.output_tail());
     PythonEnvironment found;
     found.executable = std::move(python);
     found.version = *version;
@@ -214,7 +229,8 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     const auto* managed = answer->if_contains("managed");
     found.managed = managed && managed->is_bool() && managed->get_bool();
     if (!detail::at_least(found.version, 3, 10))
-        throw Error(errc::missing_dependency, name + " is Python " + found.version + "; 3.10 or newer is needed");
+        throw Error(errc::missing_dependency,
+                    name + " is Python " + found.version + "; 3.10 or newer is needed");
     co_return found;
 }
 
@@ -223,14 +239,18 @@ inline std::string package_problem(const PythonEnvironment& environment) {
     const std::string install = " -m pip install ipykernel 'pydantic>=2.7'";
     // The system's Python takes no packages but the system's.
     const std::string remedy =
-        environment.managed ? "; make an environment of your own with `" + environment.executable.string() +
-                                  " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python" + install +
-                                  " && export IPYBOX_PYTHON=~/.ipybox-python/bin/python` (where venv fails, first: apt-get install python3-venv)"
-                            : "; install it with `" + environment.executable.string() + install + "`";
-    if (!environment.ipykernel) return environment.executable.string() + " has no ipykernel" + remedy;
+        environment.managed
+            ? "; make an environment of your own with `" + environment.executable.string() +
+                  " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python" + install +
+                  " && export IPYBOX_PYTHON=~/.ipybox-python/bin/python` (where venv fails, first: "
+                  "apt-get install python3-venv)"
+            : "; install it with `" + environment.executable.string() + install + "`";
+    if (!environment.ipykernel)
+        return environment.executable.string() + " has no ipykernel" + remedy;
     if (!environment.pydantic) return environment.executable.string() + " has no pydantic" + remedy;
     if (!detail::at_least(*environment.pydantic, 2, 7))
-        return environment.executable.string() + " has pydantic " + *environment.pydantic + ", 2.7 or newer is needed" + remedy;
+        return environment.executable.string() + " has pydantic " + *environment.pydantic +
+               ", 2.7 or newer is needed" + remedy;
     return {};
 }
 

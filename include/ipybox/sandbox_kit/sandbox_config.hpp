@@ -1,6 +1,6 @@
 #pragma once
-// The settings file of Anthropic's sandbox-runtime (srt), mapped onto a SandboxPolicy, and limits by
-// name. These functions may be called on any thread; none can be cancelled.
+// The settings file of Anthropic's sandbox-runtime (srt), mapped onto a SandboxPolicy, and limits
+// by name. These functions may be called on any thread; none can be cancelled.
 #include <boost/json/object.hpp>
 #include <filesystem>
 #include <ipybox/sandbox.hpp>
@@ -21,9 +21,9 @@ void set_limit(Limits& limits, std::string_view name, std::string_view value);
 std::vector<std::string> private_networks_of(const json::object& config);
 
 // Applies srt's settings to `base` (env, cwd, limits, what it hides and protects stay) and returns
-// that: everything is readable but filesystem.denyRead (allowRead wins inside it, and shows what base
-// hides when it names that very path), nothing writable but allowWrite without denyWrite and what
-// `protection` covers in `workspace`, as deep as mandatoryDenySearchDepth says and with git's
+// that: everything is readable but filesystem.denyRead (allowRead wins inside it, and shows what
+// base hides when it names that very path), nothing writable but allowWrite without denyWrite and
+// what `protection` covers in `workspace`, as deep as mandatoryDenySearchDepth says and with git's
 // configuration unless allowGitConfig; allowedDomains empty or absent means no network. Relative
 // paths start in `workspace`, ~ is `home`; allowWrite paths that are absent are left out. HOME
 // becomes `home`, or /tmp for root, whose home no sandboxed user can enter. Throws errc::bad_config

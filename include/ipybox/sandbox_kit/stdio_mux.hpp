@@ -1,6 +1,6 @@
 #pragma once
-// Connections between host and guest over two streams, such as the guest's standard streams, for guests
-// that cannot reach Unix sockets of the host. The other end is the launcher's relay.
+// Connections between host and guest over two streams, such as the guest's standard streams, for
+// guests that cannot reach Unix sockets of the host. The other end is the launcher's relay.
 
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/readable_pipe.hpp>
@@ -30,8 +30,8 @@ struct MuxChannel {
     std::uint16_t port = 0;
 };
 
-// The loopback ports under which the guests of one sandbox know their channels. Each guest has a network
-// of its own, whose ports are all free.
+// The loopback ports under which the guests of one sandbox know their channels. Each guest has a
+// network of its own, whose ports are all free.
 class GuestPorts {
 public:
     // The port of a channel; the same whenever its name is the same. Kind socket or listener.
@@ -61,8 +61,7 @@ struct RelayCommand {
 
 // The first bytes for a relay's standard input. Throws errc::bad_argument when a text holds a NUL
 // or all of it is over 4 MiB.
-std::string relay_start(const RelayCommand& command,
-                               const std::vector<MuxChannel>& channels);
+std::string relay_start(const RelayCommand& command, const std::vector<MuxChannel>& channels);
 
 namespace detail {
 

@@ -1,6 +1,6 @@
 #pragma once
-// Which places code in sandboxes could write, on record beyond the end of its session: the host runs
-// nothing that lies there.
+// Which places code in sandboxes could write, on record beyond the end of its session: the host
+// runs nothing that lies there.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ std::filesystem::path without_end_slash(const std::filesystem::path& path);
 
 // A place that code could write, and what in it was write-protected each time.
 struct WritablePlace {
-    std::filesystem::path path;               // real
+    std::filesystem::path path;  // real
     DirectoryId id;
     std::vector<std::filesystem::path> kept;  // relative to `path`; "." is all of it
     bool pinned = false;                      // what holds a kept path could not be renamed either
@@ -36,7 +36,8 @@ struct WritablePlace {
     bool keeps(const std::filesystem::path& relative) const;
     // A directory that code could fill, but not replace.
     bool pins(const std::filesystem::path& relative) const {
-        return pinned && std::any_of(kept.begin(), kept.end(), [&](const auto& name) { return within(name, relative); });
+        return pinned && std::any_of(kept.begin(), kept.end(),
+                                     [&](const auto& name) { return within(name, relative); });
     }
     // Keeps what both this and the other recording of the place keep.
     void meet(const WritablePlace& other);
@@ -53,7 +54,8 @@ void bound_places(PlaceList& places, std::size_t most);
 
 // Nothing can be mounted over a link, so that one is never protected.
 inline bool leads_over_link(std::filesystem::path at, const std::filesystem::path& name) {
-    return std::any_of(name.begin(), name.end(), [&](const auto& part) { return S_ISLNK(path_status(at /= part).mode); });
+    return std::any_of(name.begin(), name.end(),
+                       [&](const auto& part) { return S_ISLNK(path_status(at /= part).mode); });
 }
 
 // The places that a policy makes writable. pinned: as WritablePlaces::record() says.
@@ -62,7 +64,7 @@ PlaceList places_of(const SandboxPolicy& policy, bool pinned);
 // Where in the places a path leads over something that code could have put there; each link on the
 // way counts, and so does what is absent.
 std::optional<std::filesystem::path> find_written(const std::vector<const PlaceList*>& lists,
-                                                         const std::filesystem::path& path);
+                                                  const std::filesystem::path& path);
 
 }  // namespace detail
 
@@ -73,21 +75,22 @@ class WritablePlaces {
 public:
     // state_directory: absolute, or empty to remember nothing beyond this process; nothing is made
     // in it until record().
-    explicit WritablePlaces(std::filesystem::path state_directory) : directory_(std::move(state_directory)) {}
+    explicit WritablePlaces(std::filesystem::path state_directory)
+        : directory_(std::move(state_directory)) {}
     WritablePlaces(const WritablePlaces&) = delete;
     WritablePlaces& operator=(const WritablePlaces&) = delete;
 
-    // Puts on record what a policy makes writable, and what it write-protects there; from now on that
-    // counts in this process, and in every other that has the same state directory. Where no such
-    // directory can be made, this process alone remembers: see problem(). pinned: the guest can rename no
-    // directory that holds a write-protected path. Throws errc::io_error when there is a record that
-    // cannot be read or replaced, naming it and the remedy.
+    // Puts on record what a policy makes writable, and what it write-protects there; from now on
+    // that counts in this process, and in every other that has the same state directory. Where no
+    // such directory can be made, this process alone remembers: see problem(). pinned: the guest
+    // can rename no directory that holds a write-protected path. Throws errc::io_error when there
+    // is a record that cannot be read or replaced, naming it and the remedy.
     void record(const SandboxPolicy& policy, bool pinned = false);
 
-    // The recorded place in which code could have written `path`; nullopt when there is none. The path
-    // is resolved step by step: a link that lies in such a place could have been made to lead
-    // elsewhere, and what is absent there could be made. path: absolute. Throws errc::io_error when the
-    // record cannot be read (what it would tell is unknown), bad_argument.
+    // The recorded place in which code could have written `path`; nullopt when there is none. The
+    // path is resolved step by step: a link that lies in such a place could have been made to lead
+    // elsewhere, and what is absent there could be made. path: absolute. Throws errc::io_error when
+    // the record cannot be read (what it would tell is unknown), bad_argument.
     std::optional<std::filesystem::path> holds(const std::filesystem::path& path) const;
 
     // Why places are not remembered beyond this process, and the remedy; empty when they are. Known
@@ -95,7 +98,9 @@ public:
     std::string problem() const;
 
     // The record, for messages; empty when there is no state directory.
-    std::filesystem::path file() const { return directory_.empty() ? directory_ : directory_ / file_name; }
+    std::filesystem::path file() const {
+        return directory_.empty() ? directory_ : directory_ / file_name;
+    }
 
 private:
     static constexpr const char* file_name = "writable-places.json";

@@ -1,5 +1,6 @@
 #pragma once
-// The MCP servers that were registered for a workspace: kept beyond the process, forgotten when the workspace is gone.
+// The MCP servers that were registered for a workspace: kept beyond the process, forgotten when the
+// workspace is gone.
 #include <fcntl.h>
 
 #include <chrono>
@@ -16,13 +17,15 @@
 
 namespace ipybox {
 
-// A file of server parameters as they were given, in a directory of such files. Several processes may share it.
+// A file of server parameters as they were given, in a directory of such files. Several processes
+// may share it.
 class RememberedServers {
 public:
     // How long a record of a workspace that is gone stays after its last use.
     static constexpr std::chrono::hours patience{24 * 30};
 
-    // file: empty to remember nothing; its directory is made when it is needed. workspace: whose servers they are.
+    // file: empty to remember nothing; its directory is made when it is needed. workspace: whose
+    // servers they are.
     RememberedServers(std::filesystem::path file, const std::filesystem::path& workspace)
         : file_(std::move(file)), workspace_(real(workspace)) {}
 
@@ -31,17 +34,19 @@ public:
         return detail::sha256_hex(real(workspace).string()).substr(0, name_size) + name_end;
     }
 
-    // The servers by name; none when there is no record. Throws Error: bad_config when it holds something else,
-    // io_error when it cannot be read.
+    // The servers by name; none when there is no record. Throws Error: bad_config when it holds
+    // something else, io_error when it cannot be read.
     std::map<std::string, json::object> read() const;
 
-    // Adds a server, or replaces the one of that name; what cannot be read is replaced as a whole. Throws errc::io_error.
+    // Adds a server, or replaces the one of that name; what cannot be read is replaced as a whole.
+    // Throws errc::io_error.
     void add(const std::string& name, const json::object& params) const;
 
-    // Notes that the record is in use, and removes those beside it whose workspaces are gone and that nobody has used
-    // for `patience`. A workspace on a disk that is not mounted is not gone: below the last directory of its path that
-    // is there, and is the one that was there when the record was made, its name must be missing. Errors leave records
-    // as they are. Looks at a bounded number of them.
+    // Notes that the record is in use, and removes those beside it whose workspaces are gone and
+    // that nobody has used for `patience`. A workspace on a disk that is not mounted is not gone:
+    // below the last directory of its path that is there, and is the one that was there when the
+    // record was made, its name must be missing. Errors leave records as they are. Looks at a
+    // bounded number of them.
     void forget_gone() const noexcept;
 
 private:
@@ -60,7 +65,8 @@ private:
 
         // Whether it is known to be the same one. Numbers of devices may change; then it is not.
         bool is(const Place& other) const {
-            return inode != 0 && inode == other.inode && born == other.born && (born != 0 || device == other.device);
+            return inode != 0 && inode == other.inode && born == other.born &&
+                   (born != 0 || device == other.device);
         }
     };
     static Place place_of(const std::filesystem::path& path);

@@ -25,7 +25,8 @@ std::vector<std::string> shebang(const std::filesystem::path& file);
 class ServerJudgement {
 public:
     ServerJudgement(const WritablePlaces& places, const std::vector<std::string>& argv,
-                    const std::map<std::string, std::string>& env, std::filesystem::path cwd, bool trust_cwd);
+                    const std::map<std::string, std::string>& env, std::filesystem::path cwd,
+                    bool trust_cwd);
 
     // Nothing, or why not and the remedy.
     std::optional<std::string> problem();
@@ -71,14 +72,15 @@ private:
 
 }  // namespace detail
 
-// Why a server may not start unconfined, with the remedy; nothing when it may. Refused are a cwd, command,
-// script (with its directory), interpreter, directory of PATH and the like, and file of HOME that lie
-// where code in a sandbox could write: `trust_cwd` says that whoever configures answers for the place in
-// which `cwd` lies. argv[0], cwd: absolute. Arguments are looked at for interpreters and package runners
-// that are known. Throws what WritablePlaces::holds() throws.
-std::optional<std::string> judge_server(const WritablePlaces& places, const std::vector<std::string>& argv,
-                                               const std::map<std::string, std::string>& env,
-                                               const std::filesystem::path& cwd, bool trust_cwd);
+// Why a server may not start unconfined, with the remedy; nothing when it may. Refused are a cwd,
+// command, script (with its directory), interpreter, directory of PATH and the like, and file of
+// HOME that lie where code in a sandbox could write: `trust_cwd` says that whoever configures
+// answers for the place in which `cwd` lies. argv[0], cwd: absolute. Arguments are looked at for
+// interpreters and package runners that are known. Throws what WritablePlaces::holds() throws.
+std::optional<std::string> judge_server(const WritablePlaces& places,
+                                        const std::vector<std::string>& argv,
+                                        const std::map<std::string, std::string>& env,
+                                        const std::filesystem::path& cwd, bool trust_cwd);
 
 }  // namespace ipybox
 

@@ -32,8 +32,8 @@ struct ServerStart {
     std::vector<std::string> argv;           // argv[0]: absolute path of the program
     std::map<std::string, std::string> env;  // exact
     std::filesystem::path cwd;               // absolute
-    bool own_cwd = false;                    // cwd is the host's empty directory: the parameters name none
-    std::optional<Identity> user;            // whom it becomes; absent: it keeps the user of this process
+    bool own_cwd = false;          // cwd is the host's empty directory: the parameters name none
+    std::optional<Identity> user;  // whom it becomes; absent: it keeps the user of this process
 };
 
 namespace detail {
@@ -58,8 +58,8 @@ struct ServerAccount {
 // user: a name or number. Throws errc::bad_config.
 ServerAccount server_account(const json::value& user);
 
-// Where the empty directories of servers are made. Programs look into the directories above, too (npx,
-// uv, git): none is one that somebody else can write, as /tmp is, unless there is no other.
+// Where the empty directories of servers are made. Programs look into the directories above, too
+// (npx, uv, git): none is one that somebody else can write, as /tmp is, unless there is no other.
 std::filesystem::path server_directories();
 
 // A home directory of that user's own, which lasts. Throws errc::io_error.
@@ -74,31 +74,40 @@ struct ServerPlace {
     // confines the code.
     std::function<std::optional<uid_t>()> kernel_user;
     Logger logger;
-    // Sees to it that what code of the session may write is on record; false where nothing confines the
-    // code, so that nothing is worth judging. Empty: the record is judged by as it is.
+    // Sees to it that what code of the session may write is on record; false where nothing confines
+    // the code, so that nothing is worth judging. Empty: the record is judged by as it is.
     std::function<awaitable<bool>()> record_places = nullptr;
 };
 
-// Starts one server that asks for no sandbox: in a fresh, empty directory unless its parameters name
-// one and, for root, as a user of its own unless they name one. Use it as the sandbox of one
+// Starts one server that asks for no sandbox: in a fresh, empty directory unless its parameters
+// name one and, for root, as a user of its own unless they name one. Use it as the sandbox of one
 // transport, on its executor; it must outlive what it starts.
 class UnconfinedServer final : public Sandbox {
 public:
     // within: what starts the process, such as the plugin "none"; it must outlive this. params: the
     // server's, as check_server_params() returns them, variables replaced.
     UnconfinedServer(Sandbox& within, std::string name, json::object params, ServerPlace place)
-        : within_(within), name_(std::move(name)), params_(std::move(params)), place_(std::move(place)) {}
+        : within_(within),
+          name_(std::move(name)),
+          params_(std::move(params)),
+          place_(std::move(place)) {}
 
     awaitable<Capabilities> probe() override { return within_.probe(); }
-    bool unix_sockets(const SandboxPolicy& policy) const override { return within_.unix_sockets(policy); }
+    bool unix_sockets(const SandboxPolicy& policy) const override {
+        return within_.unix_sockets(policy);
+    }
     std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
         return within_.guest_address(policy, channel);
     }
-    uid_t guest_user(const SandboxPolicy& policy) const override { return within_.guest_user(policy); }
+    uid_t guest_user(const SandboxPolicy& policy) const override {
+        return within_.guest_user(policy);
+    }
 
     // Throws errc::bad_config naming the setting that helps, and what the sandbox throws.
-    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy, std::vector<std::string> argv,
-                                                        std::vector<Channel> channels, Stdio stdio) override;
+    awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
+                                                        std::vector<std::string> argv,
+                                                        std::vector<Channel> channels,
+                                                        Stdio stdio) override;
 
 private:
     // The client says which server it is.
@@ -111,13 +120,14 @@ private:
     // Nothing that code could have written runs with our rights.
     void judge(const ServerStart& start) const;
 
-    // Gives the server what is that user's, and makes sure that it reaches what it was started with.
+    // Gives the server what is that user's, and makes sure that it reaches what it was started
+    // with.
     void prepare_for_user(ServerStart& start);
 
     std::string home_of(const ServerStart& start) const;
 
-    // What root finds on PATH may be closed to the user: then the next of that name is meant, as for
-    // any shell of the user's.
+    // What root finds on PATH may be closed to the user: then the next of that name is meant, as
+    // for any shell of the user's.
     void choose_program(ServerStart& start);
 
     static std::string user_text(const ServerStart& start) {

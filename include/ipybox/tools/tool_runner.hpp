@@ -1,6 +1,6 @@
 #pragma once
-// Calls the tools of a ToolServer from a program of this machine: what code in a kernel does through
-// generated modules, in C++.
+// Calls the tools of a ToolServer from a program of this machine: what code in a kernel does
+// through generated modules, in C++.
 #include <boost/json/parse_options.hpp>
 #include <ipybox/async.hpp>
 #include <ipybox/detail/json_members.hpp>
@@ -42,13 +42,16 @@ struct ToolOutput {
 class ToolRunner {
 public:
     // Connects to nothing yet. server_name: as it is, or is to be, registered.
-    ToolRunner(asio::any_io_executor executor, std::string server_name, ToolRunnerOptions options = {})
-        : state_(std::make_shared<State>(std::move(executor), std::move(server_name), std::move(options))) {}
+    ToolRunner(asio::any_io_executor executor, std::string server_name,
+               ToolRunnerOptions options = {})
+        : state_(std::make_shared<State>(std::move(executor), std::move(server_name),
+                                         std::move(options))) {}
 
     // Calls a tool and waits for approval and result. Throws Error: mcp_error with the tool's or
     // the server's message, denied when the call was rejected or the token refused, timed_out when
     // nobody approved it in time or `timeout` passed, cancelled when the server withdrew it,
-    // bad_config for server_params of a wrong form, io_error when the tool server cannot be reached.
+    // bad_config for server_params of a wrong form, io_error when the tool server cannot be
+    // reached.
     awaitable<ToolOutput> run(std::string tool_name, json::object tool_args) {
         return run(state_, std::move(tool_name), std::move(tool_args));
     }
@@ -60,7 +63,9 @@ public:
 private:
     struct State {
         State(asio::any_io_executor executor, std::string name, ToolRunnerOptions o)
-            : server(std::move(name)), options(std::move(o)), http(std::move(executor), of_client(options)) {}
+            : server(std::move(name)),
+              options(std::move(o)),
+              http(std::move(executor), of_client(options)) {}
         static HttpClientOptions of_client(const ToolRunnerOptions& options) {
             HttpClientOptions settings;
             settings.unix_socket = options.unix_socket;
@@ -70,7 +75,8 @@ private:
         }
         std::string url(std::string_view path) const {
             const bool v6 = options.host.find(':') != std::string::npos;
-            return "http://" + (v6 ? "[" + options.host + "]" : options.host) + ":" + std::to_string(options.port) + std::string(path);
+            return "http://" + (v6 ? "[" + options.host + "]" : options.host) + ":" +
+                   std::to_string(options.port) + std::string(path);
         }
         std::string server;
         ToolRunnerOptions options;
@@ -103,7 +109,8 @@ private:
         co_await exchange(state, "PUT", "/reset", std::string());
     }
 
-    static awaitable<json::object> exchange(StatePtr state, std::string method, std::string path, std::string body) {
+    static awaitable<json::object> exchange(StatePtr state, std::string method, std::string path,
+                                            std::string body) {
         HttpRequest request;
         request.method = std::move(method);
         request.url = state->url(path);
@@ -134,16 +141,19 @@ private:
         auto answer = detail::parse_exact(text, wrong, limits);
         detail::round_numbers(answer);
         if (wrong || !answer.is_object())
-            throw Error(errc::io_error, "the tool server answered with HTTP status " + std::to_string(status) + " and no JSON object");
+            throw Error(errc::io_error, "the tool server answered with HTTP status " +
+                                            std::to_string(status) + " and no JSON object");
         auto& object = answer.get_object();
         const auto* problem = object.if_contains("error");
         if (status == 200 && !problem) return std::move(object);
         const auto* said = detail::find_string(object, "error");
-        const std::string why = said ? std::string(*said)
-                                     : "the tool server answered with HTTP status " + std::to_string(status);
+        const std::string why =
+            said ? std::string(*said)
+                 : "the tool server answered with HTTP status " + std::to_string(status);
         const auto kind = detail::string_of(object, "type");
         errc code = errc::mcp_error;
-        if (status == 401 || status == 403 || kind == "rejected" || kind == "inactive") code = errc::denied;
+        if (status == 401 || status == 403 || kind == "rejected" || kind == "inactive")
+            code = errc::denied;
         if (kind == "timeout") code = errc::timed_out;
         if (kind == "withdrawn") code = errc::cancelled;
         if (kind == "bad_config") code = errc::bad_config;

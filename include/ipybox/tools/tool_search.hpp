@@ -125,8 +125,9 @@ inline std::vector<ImportableTool> importable_tools(const std::filesystem::path&
     return detail::ImportableTools(workspace).take();
 }
 
-// The packages below mcptools/ that the original ipybox generated, which need its modules and its tool
-// server; by name, bounded likewise. Throws errc::io_error for a workspace that cannot be opened.
+// The packages below mcptools/ that the original ipybox generated, which need its modules and its
+// tool server; by name, bounded likewise. Throws errc::io_error for a workspace that cannot be
+// opened.
 inline std::vector<std::string> packages_of_original(const std::filesystem::path& workspace) {
     return detail::ImportableTools(workspace).take_of_original();
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket or over TLS, one server a session.
-// The kernel can name a registered server and a tool, pass arguments, and nothing else.
+// Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket or over TLS, one server a
+// session. The kernel can name a registered server and a tool, pass arguments, and nothing else.
 // Used alone, it serves the programs of this machine on TCP as well: see ToolRunner.
 
 #include <boost/asio/ssl/context.hpp>
@@ -36,25 +36,27 @@ struct ToolServerOptions {
     // What callers present, and what those do who may also register and reset; each empty, or at
     // least 16 characters. Empty: 32 random bytes in hexadecimal.
     std::string token, control_token;
-    Duration approval_timeout{};                            // zero: unlimited, as in the original
-    Duration connect_timeout = std::chrono::seconds(30);    // to start an MCP server
-    Duration call_idle_timeout = std::chrono::seconds(300); // without progress; zero: unlimited
-    Duration call_timeout = std::chrono::hours(1);          // in all; zero: unlimited
-    bool background_calls = false;  // allow calls while no execution is active
+    Duration approval_timeout{};                             // zero: unlimited, as in the original
+    Duration connect_timeout = std::chrono::seconds(30);     // to start an MCP server
+    Duration call_idle_timeout = std::chrono::seconds(300);  // without progress; zero: unlimited
+    Duration call_timeout = std::chrono::hours(1);           // in all; zero: unlimited
+    bool background_calls = false;         // allow calls while no execution is active
     std::size_t max_request = 32u << 20;   // bytes of one request body
     std::size_t max_buffered = 64u << 20;  // bytes of all bodies being received or handled
     // Of connections that have presented a token. Beyond it the one that has been idle longest is
     // closed; where a call is in flight on each, newcomers wait.
     std::size_t max_connections = 256;
-    // Of connections that have not presented a token yet: how many there may be at once, how long each
-    // may be one, and how long it is let while others want its place; less, the longer a rush lasts.
+    // Of connections that have not presented a token yet: how many there may be at once, how long
+    // each may be one, and how long it is let while others want its place; less, the longer a rush
+    // lasts.
     std::size_t max_strangers = 256;
     Duration stranger_timeout = std::chrono::seconds(10);
     Duration crowded_timeout = std::chrono::milliseconds(500);
     std::string session = "default";
-    AuditLogPtr audit;  // records every call; null: none is recorded
+    AuditLogPtr audit;            // records every call; null: none is recorded
     bool shell_commands = false;  // answer what ipybox_kernel asks about shell commands
-    // ${WORKSPACE} of server parameters, and where confined servers start; empty: the current directory.
+    // ${WORKSPACE} of server parameters, and where confined servers start; empty: the current
+    // directory.
     std::filesystem::path workspace;
     // The user that code of the session runs as on this machine: never that of a server that root
     // starts. nullopt: none runs here; its own: nothing confines it. Empty: as nullopt.
@@ -69,8 +71,8 @@ struct ToolServerOptions {
     // of it (on_request with capabilities, roots, on_log with log_level, on_notification). The
     // name, the limits and the logger are the tool server's.
     std::function<void(const std::string& server, McpClientOptions& options)> on_connect;
-    // Called when a tool that does not say that it only reads has returned, before the kernel hears of it:
-    // makes it see the files that the tool wrote. May throw nothing.
+    // Called when a tool that does not say that it only reads has returned, before the kernel hears
+    // of it: makes it see the files that the tool wrote. May throw nothing.
     std::function<awaitable<void>()> after_call;
     // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
     std::shared_ptr<void> owner;
@@ -85,8 +87,10 @@ class ToolServer {
 public:
     // For use alone: calls are accepted at any time, and options.approval_required says whether
     // anybody is asked. MCP servers run unconfined. Throws Error: bad_argument, no_such_plugin.
-    ToolServer(asio::any_io_executor executor, PluginRegistry& registry, ToolServerOptions options = {})
-        : ToolServer(std::make_shared<Alone>(std::move(executor), registry, options), registry, options) {}
+    ToolServer(asio::any_io_executor executor, PluginRegistry& registry,
+               ToolServerOptions options = {})
+        : ToolServer(std::make_shared<Alone>(std::move(executor), registry, options), registry,
+                     options) {}
 
     // policy decides on every call; `servers` is the sandbox in which stdio servers run that ask
     // for none of their own (see UnconfinedServer). Throws errc::bad_argument for tokens.
@@ -111,8 +115,8 @@ public:
     // others, and errc::io_error.
     std::string listen_tcp(const std::string& host = "localhost", unsigned short port = 8900);
 
-    // The way to the socket holds no more than so many connections at a time. Calls beyond what fits
-    // wait; connections without one leave some places free.
+    // The way to the socket holds no more than so many connections at a time. Calls beyond what
+    // fits wait; connections without one leave some places free.
     void fit(std::size_t connections);
 
     // What a kernel needs to reach a server that listens over TLS.
@@ -132,7 +136,8 @@ public:
         register_in(*state_, name, checked_params(name, params));
     }
 
-    // Where ${NAME} in server parameters is looked up besides the environment; ${WORKSPACE} is defined.
+    // Where ${NAME} in server parameters is looked up besides the environment; ${WORKSPACE} is
+    // defined.
     void set_variables(Variables variables);
 
     // All tools of a registered server as tools/list gives them; starts it. Throws
@@ -153,17 +158,21 @@ public:
     awaitable<void> reset() { return stop_servers(state_); }
 
 private:
-    static constexpr std::string_view own_name = "ipybox";  // the "server" of what is no MCP server's tool
+    static constexpr std::string_view own_name =
+        "ipybox";  // the "server" of what is no MCP server's tool
 
     // What a session would provide.
     struct Alone {
-        Alone(asio::any_io_executor executor, PluginRegistry& registry, const ToolServerOptions& options);
+        Alone(asio::any_io_executor executor, PluginRegistry& registry,
+              const ToolServerOptions& options);
         Host host;
         std::unique_ptr<Sandbox> sandbox;
         PolicyPtr policy;
     };
-    ToolServer(const std::shared_ptr<Alone>& alone, PluginRegistry& registry, ToolServerOptions options);
-    static ToolServerOptions for_use_alone(const std::shared_ptr<Alone>& alone, ToolServerOptions options);
+    ToolServer(const std::shared_ptr<Alone>& alone, PluginRegistry& registry,
+               ToolServerOptions options);
+    static ToolServerOptions for_use_alone(const std::shared_ptr<Alone>& alone,
+                                           ToolServerOptions options);
 
     static json::object checked_params(const std::string& name, const json::object& params);
 
@@ -179,13 +188,13 @@ private:
             : name(std::move(n)), params(std::move(p)), changed(executor) {}
         std::string name;
         json::object params;
-        std::unique_ptr<Sandbox> sandbox;    // its own; outlives the client
+        std::unique_ptr<Sandbox> sandbox;  // its own; outlives the client
         std::shared_ptr<McpClient> client;
         McpEra era = McpEra::detect;  // known from the second start on
         bool connecting = false;
         bool was_listed = false;
-        bool told = false;  // what its arguments are taken for
-        unsigned long listing = 0;    // grows when the tools change
+        bool told = false;          // what its arguments are taken for
+        unsigned long listing = 0;  // grows when the tools change
         Event changed;
         json::array tools;
         std::map<std::string, Tool, std::less<>> by_name;
@@ -220,7 +229,8 @@ private:
     // The path of a directory is no secret, and errors are of no use without it.
     static bool is_directory_name(const std::string& value);
 
-    // Decides where a server of a "command" runs: in its own sandbox, or on the host by UnconfinedServer.
+    // Decides where a server of a "command" runs: in its own sandbox, or on the host by
+    // UnconfinedServer.
     static void place_server(State& state, Server& server, json::object& params);
 
     static void tell_changed(const State& state, const Server& server);
@@ -233,11 +243,13 @@ private:
 
     static Action action_of(const detail::HttpServerRequest& head);
 
-    // Status 200 lets a request through. A kernel comes by its socket or over TLS, and programs of this
-    // machine by a port of the loopback.
-    static Reply judge(const State& state, const detail::HttpPeer& peer, const detail::HttpServerRequest& head);
+    // Status 200 lets a request through. A kernel comes by its socket or over TLS, and programs of
+    // this machine by a port of the loopback.
+    static Reply judge(const State& state, const detail::HttpPeer& peer,
+                       const detail::HttpServerRequest& head);
 
-    static awaitable<bool> answer(StatePtr state, detail::HttpPeerPtr peer, detail::HttpServerRequest request);
+    static awaitable<bool> answer(StatePtr state, detail::HttpPeerPtr peer,
+                                  detail::HttpServerRequest request);
 
     // Completes when the peer hangs up, or sends what nobody waits for.
     static awaitable<void> watch(detail::HttpSocket& socket);
@@ -245,7 +257,10 @@ private:
     // What a call needs of the memory that all share; small ones need nothing, so that they work
     // while others use it up.
     static bool reserve(MemoryReservation& memory, std::size_t bytes);
-    static Reply too_much() { return failure("too much data in tool calls at once; make fewer calls in parallel, or pass less"); }
+    static Reply too_much() {
+        return failure(
+            "too much data in tool calls at once; make fewer calls in parallel, or pass less");
+    }
 
     static detail::HttpReply to_http(const Reply& reply);
 
@@ -269,8 +284,8 @@ private:
     // "May I run this command?": the kernel runs it, if it keeps to the answer.
     static awaitable<Reply> shell_command(StatePtr state, ToolCall request, AuditedCall& audit);
 
-    // Adds what the server says of the tool. Throws errc::bad_argument when there is no such tool, or
-    // the arguments do not fit its schema.
+    // Adds what the server says of the tool. Throws errc::bad_argument when there is no such tool,
+    // or the arguments do not fit its schema.
     static void describe(Server& server, ToolCall& request);
 
     static awaitable<Reply> run(StatePtr state, ToolCall request, AuditedCall& audit);

@@ -20,15 +20,14 @@ int main(int count, char** arguments) try {
     auto policy = registry.make<ipybox::ApprovalPolicy>("deny", host, {{"reason", "not today"}});
 
     ipybox::Decision decision;
-    boost::asio::co_spawn(
-        context, ipybox::approve(*policy, ipybox::ToolCall{}, std::chrono::seconds(10)),
-        [&](std::exception_ptr error, ipybox::Decision answer) {
-            if (error) std::rethrow_exception(error);
-            decision = std::move(answer);
-        });
+    boost::asio::co_spawn(context,
+                          ipybox::approve(*policy, ipybox::ToolCall{}, std::chrono::seconds(10)),
+                          [&](std::exception_ptr error, ipybox::Decision answer) {
+                              if (error) std::rethrow_exception(error);
+                              decision = std::move(answer);
+                          });
     context.run();
-    const bool right =
-        decision.verdict == ipybox::Verdict::deny && decision.reason == "not today";
+    const bool right = decision.verdict == ipybox::Verdict::deny && decision.reason == "not today";
     std::cout << "the policy said: " << decision.reason << "\n";
     return right ? EXIT_SUCCESS : EXIT_FAILURE;
 } catch (const std::exception& error) {

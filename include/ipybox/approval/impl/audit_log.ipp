@@ -17,25 +17,33 @@ namespace ipybox::detail {
 
 IPYBOX_DECL std::string recorded(std::string text, std::size_t longest) {
     if (text.size() <= longest) return text;
-    const std::string note = "… [" + std::to_string(text.size()) + " bytes, sha256 " + sha256_hex(text) + "]";
-    while (longest > 0 && (static_cast<unsigned char>(text[longest]) & 0xC0) == 0x80) --longest;  // no character is cut
+    const std::string note =
+        "… [" + std::to_string(text.size()) + " bytes, sha256 " + sha256_hex(text) + "]";
+    while (longest > 0 && (static_cast<unsigned char>(text[longest]) & 0xC0) == 0x80)
+        --longest;  // no character is cut
     text.resize(longest);
     return text + note;
 }
 
-IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets, const RecordLimits& limits, int depth) {
+IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
+                               const RecordLimits& limits, int depth) {
     // A number that is longer than a record becomes a text.
     if (const auto digits = exact_text(value); !digits.empty())
-        return digits.size() <= limits.text ? value : json::value(recorded(std::string(digits), limits.text));
-    if (const auto* text = value.if_string()) return json::value(recorded(secrets.hide(std::string(*text)), limits.text));
-    if (depth > 128) return json::value(recorded(secrets.hide(detail::write_json(value)), limits.text));
+        return digits.size() <= limits.text
+                   ? value
+                   : json::value(recorded(std::string(digits), limits.text));
+    if (const auto* text = value.if_string())
+        return json::value(recorded(secrets.hide(std::string(*text)), limits.text));
+    if (depth > 128)
+        return json::value(recorded(secrets.hide(detail::write_json(value)), limits.text));
     if (const auto* list = value.if_array()) {
         json::array result;
         std::size_t numbers = 0;  // since the last text, array or object
         json::array left_out;
         const auto close = [&] {
             if (!left_out.empty())
-                result.push_back(json::value("… [" + std::to_string(left_out.size()) + " more numbers, sha256 " +
+                result.push_back(json::value("… [" + std::to_string(left_out.size()) +
+                                             " more numbers, sha256 " +
                                              sha256_hex(detail::write_json(left_out)) + "]"));
             left_out.clear();
             numbers = 0;
@@ -45,7 +53,8 @@ IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
                 close();
                 result.push_back(masked(item, secrets, limits, depth + 1));
             } else {
-                (++numbers > limits.numbers ? left_out : result).push_back(masked(item, secrets, limits, depth + 1));
+                (++numbers > limits.numbers ? left_out : result)
+                    .push_back(masked(item, secrets, limits, depth + 1));
             }
         }
         close();
@@ -56,8 +65,10 @@ IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
         for (const auto& entry : *object) {
             std::string name = recorded(secrets.hide(std::string(entry.key())), limits.text);
             while (result.contains(name)) name += '\'';  // two that hide the same secret
-            const bool hide = names_a_secret(entry.key()) && !entry.value().is_null() && !entry.value().is_bool();
-            result[name] = hide ? json::value("[hidden]") : masked(entry.value(), secrets, limits, depth + 1);
+            const bool hide =
+                names_a_secret(entry.key()) && !entry.value().is_null() && !entry.value().is_bool();
+            result[name] =
+                hide ? json::value("[hidden]") : masked(entry.value(), secrets, limits, depth + 1);
         }
         return result;
     }
@@ -68,20 +79,27 @@ IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
 
 namespace ipybox {
 
-IPYBOX_DECL AuditLog::AuditLog(const std::filesystem::path& path, AuditOptions options, Logger logger)
-    : path_(std::filesystem::absolute(path)), options_(std::move(options)), logger_(std::move(logger)) {
+IPYBOX_DECL AuditLog::AuditLog(const std::filesystem::path& path, AuditOptions options,
+                               Logger logger)
+    : path_(std::filesystem::absolute(path)),
+      options_(std::move(options)),
+      logger_(std::move(logger)) {
     std::error_code error;
     const auto place = std::filesystem::canonical(path_.parent_path(), error);
     if (error) fail("cannot open the audit log " + path_.string(), ENOENT);
     if (!options_.workspace.empty() && !options_.inside_workspace) {
         if (detail::within(place, std::filesystem::canonical(options_.workspace)))
-            throw Error(errc::bad_config, "the audit log " + path_.string() +
-                                              " lies in the workspace, where the code it is about can change it; "
-                                              "choose another place, or say that it may be there");
+            throw Error(errc::bad_config,
+                        "the audit log " + path_.string() +
+                            " lies in the workspace, where the code it is about can change it; "
+                            "choose another place, or say that it may be there");
     }
-    file_.reset(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600));
-    struct stat status {};
-    if (!file_ || ::fstat(file_.get(), &status) != 0) fail("cannot open the audit log " + path_.string(), errno);
+    file_.reset(::open(
+        path_.c_str(),
+        O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600));
+    struct stat status{};
+    if (!file_ || ::fstat(file_.get(), &status) != 0)
+        fail("cannot open the audit log " + path_.string(), errno);
     if (S_ISREG(status.st_mode) && (status.st_mode & 0077) != 0 && ::fchmod(file_.get(), 0600) != 0)
         fail("others can read the audit log " + path_.string(), errno);
 }
@@ -109,13 +127,15 @@ IPYBOX_DECL int AuditLog::append(const std::string& line) {
     }
     torn_ = false;
     // Pipes and devices cannot be synchronized.
-    if (options_.fsync && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != EROFS) return errno;
+    if (options_.fsync && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != EROFS)
+        return errno;
     return 0;
 }
 
 IPYBOX_DECL void AuditLog::refuse(int error) {
     constexpr std::size_t kept = 10'000;
-    const std::string what = "the audit log " + path_.string() + " cannot be written: " + std::strerror(error);
+    const std::string what =
+        "the audit log " + path_.string() + " cannot be written: " + std::strerror(error);
     if (!options_.stop_on_failure) {
         waiting_.clear();
         logger_(LogLevel::warning, what);
@@ -137,7 +157,8 @@ IPYBOX_DECL std::string AuditLog::now() {
     return all;
 }
 
-IPYBOX_DECL AuditedCall::AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets, unsigned long execution)
+IPYBOX_DECL AuditedCall::AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets,
+                                     unsigned long execution)
     : log_(std::move(log)), secrets_(secrets), execution_(execution) {
     if (!log_) return;
     id_ = detail::random_hex(8);
@@ -168,7 +189,8 @@ IPYBOX_DECL void AuditedCall::ended(std::string_view outcome, const std::string&
     json::object record = record_of("result");
     record["outcome"] = outcome;
     if (!error.empty()) record["error"] = secrets_.hide(error);
-    record["duration_ms"] = std::chrono::duration<double, std::milli>(Clock::now() - started_).count();
+    record["duration_ms"] =
+        std::chrono::duration<double, std::milli>(Clock::now() - started_).count();
     log_->write(std::move(record));
 }
 
@@ -196,15 +218,18 @@ IPYBOX_DECL json::object AuditedCall::record_of(std::string_view event) const {
 }
 
 IPYBOX_DECL json::value AuditedCall::shown_arguments() {
-    const json::value arguments = call_.exact_arguments ? json::value(*call_.exact_arguments) : json::value(std::move(call_.arguments));
+    const json::value arguments = call_.exact_arguments ? json::value(*call_.exact_arguments)
+                                                        : json::value(std::move(call_.arguments));
     json::value shown = detail::masked(arguments, secrets_);
     // Beyond this only what cannot be left out stands in a record.
     constexpr std::size_t large = 256 * 1024;
-    if (detail::write_json(shown).size() > large) shown = detail::masked(arguments, secrets_, {256, 100});
+    if (detail::write_json(shown).size() > large)
+        shown = detail::masked(arguments, secrets_, {256, 100});
     return shown;
 }
 
-IPYBOX_DECL void audit_execution(AuditLog& log, const std::string& session, unsigned long execution, const std::string& code) {
+IPYBOX_DECL void audit_execution(AuditLog& log, const std::string& session, unsigned long execution,
+                                 const std::string& code) {
     json::object record;
     record["event"] = "execution";
     record["session"] = session;
@@ -214,8 +239,9 @@ IPYBOX_DECL void audit_execution(AuditLog& log, const std::string& session, unsi
     log.write(std::move(record));
 }
 
-IPYBOX_DECL void audit_execution_end(AuditLog& log, const std::string& session, unsigned long execution, std::string_view outcome,
-                                Duration spent) {
+IPYBOX_DECL void audit_execution_end(AuditLog& log, const std::string& session,
+                                     unsigned long execution, std::string_view outcome,
+                                     Duration spent) {
     json::object record;
     record["event"] = "execution_end";
     record["session"] = session;

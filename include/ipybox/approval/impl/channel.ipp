@@ -60,7 +60,8 @@ IPYBOX_DECL void JsonSocket::close() {
     changed_.notify();
 }
 
-IPYBOX_DECL awaitable<void> JsonSocket::read(std::shared_ptr<JsonSocket> self, std::function<void(const json::object&)> use) {
+IPYBOX_DECL awaitable<void> JsonSocket::read(std::shared_ptr<JsonSocket> self,
+                                             std::function<void(const json::object&)> use) {
     while (!self->closed_) {
         boost::beast::flat_buffer buffer;
         auto [error, size] = co_await self->stream.async_read(buffer, as_result);
@@ -68,7 +69,8 @@ IPYBOX_DECL awaitable<void> JsonSocket::read(std::shared_ptr<JsonSocket> self, s
         json::parse_options limits;
         limits.max_depth = 128;
         boost::system::error_code wrong;
-        const json::value message = detail::parse_exact({static_cast<const char*>(buffer.data().data()), size}, wrong, limits);
+        const json::value message = detail::parse_exact(
+            {static_cast<const char*>(buffer.data().data()), size}, wrong, limits);
         if (!wrong && message.is_object()) use(message.get_object());
     }
     self->close();  // ends what is being written
@@ -101,7 +103,8 @@ IPYBOX_DECL websocket::stream_base::timeout websocket_timeouts() {
 
 namespace ipybox {
 
-IPYBOX_DECL ApprovalChannel::ApprovalChannel(asio::any_io_executor executor, ApprovalChannelOptions options)
+IPYBOX_DECL ApprovalChannel::ApprovalChannel(asio::any_io_executor executor,
+                                             ApprovalChannelOptions options)
     : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
 
 IPYBOX_DECL ApprovalChannel::~ApprovalChannel() { state_->close(); }
@@ -113,13 +116,16 @@ IPYBOX_DECL std::string ApprovalChannel::listen(const std::string& host, unsigne
     return "ws://" + where + "/approval";
 }
 
-IPYBOX_DECL const std::string& ApprovalChannel::token() const noexcept { return state_->options.token; }
+IPYBOX_DECL const std::string& ApprovalChannel::token() const noexcept {
+    return state_->options.token;
+}
 
 IPYBOX_DECL bool ApprovalChannel::open() const noexcept { return !state_->approvers.empty(); }
 
 IPYBOX_DECL void ApprovalChannel::disconnect() { state_->disconnect(); }
 
-IPYBOX_DECL awaitable<bool> ApprovalChannel::request(std::string server_name, std::string tool_name, json::object tool_args) {
+IPYBOX_DECL awaitable<bool> ApprovalChannel::request(std::string server_name, std::string tool_name,
+                                                     json::object tool_args) {
     const auto state = state_;
     if (!state->options.approval_required) co_return true;
     ToolCall call;
@@ -127,32 +133,39 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::request(std::string server_name, st
     call.tool = std::move(tool_name);
     call.set_arguments(std::move(tool_args));
     const Decision decision = co_await asked(state, std::move(call));
-    if (decision.verdict == Verdict::pass) throw Error(errc::denied, "Approval channel not connected");
+    if (decision.verdict == Verdict::pass)
+        throw Error(errc::denied, "Approval channel not connected");
     if (decision.expired) throw Error(errc::timed_out, decision.reason);
     if (decision.by.empty()) throw Error(errc::denied, decision.reason);
     co_return decision.verdict == Verdict::allow;
 }
 
-IPYBOX_DECL ApprovalChannel::State::State(asio::any_io_executor e, ApprovalChannelOptions o) : executor(std::move(e)), options(std::move(o)) {
+IPYBOX_DECL ApprovalChannel::State::State(asio::any_io_executor e, ApprovalChannelOptions o)
+    : executor(std::move(e)), options(std::move(o)) {
     options.token = detail::checked_token(std::move(options.token), "the approval channel");
     detail::HttpLimits limits;
     limits.max_head = 8 * 1024;
     limits.max_connections = options.max_approvers + 16;  // check() refuses the others
-    listener = std::make_shared<detail::HttpListener>(executor, "approval channel", limits, options.logger);
+    listener = std::make_shared<detail::HttpListener>(executor, "approval channel", limits,
+                                                      options.logger);
 }
 
-IPYBOX_DECL detail::HttpReply ApprovalChannel::State::check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) {
+IPYBOX_DECL detail::HttpReply ApprovalChannel::State::check(detail::HttpPeer& peer,
+                                                            const detail::HttpServerRequest& head) {
     detail::HttpReply reply;
     reply.status = judge(*this, peer, head);
     if (reply.status == 0) return reply;
     if (reply.status == 401) reply.headers = "WWW-Authenticate: Bearer\r\n";
-    options.logger(LogLevel::warning, "approval channel: a connection was refused with status " + std::to_string(reply.status) +
-                                          (reply.status == 403 ? ": a web page whose origin is not in allowed_origins" : ""));
+    options.logger(
+        LogLevel::warning,
+        "approval channel: a connection was refused with status " + std::to_string(reply.status) +
+            (reply.status == 403 ? ": a web page whose origin is not in allowed_origins" : ""));
     peer.keep_alive = false;
     return reply;
 }
 
-IPYBOX_DECL awaitable<bool> ApprovalChannel::State::answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ApprovalChannel::State::answer(detail::HttpPeerPtr peer,
+                                                           detail::HttpServerRequest request) {
     return join(this->shared_from_this(), std::move(peer), std::move(request));
 }
 
@@ -184,10 +197,12 @@ IPYBOX_DECL void ApprovalChannel::State::take(Answerer who, const json::object& 
     const auto found = pending.find(detail::string_of(message, "id"));
     if (found == pending.end()) return;
     const auto* result = message.if_contains("result");
-    Decision decision(result && result->is_bool() && result->get_bool() ? Verdict::allow : Verdict::deny);
+    Decision decision(result && result->is_bool() && result->get_bool() ? Verdict::allow
+                                                                        : Verdict::deny);
     if (decision.verdict == Verdict::deny) {
         const auto* reason = detail::find_string(message, "reason");
-        decision.reason = reason ? detail::printable(std::string_view(*reason).substr(0, 500)) : "the approver said no";
+        decision.reason = reason ? detail::printable(std::string_view(*reason).substr(0, 500))
+                                 : "the approver said no";
     }
     decision.by = "approval channel";
     if (found->second->question.answer(who, std::move(decision))) found->second->changed.notify();
@@ -219,17 +234,21 @@ IPYBOX_DECL awaitable<Decision> ApprovalChannel::asked(StatePtr state, ToolCall 
     // Clients take messages of up to a mebibyte, and leave when there is a larger one.
     constexpr std::size_t largest = 1'000'000;
     if (const auto size = detail::write_json(message).size(); size > largest)
-        co_return Decision(Verdict::deny, "the arguments are too large to be shown to an approver: " + std::to_string(size) + " bytes");
+        co_return Decision(Verdict::deny,
+                           "the arguments are too large to be shown to an approver: " +
+                               std::to_string(size) + " bytes");
     state->pending.emplace(id, pending);
     const Settled settled{state, id};
     for (const auto& [who, approver] : state->approvers) state->show(who, *pending);
     const auto deadline = deadline_after(state->options.approval_timeout);
-    while (pending->question.open() && Clock::now() < deadline) co_await pending->changed.wait(deadline);
+    while (pending->question.open() && Clock::now() < deadline)
+        co_await pending->changed.wait(deadline);
     pending->question.expire("no approver answered in time");
     co_return pending->question.take();
 }
 
-IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPeerPtr peer, detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPeerPtr peer,
+                                                  detail::HttpServerRequest request) {
     if (!peer->buffer.empty()) co_return false;  // it does not wait for the answer
     const auto connection = std::make_shared<detail::JsonSocket>(std::move(peer->socket));
     struct Leave {
@@ -242,22 +261,26 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPe
     stream.set_option(detail::websocket_timeouts());
     stream.read_message_max(64 * 1024);
     auto [error] = co_await stream.async_accept(request, as_result);
-    if (error || state->closed || state->approvers.size() >= state->options.max_approvers) co_return false;
+    if (error || state->closed || state->approvers.size() >= state->options.max_approvers)
+        co_return false;
     state->approvers.emplace(who, connection);
     state->options.logger(LogLevel::info, "approval channel: an approver is connected");
     for (const auto& [id, one] : state->pending)
         if (one->question.open()) state->show(who, *one);
-    std::function<void(const json::object&)> use = [raw = state.get(), who](const json::object& message) { raw->take(who, message); };
+    std::function<void(const json::object&)> use =
+        [raw = state.get(), who](const json::object& message) { raw->take(who, message); };
     co_await connection->run(std::move(use));
     co_return false;
 }
 
-IPYBOX_DECL unsigned ApprovalChannel::judge(const State& state, const detail::HttpPeer& peer, const detail::HttpServerRequest& request) {
+IPYBOX_DECL unsigned ApprovalChannel::judge(const State& state, const detail::HttpPeer& peer,
+                                            const detail::HttpServerRequest& request) {
     if (request.target() != "/approval") return 404;
     const auto& allowed = state.options.allowed_origins;
     const std::string_view origin = request[boost::beast::http::field::origin];
     const auto named = [&](const std::string& one) { return one == "*" || one == origin; };
-    if (request.count(boost::beast::http::field::origin) > 0 && !detail::is_own_origin(origin, peer.port) &&
+    if (request.count(boost::beast::http::field::origin) > 0 &&
+        !detail::is_own_origin(origin, peer.port) &&
         std::none_of(allowed.begin(), allowed.end(), named))
         return 403;
     std::string_view given = request[boost::beast::http::field::authorization];
@@ -272,7 +295,9 @@ IPYBOX_DECL unsigned ApprovalChannel::judge(const State& state, const detail::Ht
         return 401;
     }
     const auto& token = state.options.token;
-    if (given.size() != token.size() || CRYPTO_memcmp(given.data(), token.data(), token.size()) != 0) return 401;
+    if (given.size() != token.size() ||
+        CRYPTO_memcmp(given.data(), token.data(), token.size()) != 0)
+        return 401;
     if (!detail::websocket::is_upgrade(request)) return 400;
     return state.approvers.size() >= state.options.max_approvers ? 503 : 0;
 }
@@ -301,7 +326,9 @@ IPYBOX_DECL awaitable<void> ApprovalClient::connect() {
     const auto limit = Clock::now() + state->options.connect_timeout;
     auto timer = sleep_until(limit);
     const bool ended = co_await ends_first(std::move(work), std::move(timer));
-    if (!ended) throw Error(errc::timed_out, "the approval channel at " + state->where() + " did not answer in time");
+    if (!ended)
+        throw Error(errc::timed_out,
+                    "the approval channel at " + state->where() + " did not answer in time");
     if (failure) throw *failure;
 }
 
@@ -330,12 +357,14 @@ IPYBOX_DECL void ApprovalClient::State::settle_all() {
     requests.clear();
 }
 
-IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(StatePtr state, std::optional<Error>& failure) {
+IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(StatePtr state,
+                                                         std::optional<Error>& failure) {
     const auto fail = [&](errc code, const std::string& why) {
         failure.emplace(code, "the approval channel at " + state->where() + ": " + why);
     };
     detail::tcp::resolver resolver(state->executor);
-    auto [not_found, endpoints] = co_await resolver.async_resolve(state->options.host, std::to_string(state->options.port), as_result);
+    auto [not_found, endpoints] = co_await resolver.async_resolve(
+        state->options.host, std::to_string(state->options.port), as_result);
     if (not_found) co_return fail(errc::io_error, not_found.message());
     detail::tcp::socket socket(state->executor);
     boost::system::error_code error = asio::error::host_not_found;
@@ -352,21 +381,26 @@ IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(StatePtr state, std::op
     auto& stream = connection->stream;
     stream.set_option(detail::websocket_timeouts());
     stream.read_message_max(4u << 20);
-    // The stream keeps this for as long as it lives, so it must not hold the state, which holds the stream.
+    // The stream keeps this for as long as it lives, so it must not hold the state, which holds the
+    // stream.
     const std::string bearer = "Bearer " + state->options.token;
-    stream.set_option(detail::websocket::stream_base::decorator([bearer](detail::websocket::request_type& request) {
-        request.set(boost::beast::http::field::authorization, bearer);
-    }));
+    stream.set_option(detail::websocket::stream_base::decorator(
+        [bearer](detail::websocket::request_type& request) {
+            request.set(boost::beast::http::field::authorization, bearer);
+        }));
     detail::websocket::response_type response;
-    auto [declined] = co_await stream.async_handshake(response, state->where(), "/approval", as_result);
-    if (declined && response.result_int() == 401) co_return fail(errc::denied, "it refused the token");
+    auto [declined] =
+        co_await stream.async_handshake(response, state->where(), "/approval", as_result);
+    if (declined && response.result_int() == 401)
+        co_return fail(errc::denied, "it refused the token");
     if (declined) co_return fail(errc::io_error, declined.message());
     state->close();
     state->connection = connection;
     asio::co_spawn(state->executor, receive(state, connection), asio::detached);
 }
 
-IPYBOX_DECL awaitable<void> ApprovalClient::receive(StatePtr state, std::shared_ptr<detail::JsonSocket> connection) {
+IPYBOX_DECL awaitable<void> ApprovalClient::receive(
+    StatePtr state, std::shared_ptr<detail::JsonSocket> connection) {
     const std::weak_ptr<State> weak = state;
     const std::weak_ptr<detail::JsonSocket> socket = connection;
     std::function<void(const json::object&)> use = [weak, socket](const json::object& message) {
@@ -377,7 +411,9 @@ IPYBOX_DECL awaitable<void> ApprovalClient::receive(StatePtr state, std::shared_
     state->settle_all();
 }
 
-IPYBOX_DECL void ApprovalClient::take(const StatePtr& state, const std::weak_ptr<detail::JsonSocket>& connection, const json::object& message) {
+IPYBOX_DECL void ApprovalClient::take(const StatePtr& state,
+                                      const std::weak_ptr<detail::JsonSocket>& connection,
+                                      const json::object& message) {
     const auto* params = detail::object_of(message, "params");
     if (!params) return;
     const auto& object = *params;

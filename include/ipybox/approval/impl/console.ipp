@@ -27,11 +27,14 @@ IPYBOX_DECL Console::Console(asio::any_io_executor executor, ConsoleOptions opti
     });
 }
 
-IPYBOX_DECL Console::State::State(asio::any_io_executor executor, ConsoleOptions o) : options(std::move(o)), terminal(executor), free(executor) {
+IPYBOX_DECL Console::State::State(asio::any_io_executor executor, ConsoleOptions o)
+    : options(std::move(o)), terminal(executor), free(executor) {
     const int fd = ::open(options.terminal.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) return;
-    if (::isatty(fd) == 1) terminal.assign(fd);
-    else ::close(fd);
+    if (::isatty(fd) == 1)
+        terminal.assign(fd);
+    else
+        ::close(fd);
 }
 
 IPYBOX_DECL void Console::State::say(std::string_view text) {
@@ -62,7 +65,8 @@ IPYBOX_DECL Decision Console::said(Verdict verdict, std::string by, std::string 
 IPYBOX_DECL bool Console::remembered(State& state, const ToolCall& call) {
     std::size_t steps = detail::rule_steps;
     for (const auto& rule : state.session_rules)
-        if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) == detail::Fit::yes) return true;
+        if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) == detail::Fit::yes)
+            return true;
     return false;
 }
 
@@ -93,8 +97,10 @@ IPYBOX_DECL awaitable<Decision> Console::asked(StatePtr state, ToolCall call) {
         const bool read = co_await read_line(state, line);
         if (!read) co_return said(Verdict::deny, "gone", "the terminal was closed");
         if (line == "?") {
-            state->say("  y  yes, this once\n  s  yes, and " + scope + " for this session\n  a  yes, and " + scope +
-                       " always (" + state->options.always.file().string() + ")\n  n  no\n  r  no, with a reason that the code is told\n");
+            state->say("  y  yes, this once\n  s  yes, and " + scope +
+                       " for this session\n  a  yes, and " + scope + " always (" +
+                       state->options.always.file().string() +
+                       ")\n  n  no\n  r  no, with a reason that the code is told\n");
             continue;
         }
         if (line == "r" || line == "reason") {
@@ -104,12 +110,14 @@ IPYBOX_DECL awaitable<Decision> Console::asked(StatePtr state, ToolCall call) {
             const bool given = co_await read_line(state, reason);
             if (!given) co_return said(Verdict::deny, "gone", "the terminal was closed");
             turn.open = false;
-            co_return said(Verdict::deny, "no", reason.empty() ? "the user said no" : reason.substr(0, 500));
+            co_return said(Verdict::deny, "no",
+                           reason.empty() ? "the user said no" : reason.substr(0, 500));
         }
         turn.open = false;
         if (line == "y" || line == "yes") co_return said(Verdict::allow, "once");
         if (line == "s" || line == "session") {
-            state->session_rules.emplace_back(session_rule(call), "session", state->session_rules.size() + 1);
+            state->session_rules.emplace_back(session_rule(call), "session",
+                                              state->session_rules.size() + 1);
             co_return said(Verdict::allow, "this session");
         }
         if (line == "a" || line == "always") {
@@ -123,21 +131,25 @@ IPYBOX_DECL awaitable<Decision> Console::asked(StatePtr state, ToolCall call) {
 
 IPYBOX_DECL std::string Console::scope_of(const ToolCall& call) {
     if (call.origin != CallOrigin::mcp) return "this very command";
-    return detail::plain_name(call.server) + "." + detail::plain_name(call.tool) + " with any arguments";
+    return detail::plain_name(call.server) + "." + detail::plain_name(call.tool) +
+           " with any arguments";
 }
 
 IPYBOX_DECL json::value Console::session_rule(const ToolCall& call) {
     json::object rule = rule_allowing(call);
-    rule["when"].as_object()["session"] = call.session.empty() ? "*" : detail::Glob::quoted(call.session);
+    rule["when"].as_object()["session"] =
+        call.session.empty() ? "*" : detail::Glob::quoted(call.session);
     return rule;
 }
 
 IPYBOX_DECL void Console::remember(State& state, const ToolCall& call, const std::string& scope) {
     try {
         state.options.always.add(call);
-        state.say("[" + scope + " is allowed from now on: " + state.options.always.file().string() + "]\n");
+        state.say("[" + scope + " is allowed from now on: " + state.options.always.file().string() +
+                  "]\n");
     } catch (const Error& error) {
-        state.say("[allowed this once; it cannot be remembered: " + detail::printable(error.detail()) + "]\n");
+        state.say("[allowed this once; it cannot be remembered: " +
+                  detail::printable(error.detail()) + "]\n");
     }
 }
 
@@ -145,13 +157,16 @@ IPYBOX_DECL awaitable<bool> Console::read_line(StatePtr state, std::string& line
     std::string text;
     char chunk[256];
     while (text.find('\n') == text.npos && text.size() < 4096) {
-        auto [error, size] = co_await state->terminal.async_read_some(asio::buffer(chunk), as_result);
+        auto [error, size] =
+            co_await state->terminal.async_read_some(asio::buffer(chunk), as_result);
         if (error || size == 0) co_return false;
         text.append(chunk, size);
     }
     text.resize(std::min(text.find('\n'), text.size()));
     const auto from = text.find_first_not_of(" \t\r");
-    line = from == text.npos ? "" : detail::printable(text.substr(from, text.find_last_not_of(" \t\r") - from + 1));
+    line = from == text.npos
+               ? ""
+               : detail::printable(text.substr(from, text.find_last_not_of(" \t\r") - from + 1));
     if (line.size() < 10)
         for (char& c : line) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     co_return true;

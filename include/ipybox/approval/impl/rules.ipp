@@ -156,7 +156,7 @@ IPYBOX_DECL void Rule::read_when(const json::value& value, const std::string& pl
 }
 
 IPYBOX_DECL void Rule::add_globs(const json::object& when, const std::string& place,
-                                 const char* key, std::string_view CallFacts::*field) {
+                                 const char* key, std::string_view CallFacts::* field) {
     const auto* value = when.if_contains(key);
     if (!value) return;
     const auto where = below(place, key);

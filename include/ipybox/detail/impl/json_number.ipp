@@ -61,19 +61,25 @@ IPYBOX_DECL Decimal::Decimal(std::string_view text) {
 
 IPYBOX_DECL std::optional<bool> is_multiple(const json::value& value, const json::value& step) {
     __extension__ using Wide = unsigned __int128;
-    const auto finite = [](const json::value& number) { return !number.is_double() || std::isfinite(number.get_double()); };
+    const auto finite = [](const json::value& number) {
+        return !number.is_double() || std::isfinite(number.get_double());
+    };
     if (!finite(value) || !finite(step)) return false;
     const Decimal a(number_text(value)), b(number_text(step));
     if (a.zero()) return true;
     if (b.zero()) return false;
     if (b.digits.size() > 18) return std::nullopt;
-    const auto last = [](const Decimal& number) { return number.point - static_cast<std::int64_t>(number.digits.size()); };
+    const auto last = [](const Decimal& number) {
+        return number.point - static_cast<std::int64_t>(number.digits.size());
+    };
     // A multiple has no digit below the step's last one.
     if (last(a) < last(b)) return false;
     const std::uint64_t divisor = std::stoull(b.digits);
     std::uint64_t rest = 0;
-    for (const char digit : a.digits) rest = (rest * 10 + static_cast<std::uint64_t>(digit - '0')) % divisor;
-    // The zeros that follow its digits, by squaring: their number is up to whoever wrote the exponent.
+    for (const char digit : a.digits)
+        rest = (rest * 10 + static_cast<std::uint64_t>(digit - '0')) % divisor;
+    // The zeros that follow its digits, by squaring: their number is up to whoever wrote the
+    // exponent.
     Wide power = 10 % divisor, factor = 1 % divisor;
     for (auto zeros = last(a) - last(b); zeros > 0; zeros /= 2) {
         if (zeros % 2 != 0) factor = factor * power % divisor;
@@ -105,13 +111,27 @@ IPYBOX_DECL void append_json_string(std::string& out, std::string_view text, Jso
         flush(at);
         out += '\\';
         switch (byte) {
-            case '"': out += '"'; break;
-            case '\\': out += '\\'; break;
-            case '\b': out += 'b'; break;
-            case '\f': out += 'f'; break;
-            case '\n': out += 'n'; break;
-            case '\r': out += 'r'; break;
-            case '\t': out += 't'; break;
+            case '"':
+                out += '"';
+                break;
+            case '\\':
+                out += '\\';
+                break;
+            case '\b':
+                out += 'b';
+                break;
+            case '\f':
+                out += 'f';
+                break;
+            case '\n':
+                out += 'n';
+                break;
+            case '\r':
+                out += 'r';
+                break;
+            case '\t':
+                out += 't';
+                break;
             default: {
                 constexpr char hex[] = "0123456789abcdef";
                 out += "u00";
@@ -131,19 +151,30 @@ IPYBOX_DECL void append_json_scalar(std::string& out, const json::value& value, 
         out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
     };
     switch (value.kind()) {
-        case json::kind::bool_: out += value.get_bool() ? "true" : "false"; break;
-        case json::kind::int64: integer(value.get_int64()); break;
-        case json::kind::uint64: integer(value.get_uint64()); break;
+        case json::kind::bool_:
+            out += value.get_bool() ? "true" : "false";
+            break;
+        case json::kind::int64:
+            integer(value.get_int64());
+            break;
+        case json::kind::uint64:
+            integer(value.get_uint64());
+            break;
         case json::kind::double_:
             // JSON has no NaN and no infinity.
-            if (std::isfinite(value.get_double())) out += std::string_view(DoubleText(value.get_double()));
-            else out += "null";
+            if (std::isfinite(value.get_double()))
+                out += std::string_view(DoubleText(value.get_double()));
+            else
+                out += "null";
             break;
         case json::kind::string:
-            if (const auto exact = exact_text(value); !exact.empty()) out += exact;
-            else append_json_string(out, value.get_string(), bytes);
+            if (const auto exact = exact_text(value); !exact.empty())
+                out += exact;
+            else
+                append_json_string(out, value.get_string(), bytes);
             break;
-        default: out += "null";
+        default:
+            out += "null";
     }
 }
 
@@ -155,8 +186,10 @@ IPYBOX_DECL void append_json(std::string& out, JsonLevel whole, JsonBytes bytes)
         open.push_back(level);
     };
     const auto append = [&](const json::value& value) {
-        if (value.is_structured()) enter({value.if_array(), value.if_object()});
-        else append_json_scalar(out, value, bytes);
+        if (value.is_structured())
+            enter({value.if_array(), value.if_object()});
+        else
+            append_json_scalar(out, value, bytes);
     };
     enter(whole);
     while (!open.empty()) {

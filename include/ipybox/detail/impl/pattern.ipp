@@ -49,8 +49,7 @@ IPYBOX_DECL bool CodePointSet::overlaps(const CodePointSet& other) const {
     return false;
 }
 
-IPYBOX_DECL CodePointSet
-CodePointSet::of_class(char letter) {
+IPYBOX_DECL CodePointSet CodePointSet::of_class(char letter) {
     CodePointSet set;
     const auto lower = static_cast<char>(letter | 32);
     if (lower == 'd' || lower == 'w') set.add('0', '9');

@@ -9,7 +9,7 @@ namespace ipybox {
 
 IPYBOX_DECL const CodeExecutionResult& CodeExecutionResult::value() const {
     static constexpr errc codes[] = {errc::code_failed, errc::code_failed, errc::timed_out,
-                                     errc::cancelled, errc::kernel_died, errc::output_limit};
+                                     errc::cancelled,   errc::kernel_died, errc::output_limit};
     if (!ok()) throw Error(codes[static_cast<int>(status)], error);
     return *this;
 }
@@ -43,7 +43,8 @@ IPYBOX_DECL RunDirectory::RunDirectory(uid_t guest) : directory_(::geteuid(), gu
     const UniqueFd handle = open_directory(package);
     for (const auto& file : kernel_package) {
         write_new_file(handle.get(), std::string(file.name), file.text);
-        if (::chmod((package / file.name).c_str(), 0644) != 0) throw_io_error(std::string(file.name));
+        if (::chmod((package / file.name).c_str(), 0644) != 0)
+            throw_io_error(std::string(file.name));
     }
 }
 
@@ -71,7 +72,9 @@ IPYBOX_DECL awaitable<std::optional<ExecutionEvent>> CodeExecutor::Execution::ne
     co_return event;
 }
 
-IPYBOX_DECL void CodeExecutor::Execution::cancel() { run_->request_stop(CodeExecutionResult::Status::cancelled); }
+IPYBOX_DECL void CodeExecutor::Execution::cancel() {
+    run_->request_stop(CodeExecutionResult::Status::cancelled);
+}
 
 IPYBOX_DECL CodeExecutor::Execution::~Execution() {
     if (!run_) return;
@@ -81,7 +84,8 @@ IPYBOX_DECL CodeExecutor::Execution::~Execution() {
 
 IPYBOX_DECL CodeExecutor::Execution::Execution(std::shared_ptr<Run> run) : run_(std::move(run)) {}
 
-IPYBOX_DECL CodeExecutor::CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry, CodeExecutorOptions options)
+IPYBOX_DECL CodeExecutor::CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry,
+                                       CodeExecutorOptions options)
     : session_(std::make_shared<Session>(std::move(executor), registry, std::move(options))) {
     session_->prepare(session_);
 }
@@ -104,17 +108,19 @@ IPYBOX_DECL awaitable<void> CodeExecutor::reset() {
     co_await session->start();
 }
 
-IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code, Duration timeout, bool chunks,
-                                                                   ResultText text) {
+IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code,
+                                                                    Duration timeout, bool chunks,
+                                                                    ResultText text) {
     auto session = session_;
     auto run = co_await session->begin(session, std::move(code), timeout, chunks, text, false);
     co_return Execution(std::move(run));
 }
 
-IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code, Duration timeout) {
+IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code,
+                                                                 Duration timeout) {
     auto session = session_;
-    Execution execution(co_await session->begin(session, std::move(code), timeout, false,
-                                               ResultText::whole, true));
+    Execution execution(
+        co_await session->begin(session, std::move(code), timeout, false, ResultText::whole, true));
     for (;;) {
         auto event = co_await execution.next();
         if (!event) throw Error(errc::cancelled, "the execution ended without a result");
@@ -126,13 +132,14 @@ IPYBOX_DECL void CodeExecutor::cancel() {
     if (session_->run) session_->run->request_stop(CodeExecutionResult::Status::cancelled);
 }
 
-IPYBOX_DECL void CodeExecutor::register_server(const std::string& name, const json::object& params) {
+IPYBOX_DECL void CodeExecutor::register_server(const std::string& name,
+                                               const json::object& params) {
     check_server_name(name);
     session_->tools->register_server(name, params);
 }
 
-IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::generate_mcp_sources(std::string name, json::object params,
-                                                         std::filesystem::path root_dir) {
+IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::generate_mcp_sources(
+    std::string name, json::object params, std::filesystem::path root_dir) {
     auto session = session_;
     register_server(name, params);
     const json::array tools = co_await session->tools->list_tools(name);
@@ -152,30 +159,38 @@ IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::generate_mcp_sourc
     co_return names;
 }
 
-IPYBOX_DECL awaitable<std::string> CodeExecutor::install_package(std::string package, Duration timeout) {
+IPYBOX_DECL awaitable<std::string> CodeExecutor::install_package(std::string package,
+                                                                 Duration timeout) {
     auto session = session_;
     co_return co_await session->install_package(std::move(package), timeout);
 }
 
-IPYBOX_DECL awaitable<void> CodeExecutor::upload(std::string path, std::string bytes, bool overwrite) {
+IPYBOX_DECL awaitable<void> CodeExecutor::upload(std::string path, std::string bytes,
+                                                 bool overwrite) {
     auto session = session_;
     co_await session->upload(std::move(path), std::move(bytes), overwrite);
 }
 
-IPYBOX_DECL awaitable<FilePart> CodeExecutor::download(std::string path, std::uint64_t offset, std::size_t limit) {
+IPYBOX_DECL awaitable<FilePart> CodeExecutor::download(std::string path, std::uint64_t offset,
+                                                       std::size_t limit) {
     auto session = session_;
     co_return co_await session->download(std::move(path), offset, limit);
 }
 
-IPYBOX_DECL FilePart CodeExecutor::read_here(const std::string& path, std::uint64_t offset, std::size_t limit) const {
+IPYBOX_DECL FilePart CodeExecutor::read_here(const std::string& path, std::uint64_t offset,
+                                             std::size_t limit) const {
     return session_->read_here(session_->checked_path(path, false), offset, limit);
 }
 
 IPYBOX_DECL bool CodeExecutor::shares_files() const noexcept { return session_->shares_files(); }
 
-IPYBOX_DECL const std::filesystem::path& CodeExecutor::workspace() const noexcept { return session_->workspace; }
+IPYBOX_DECL const std::filesystem::path& CodeExecutor::workspace() const noexcept {
+    return session_->workspace;
+}
 
-IPYBOX_DECL bool CodeExecutor::kernel_alive() const noexcept { return session_->kernel && session_->kernel->alive(); }
+IPYBOX_DECL bool CodeExecutor::kernel_alive() const noexcept {
+    return session_->kernel && session_->kernel->alive();
+}
 
 IPYBOX_DECL std::string CodeExecutor::kernel_id() const {
     const auto* named = session_->remote_kernel();

@@ -20,13 +20,16 @@ IPYBOX_DECL void CodeExecutor::Session::check_allow_write() {
         auto path = (workspace / given).lexically_normal();
         if (!path.has_filename()) path = path.parent_path();
         if (!detail::within(path, workspace))
-            refuse(given, "lies outside of the workspace, where nothing is protected; leave it out");
+            refuse(given,
+                   "lies outside of the workspace, where nothing is protected; leave it out");
         const auto relative = path.lexically_relative(workspace);
-        if (relative == ".") refuse(given, "is the whole workspace; name the protected file or directory in it");
+        if (relative == ".")
+            refuse(given, "is the whole workspace; name the protected file or directory in it");
         const auto text = "/" + relative.string();
         for (const auto& file : detail::host_run_files)
             if (text.find("/" + std::string(file.path) + "/") != std::string::npos)
-                refuse(given, "lies in " + std::string(file.path) + ", which is protected as a whole; name that");
+                refuse(given, "lies in " + std::string(file.path) +
+                                  ", which is protected as a whole; name that");
         opened.push_back(std::move(path));
     }
 }
@@ -41,7 +44,8 @@ IPYBOX_DECL detail::ProtectionRules CodeExecutor::Session::protection() const {
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::find_environment() {
     if (environment) co_return;
     const auto python = find_python(options.python, unconfined() ? Trust::named : Trust::judged);
-    PythonEnvironment found = co_await inspect_python(host.executor, python, std::chrono::seconds(30));
+    PythonEnvironment found =
+        co_await inspect_python(host.executor, python, std::chrono::seconds(30));
     if (const auto problem = package_problem(found); !problem.empty())
         throw Error(errc::missing_dependency, problem);
     environment = std::move(found);
@@ -49,7 +53,8 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::find_environment() {
 
 IPYBOX_DECL awaitable<Capabilities> CodeExecutor::Session::capabilities() {
     Capabilities able = co_await doors->sandbox->probe();
-    if (!able.available) throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + ": " + able.problem);
+    if (!able.available)
+        throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + ": " + able.problem);
     co_return able;
 }
 
@@ -57,7 +62,8 @@ IPYBOX_DECL SandboxPolicy CodeExecutor::Session::base_policy() const {
     SandboxPolicy base;
     base.cwd = options.working_dir ? std::filesystem::absolute(*options.working_dir) : workspace;
     base.writable = {workspace};
-    if (options.working_dir && !detail::within(base.cwd, workspace)) base.writable.push_back(base.cwd);
+    if (options.working_dir && !detail::within(base.cwd, workspace))
+        base.writable.push_back(base.cwd);
     return base;
 }
 
@@ -98,7 +104,8 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     spec.policy.readable = environment->readable;
     spec.policy.limits = options.limits;
     set_default_limits(spec.policy.limits, able);
-    spec.policy.network.mode = able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
+    spec.policy.network.mode =
+        able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
     if (able.filesystem) spec.policy.env["HOME"] = "/home/user";  // scratch of the sandbox
     if (able.filesystem || options.sandbox_config) {
         const auto sources = policy_sources();
@@ -110,22 +117,26 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
         if (protecting) tell_protection(code_policy->protected_files());
     }
     if (!able.filesystem && options.protect_strict)
-        throw Error(errc::sandbox_refused, "sandbox " + options.sandbox +
-                                               " protects no files: use bubblewrap or srt, or leave out protect_strict");
+        throw Error(errc::sandbox_refused,
+                    "sandbox " + options.sandbox +
+                        " protects no files: use bubblewrap or srt, or leave out protect_strict");
     auto& env = spec.policy.env;
     auto& network = spec.policy.network;
     if (!options.allowed_hosts.empty()) {
         if (!able.network_allow_list)
-            throw Error(errc::sandbox_refused, "sandbox " + options.sandbox +
-                                                   " cannot restrict the network to allowed hosts: use bubblewrap or srt");
+            throw Error(errc::sandbox_refused,
+                        "sandbox " + options.sandbox +
+                            " cannot restrict the network to allowed hosts: use bubblewrap or srt");
         network.mode = NetworkPolicy::Mode::allow_list;
-        network.allow.insert(network.allow.end(), options.allowed_hosts.begin(), options.allowed_hosts.end());
+        network.allow.insert(network.allow.end(), options.allowed_hosts.begin(),
+                             options.allowed_hosts.end());
     }
     network.private_networks = private_networks_of(options.sandbox_options);
     if (network.mode == NetworkPolicy::Mode::allow_list)
-        spec.channels.push_back(open_proxy(proxy, host.executor, host.logger, spec.policy,
-                                           *doors->sandbox, run_place().path() / "network",
-                                           [this](const Violation& violation) { report(violation); }));
+        spec.channels.push_back(
+            open_proxy(proxy, host.executor, host.logger, spec.policy, *doors->sandbox,
+                       run_place().path() / "network",
+                       [this](const Violation& violation) { report(violation); }));
     const auto own = own_channels();
     const Channel &socket = own[0], &library = own[1];
     env["PATH"] = (spec.python.parent_path().string() + ":/usr/local/bin:/usr/bin:/bin");
@@ -151,7 +162,8 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     env["IPYBOX_TOOL_TOKEN"] = tools->token();
     if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();
     if (options.exact_numbers) env["IPYBOX_EXACT_NUMBERS"] = "1";
-    if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
+    if (options.approve_shell_cmds)
+        env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
     spec.channels.insert(spec.channels.end(), own.begin(), own.end());
     try {
         // Python forgets a directory of its path for good that is not there when it starts.
@@ -164,8 +176,9 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
 
 IPYBOX_DECL KernelSpec CodeExecutor::Session::distant_spec(const Capabilities& able) const {
     const auto refuse = [](const std::string& what) {
-        throw Error(errc::sandbox_refused, "the kernel runs on another machine, where " + what +
-                                               " has no effect: confine it there, and leave that out here");
+        throw Error(errc::sandbox_refused,
+                    "the kernel runs on another machine, where " + what +
+                        " has no effect: confine it there, and leave that out here");
     };
     if (able.filesystem || able.process_isolation || able.network_none)
         refuse("sandbox \"" + options.sandbox + "\" (\"none\" says so)");
@@ -196,7 +209,8 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::distant_spec(const Capabilities& a
     path = library.string() + (path.empty() ? "" : ":" + path);
     if (options.working_dir) env["IPYBOX_WORKING_DIR"] = options.working_dir->string();
     if (options.exact_numbers) env["IPYBOX_EXACT_NUMBERS"] = "1";
-    if (options.approve_shell_cmds) env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
+    if (options.approve_shell_cmds)
+        env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
     return spec;
 }
 
@@ -220,12 +234,13 @@ IPYBOX_DECL std::string CodeExecutor::Session::git_ignored(const SandboxPolicy& 
         patterns += (pattern.starts_with("**/") ? pattern.substr(3) : '/' + pattern) + '\n';
     }
     const auto present = [](const std::filesystem::path& path) {
-        struct stat found {};
+        struct stat found{};
         return ::lstat(path.c_str(), &found) == 0 && !detail::is_placeholder(found);
     };
     for (auto path : policy.write_protected) {
         if (!detail::within(path, workspace) || present(path)) continue;
-        while (path.parent_path() != workspace && !present(path.parent_path())) path = path.parent_path();
+        while (path.parent_path() != workspace && !present(path.parent_path()))
+            path = path.parent_path();
         for (const char c : path.filename().string()) {
             if (std::string_view("*?[\\!# ").find(c) != std::string_view::npos) patterns += '\\';
             patterns += c;
@@ -235,11 +250,14 @@ IPYBOX_DECL std::string CodeExecutor::Session::git_ignored(const SandboxPolicy& 
     return patterns;
 }
 
-IPYBOX_DECL void CodeExecutor::Session::trust_system_certificates(std::map<std::string, std::string>& env) {
-    for (const char* bundle : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}) {
+IPYBOX_DECL void CodeExecutor::Session::trust_system_certificates(
+    std::map<std::string, std::string>& env) {
+    for (const char* bundle :
+         {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}) {
         std::error_code error;
         if (!std::filesystem::exists(bundle, error)) continue;
-        for (const char* name : {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"}) env.try_emplace(name, bundle);
+        for (const char* name : {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"})
+            env.try_emplace(name, bundle);
         return;
     }
 }

@@ -8,16 +8,20 @@
 
 namespace ipybox {
 
-IPYBOX_DECL awaitable<std::string> CodeExecutor::Session::install_package(std::string package, Duration timeout) {
+IPYBOX_DECL awaitable<std::string> CodeExecutor::Session::install_package(std::string package,
+                                                                          Duration timeout) {
     const auto self = shared_from_this();
     if (!shares_files())
-        throw Error(errc::bad_argument, "the kernel runs on another machine: install packages there, for "
-                                        "instance by running `%pip install NAME` in it");
-    const bool printable = std::all_of(package.begin(), package.end(), [](char c) { return c >= ' ' && c < 127; });
+        throw Error(errc::bad_argument,
+                    "the kernel runs on another machine: install packages there, for "
+                    "instance by running `%pip install NAME` in it");
+    const bool printable =
+        std::all_of(package.begin(), package.end(), [](char c) { return c >= ' ' && c < 127; });
     if (package.empty() || package.front() == '-' || !printable)
-        throw Error(errc::bad_argument, "\"" + detail::printable(package) +
-                                            "\" is no package: accepted are a name, a requirement such as "
-                                            "\"requests>=2\", a URL or a git+https:// address");
+        throw Error(errc::bad_argument,
+                    "\"" + detail::printable(package) +
+                        "\" is no package: accepted are a name, a requirement such as "
+                        "\"requests>=2\", a URL or a git+https:// address");
     co_await find_environment();
     const Capabilities able = co_await capabilities();
     look_at_files();
@@ -28,7 +32,8 @@ IPYBOX_DECL awaitable<std::string> CodeExecutor::Session::install_package(std::s
     if (::geteuid() == 0) policy.user = doors->sandbox->guest_user(base_policy());
     policy.writable = {site_directory()};
     policy.readable = environment->readable;
-    policy.env = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"LANG", "C.UTF-8"}, {"HOME", "/home/user"}};
+    policy.env = {
+        {"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"LANG", "C.UTF-8"}, {"HOME", "/home/user"}};
     if (!able.filesystem) policy.env["HOME"] = "/nonexistent";
     trust_system_certificates(policy.env);
     for (const auto& [name, value] : options.kernel_env)
@@ -46,24 +51,38 @@ IPYBOX_DECL awaitable<std::string> CodeExecutor::Session::install_package(std::s
         policy.network.mode = NetworkPolicy::Mode::allow_list;
         policy.network.allow = options.package_hosts;
         policy.network.private_networks = private_networks_of(options.sandbox_options);
-        channels.push_back(open_proxy(own_proxy, host.executor, host.logger, policy, *doors->sandbox,
-                                      run_place().path() / "packages"));
+        channels.push_back(open_proxy(own_proxy, host.executor, host.logger, policy,
+                                      *doors->sandbox, run_place().path() / "packages"));
     } else if (able.network_none) {
-        throw Error(errc::sandbox_refused, "sandbox " + options.sandbox + " cannot reach a package index");
+        throw Error(errc::sandbox_refused,
+                    "sandbox " + options.sandbox + " cannot reach a package index");
     }
-    std::vector<std::string> argv = {environment->executable.string(), "-I", "-m", "pip", "install", "--no-input",
-                                     "--disable-pip-version-check", "--no-cache-dir", "--progress-bar=off",
-                                     "--upgrade", "--target", site_directory().string(), "--", package};
-    const auto process = co_await doors->sandbox->launch(std::move(policy), std::move(argv), std::move(channels),
-                                                         Stdio::tail);
+    std::vector<std::string> argv = {environment->executable.string(),
+                                     "-I",
+                                     "-m",
+                                     "pip",
+                                     "install",
+                                     "--no-input",
+                                     "--disable-pip-version-check",
+                                     "--no-cache-dir",
+                                     "--progress-bar=off",
+                                     "--upgrade",
+                                     "--target",
+                                     site_directory().string(),
+                                     "--",
+                                     package};
+    const auto process = co_await doors->sandbox->launch(std::move(policy), std::move(argv),
+                                                         std::move(channels), Stdio::tail);
     const auto deadline = deadline_after(timeout);
     const auto status = co_await process->wait(deadline);
     const std::string said = detail::strip(process->output_tail());
     if (!status) throw Error(errc::timed_out, "pip did not end in time: " + said);
     if (said.find("No module named pip") != std::string::npos)
-        throw Error(errc::missing_dependency, environment->executable.string() +
-                                                  " has no pip; install it with `python -m ensurepip`");
-    if (status->code != 0) throw Error(errc::code_failed, "pip could not install " + package + ":\n" + said + hint);
+        throw Error(errc::missing_dependency,
+                    environment->executable.string() +
+                        " has no pip; install it with `python -m ensurepip`");
+    if (status->code != 0)
+        throw Error(errc::code_failed, "pip could not install " + package + ":\n" + said + hint);
     co_return said;
 }
 

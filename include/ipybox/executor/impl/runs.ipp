@@ -23,13 +23,15 @@ IPYBOX_DECL void CodeExecutor::Run::request_stop(Status why) {
     changed.notify();
 }
 
-IPYBOX_DECL awaitable<std::shared_ptr<CodeExecutor::Run>> CodeExecutor::Session::begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
-                                      bool chunks, ResultText text, bool auto_approve) {
+IPYBOX_DECL awaitable<std::shared_ptr<CodeExecutor::Run>> CodeExecutor::Session::begin(
+    std::shared_ptr<Session> self, std::string code, Duration timeout, bool chunks, ResultText text,
+    bool auto_approve) {
     while (run && run->abandoned) co_await idle.wait();
     if (!run) co_await deliver_apis();
     if (run) throw Error(errc::busy, "an execution is running; wait for its result or cancel it");
     if (!kernel) throw Error(errc::kernel_died, "no kernel is running; call start() or reset()");
-    if (!kernel->alive()) throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
+    if (!kernel->alive())
+        throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
     // The pump may end before co_spawn() returns, and with it this->run.
     if (options.audit) audit_execution(*options.audit, options.session, tools->execution(), code);
     const auto fresh = std::make_shared<Run>(host.executor);
@@ -45,7 +47,9 @@ IPYBOX_DECL awaitable<std::shared_ptr<CodeExecutor::Run>> CodeExecutor::Session:
     co_return fresh;
 }
 
-IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current, std::string code) {
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session> self,
+                                                        std::shared_ptr<Run> current,
+                                                        std::string code) {
     CodeExecutionResult result;
     Output output{*self, *current, result, {}, 0};
     Kernel& kernel = *self->kernel;  // watch() keeps it alive until this run is finished
@@ -77,10 +81,12 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
         result.status = *current->stop;
         result.error = current->stop_reason;
         if (current->kernel_lost)
-            result.error += "; the code did not react to the interrupt, so the kernel was killed and its state "
-                            "is lost: reset() starts a new one";
+            result.error +=
+                "; the code did not react to the interrupt, so the kernel was killed and its state "
+                "is lost: reset() starts a new one";
     }
-    if (auto text = detail::strip(std::move(output.text)); !text.empty()) result.text = std::move(text);
+    if (auto text = detail::strip(std::move(output.text)); !text.empty())
+        result.text = std::move(text);
     self->report_new(kernel);
     if (self->file_watch) self->tell_changes(self->file_watch->poll());
     result.violations = std::move(current->violations);
@@ -97,17 +103,20 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
     self->file_watch.reset();
 }
 
-IPYBOX_DECL void CodeExecutor::Session::record_end(const Run& current, const CodeExecutionResult& result) {
-    static constexpr const char* words[] = {"ok", "error", "timed_out", "cancelled", "kernel_lost", "output_limit"};
+IPYBOX_DECL void CodeExecutor::Session::record_end(const Run& current,
+                                                   const CodeExecutionResult& result) {
+    static constexpr const char* words[] = {"ok",        "error",       "timed_out",
+                                            "cancelled", "kernel_lost", "output_limit"};
     try {
-        audit_execution_end(*options.audit, options.session, tools->execution(), words[static_cast<int>(result.status)],
-                            Clock::now() - current.started);
+        audit_execution_end(*options.audit, options.session, tools->execution(),
+                            words[static_cast<int>(result.status)], Clock::now() - current.started);
     } catch (const Error& error) {  // the log keeps it, and refuses the next execution
         host.logger(LogLevel::warning, error.detail());
     }
 }
 
-IPYBOX_DECL awaitable<void> CodeExecutor::Session::watch(std::shared_ptr<Session> self, std::shared_ptr<Run> current) {
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::watch(std::shared_ptr<Session> self,
+                                                         std::shared_ptr<Run> current) {
     while (!current->finished && !current->stop) {
         const auto deadline = self->deadline(*current);
         if (Clock::now() >= deadline) {
@@ -119,7 +128,8 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::watch(std::shared_ptr<Session
     if (current->finished) co_return;
     if (*current->stop == Status::timed_out) {
         char seconds[32];
-        std::snprintf(seconds, sizeof seconds, "%.2fs", std::chrono::duration<double>(current->timeout).count());
+        std::snprintf(seconds, sizeof seconds, "%.2fs",
+                      std::chrono::duration<double>(current->timeout).count());
         current->stop_reason = std::string("execution timed out after ") + seconds;
     } else if (*current->stop == Status::cancelled) {
         current->stop_reason = "the execution was cancelled";
@@ -133,7 +143,8 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::watch(std::shared_ptr<Session
         }
         self->tools->end_execution();
         const auto patience = Clock::now() + self->options.interrupt_grace / 2;
-        while (!current->finished && Clock::now() < patience) co_await current->changed.wait(patience);
+        while (!current->finished && Clock::now() < patience)
+            co_await current->changed.wait(patience);
     }
     if (current->finished) co_return;
     current->kernel_lost = true;
@@ -160,7 +171,8 @@ IPYBOX_DECL bool CodeExecutor::Session::Output::take(KernelOutput item) {
     } else if (auto* error = std::get_if<PythonError>(&item)) {
         result.status = Status::error;
         TracebackFilter filter;
-        result.error = error->traceback.empty() ? error->name + ": " + error->value : filter(error->traceback);
+        result.error =
+            error->traceback.empty() ? error->name + ": " + error->value : filter(error->traceback);
         result.error += note_on_limits(*error, session.kernel_limits);
     } else if (const auto* done = std::get_if<Done>(&item)) {
         if (!done->ok && result.status == Status::ok) {
@@ -172,11 +184,15 @@ IPYBOX_DECL bool CodeExecutor::Session::Output::take(KernelOutput item) {
     return false;
 }
 
-IPYBOX_DECL std::string CodeExecutor::Session::Output::note_on_limits(const PythonError& error, const Limits& limits) {
-    const auto says = [&error](const char* words) { return error.value.find(words) != std::string::npos; };
+IPYBOX_DECL std::string CodeExecutor::Session::Output::note_on_limits(const PythonError& error,
+                                                                      const Limits& limits) {
+    const auto says = [&error](const char* words) {
+        return error.value.find(words) != std::string::npos;
+    };
     const char* name = nullptr;
     if (limits.memory_per_process && error.name == "MemoryError") name = "memory";
-    if (limits.processes && (says("[Errno 11]") || says("can't start new thread"))) name = "processes";
+    if (limits.processes && (says("[Errno 11]") || says("can't start new thread")))
+        name = "processes";
     if (limits.open_files && says("[Errno 24]")) name = "open-files";
     if (limits.file_size && says("[Errno 27]")) name = "file-size";
     if ((limits.scratch_size || limits.scratch_inodes) && says("[Errno 28]"))
@@ -190,16 +206,18 @@ IPYBOX_DECL bool CodeExecutor::Session::Output::fits(std::size_t more) {
         return true;
     }
     if (!run.stop) {
-        run.stop_reason = "the output exceeded the limit of " + std::to_string(session.options.max_output) +
-                          " bytes; what came before it is in the result. Print less, write to a file, or "
-                          "raise max_output";
+        run.stop_reason =
+            "the output exceeded the limit of " + std::to_string(session.options.max_output) +
+            " bytes; what came before it is in the result. Print less, write to a file, or "
+            "raise max_output";
         run.request_stop(Status::output_limit);
     }
     return false;
 }
 
 IPYBOX_DECL void CodeExecutor::Session::Output::add_text(std::string piece, bool is_stderr) {
-    if (piece.empty() || (run.stop && *run.stop == Status::output_limit) || !fits(piece.size())) return;
+    if (piece.empty() || (run.stop && *run.stop == Status::output_limit) || !fits(piece.size()))
+        return;
     if (run.abandoned) return;
     if (run.keeps_text) text += piece;
     if (!run.chunks) return;
@@ -212,15 +230,18 @@ IPYBOX_DECL void CodeExecutor::Session::Output::add_text(std::string piece, bool
 IPYBOX_DECL void CodeExecutor::Session::Output::add_display(Display display) {
     if (!fits(detail::memory_size(display.data))) return;
     bool is_image = false;
-    static constexpr std::pair<const char*, const char*> kinds[] = {
-        {"image/png", ".png"}, {"image/jpeg", ".jpg"}, {"image/gif", ".gif"},
-        {"image/webp", ".webp"}, {"image/svg+xml", ".svg"}};
+    static constexpr std::pair<const char*, const char*> kinds[] = {{"image/png", ".png"},
+                                                                    {"image/jpeg", ".jpg"},
+                                                                    {"image/gif", ".gif"},
+                                                                    {"image/webp", ".webp"},
+                                                                    {"image/svg+xml", ".svg"}};
     for (const auto& [mime, extension] : kinds) {
         const auto* value = detail::find_string(display.data, mime);
         if (is_image || !value) continue;
         const std::string_view encoded = *value;
         const bool as_text = std::string_view(extension) == ".svg";
-        const auto image = as_text ? std::optional<std::string>(encoded) : detail::decode_base64(encoded);
+        const auto image =
+            as_text ? std::optional<std::string>(encoded) : detail::decode_base64(encoded);
         if (!image) continue;
         is_image = true;
         save_image(*image, extension);
@@ -230,7 +251,8 @@ IPYBOX_DECL void CodeExecutor::Session::Output::add_display(Display display) {
     result.displays.push_back(std::move(display.data));
 }
 
-IPYBOX_DECL void CodeExecutor::Session::Output::save_image(const std::string& bytes, const char* extension) {
+IPYBOX_DECL void CodeExecutor::Session::Output::save_image(const std::string& bytes,
+                                                           const char* extension) {
     try {
         const auto wanted = session.workspace / session.options.images_dir;
         const std::string name = detail::random_hex(4) + extension;

@@ -11,8 +11,9 @@
 
 namespace ipybox {
 
-IPYBOX_DECL ServerSandbox::ServerSandbox(PluginRegistry& registry, Host& host, json::object settings,
-              PolicySources sources, std::filesystem::path proxy)
+IPYBOX_DECL ServerSandbox::ServerSandbox(PluginRegistry& registry, Host& host,
+                                         json::object settings, PolicySources sources,
+                                         std::filesystem::path proxy)
     : host_(host),
       settings_(std::move(settings)),
       sources_(std::move(sources)),
@@ -41,14 +42,13 @@ IPYBOX_DECL void ServerSandbox::check(const json::value& settings, const std::st
     const auto* config = settings.get_object().if_contains("config");
     for (const char* other : {"readable", "writable", "hosts"})
         if (config != nullptr && settings.get_object().contains(other))
-            throw Error(errc::bad_config, where + ": \"config\" says what \"" + other +
-                                              "\" would; give one of them");
+            throw Error(errc::bad_config,
+                        where + ": \"config\" says what \"" + other + "\" would; give one of them");
 }
 
-IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> ServerSandbox::launch(SandboxPolicy policy,
-                                                    std::vector<std::string> argv,
-                                                    std::vector<Channel> channels,
-                                                    Stdio stdio) {
+IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> ServerSandbox::launch(
+    SandboxPolicy policy, std::vector<std::string> argv, std::vector<Channel> channels,
+    Stdio stdio) {
     const Capabilities able = co_await sandbox_->probe();
     confine(policy);
     if (const auto* options = settings_.if_contains("options"))
@@ -58,8 +58,8 @@ IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> ServerSandbox::launch(S
     for (const auto* list : {&policy.readable, &policy.writable})
         for (const auto& path : *list) detail::look_below(workspace_, path.lexically_normal());
     if (policy.network.mode == NetworkPolicy::Mode::allow_list)
-        channels.push_back(open_proxy(proxy_, host_.executor, host_.logger, policy, *sandbox_,
-                                      proxy_path_));
+        channels.push_back(
+            open_proxy(proxy_, host_.executor, host_.logger, policy, *sandbox_, proxy_path_));
     co_return co_await sandbox_->launch(std::move(policy), std::move(argv), std::move(channels),
                                         stdio);
 }
@@ -68,8 +68,8 @@ IPYBOX_DECL void ServerSandbox::read_limits(const json::object& settings, Limits
     const auto* given = settings.if_contains("limits");
     if (given == nullptr) return;
     for (const auto& [name, value] : given->get_object())
-        set_limit(limits, name, value.is_string() ? std::string(value.get_string())
-                                                  : detail::write_json(value));
+        set_limit(limits, name,
+                  value.is_string() ? std::string(value.get_string()) : detail::write_json(value));
 }
 
 IPYBOX_DECL SandboxPolicy ServerSandbox::confined(SandboxPolicy policy) const {
@@ -95,14 +95,15 @@ IPYBOX_DECL void ServerSandbox::confine(SandboxPolicy& policy) const {
     }
     read_limits(settings_, policy.limits);
     if (policy.cwd.empty()) policy.cwd = workspace_;
-    struct stat owner {};
+    struct stat owner{};
     if (::geteuid() == 0 && ::stat(workspace_.c_str(), &owner) == 0 && owner.st_uid != 0)
         policy.user = owner.st_uid;
     if (const auto* config = settings_.if_contains("config")) {
         const auto home = policy.env.find("HOME");
         guard_workspace(policy, workspace_, sources_.protection);
-        policy = apply_srt_settings(config->get_object(), std::move(policy), workspace_,
-                                    home == policy.env.end() ? "/" : home->second, sources_.protection);
+        policy =
+            apply_srt_settings(config->get_object(), std::move(policy), workspace_,
+                               home == policy.env.end() ? "/" : home->second, sources_.protection);
         return keep_own_state(policy, sources_);
     }
     guard_writable(policy);
@@ -125,9 +126,12 @@ IPYBOX_DECL void ServerSandbox::guard_writable(SandboxPolicy& policy) const {
     for (const auto& path : policy.writable) {
         const auto root = path.lexically_normal();
         std::error_code error;
-        if (root == workspace_ || !std::filesystem::is_directory(std::filesystem::symlink_status(root, error))) continue;
+        if (root == workspace_ ||
+            !std::filesystem::is_directory(std::filesystem::symlink_status(root, error)))
+            continue;
         const auto found = detail::protected_files(root, rules);
-        policy.write_protected.insert(policy.write_protected.end(), found.paths.begin(), found.paths.end());
+        policy.write_protected.insert(policy.write_protected.end(), found.paths.begin(),
+                                      found.paths.end());
     }
     keep_own_state(policy, sources_);
 }

@@ -16,13 +16,12 @@ IPYBOX_DECL WaitingLine::Place::~Place() {
 
 IPYBOX_DECL bool WaitingLine::Place::first() const noexcept {
     std::size_t before = 0;
-    for (auto at = line_.places_.begin(); at != at_ && before < line_.width_; ++at)
-        ++before;
+    for (auto at = line_.places_.begin(); at != at_ && before < line_.width_; ++at) ++before;
     return before < line_.width_;
 }
 
 IPYBOX_DECL CellReport::CellReport(const asio::any_io_executor& executor, const McpContext& context,
-           Duration keep_alive)
+                                   Duration keep_alive)
     : state_(std::make_shared<State>(executor, context)) {
     state_->keep_alive = keep_alive;
     asio::co_spawn(executor, tell(state_), asio::detached);
@@ -72,7 +71,8 @@ IPYBOX_DECL awaitable<void> CellReport::tell(std::shared_ptr<State> state) {
 
 namespace ipybox {
 
-IPYBOX_DECL McpService::McpService(asio::any_io_executor executor, PluginRegistry& registry, McpServiceOptions options)
+IPYBOX_DECL McpService::McpService(asio::any_io_executor executor, PluginRegistry& registry,
+                                   McpServiceOptions options)
     : state_(std::make_shared<State>(std::move(executor), registry, std::move(options))) {
     state_->prepare();
 }

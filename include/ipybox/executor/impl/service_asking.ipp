@@ -6,8 +6,8 @@
 
 namespace ipybox {
 
-IPYBOX_DECL awaitable<Decision> McpService::ask_client(std::weak_ptr<Session> weak, ToolCall call, bool alone,
-                                      bool judging) {
+IPYBOX_DECL awaitable<Decision> McpService::ask_client(std::weak_ptr<Session> weak, ToolCall call,
+                                                       bool alone, bool judging) {
     const auto session = weak.lock();
     if (!session) co_return Decision{};
     const auto& place = judging ? session->judging : session->asking;
@@ -36,13 +36,15 @@ IPYBOX_DECL std::string McpService::client_question(CallOrigin origin, std::stri
     std::string fence = "```";
     while (text.find(fence) != text.npos) fence += '`';
     std::string_view head = "Code wants to call a tool:";
-    if (origin == CallOrigin::shell || origin == CallOrigin::shell_magic) head = "Code wants to run a shell command:";
+    if (origin == CallOrigin::shell || origin == CallOrigin::shell_magic)
+        head = "Code wants to run a shell command:";
     if (origin == CallOrigin::registration) head = "An MCP server is to be registered:";
     if (origin == CallOrigin::package) head = "A package is to be installed:";
     return std::string(head) + "\n\n" + fence + "\n" + std::string(text) + fence;
 }
 
-IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext context, ToolCall call) {
+IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext context,
+                                                ToolCall call) {
     Line::Place place(session->questions);
     co_await place.turn();
     const std::pair known(call.server, call.tool);
@@ -53,9 +55,7 @@ IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext c
     std::string message = client_question(call.origin, question.text());
     json::array choices{"deny", "allow once"};
     if (lasting) choices.emplace_back("allow this tool for the session");
-    json::object choice{{"type", "string"},
-                        {"title", "Decision"},
-                        {"enum", std::move(choices)}};
+    json::object choice{{"type", "string"}, {"title", "Decision"}, {"enum", std::move(choices)}};
     json::object reason{{"type", "string"},
                         {"title", "Reason"},
                         {"description", "for a denial: what the code is told"}};
@@ -70,8 +70,7 @@ IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext c
         co_return said(Verdict::deny, "cancel", "the user dismissed the question");
     if (action != "accept") co_return said(Verdict::deny, "decline", "the user declined");
     const auto* content = detail::object_of(given, "content");
-    const auto decision =
-        content ? detail::string_of(*content, "decision") : std::string_view();
+    const auto decision = content ? detail::string_of(*content, "decision") : std::string_view();
     if (decision == "allow once") co_return said(Verdict::allow, "once");
     if (lasting && decision == "allow this tool for the session") {
         session->allowed.insert(known);
@@ -82,8 +81,8 @@ IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext c
     co_return said(Verdict::deny, "deny", std::move(why));
 }
 
-IPYBOX_DECL awaitable<void> McpService::judge(StatePtr state, SessionPtr session, McpContext context,
-                             ToolCall call) {
+IPYBOX_DECL awaitable<void> McpService::judge(StatePtr state, SessionPtr session,
+                                              McpContext context, ToolCall call) {
     Line::Place place(session->judgements);
     co_await place.turn();
     const Asking asking(session->judging, context);
@@ -98,8 +97,8 @@ IPYBOX_DECL awaitable<void> McpService::judge(StatePtr state, SessionPtr session
         co_await approve(policy, std::move(call), state->options.executor.approval_timeout);
     audited.decided(decision);
     if (decision.verdict != Verdict::allow)
-        throw Error(errc::denied, what + " was denied" +
-                                      (decision.reason.empty() ? "" : ": " + decision.reason));
+        throw Error(errc::denied,
+                    what + " was denied" + (decision.reason.empty() ? "" : ": " + decision.reason));
     audited.ended("ok");
 }
 

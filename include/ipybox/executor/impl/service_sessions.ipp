@@ -8,7 +8,8 @@
 
 namespace ipybox {
 
-IPYBOX_DECL McpService::State::State(asio::any_io_executor e, PluginRegistry& r, McpServiceOptions o)
+IPYBOX_DECL McpService::State::State(asio::any_io_executor e, PluginRegistry& r,
+                                     McpServiceOptions o)
     : io(std::move(e)),
       registry(r),
       options(std::move(o)),
@@ -17,8 +18,7 @@ IPYBOX_DECL McpService::State::State(asio::any_io_executor e, PluginRegistry& r,
 
 IPYBOX_DECL void McpService::State::prepare() {
     auto own = options.server;
-    if (own.name == "ipybox" && own.title.empty())
-        own.title = "ipybox: code actions in Python";
+    if (own.name == "ipybox" && own.title.empty()) own.title = "ipybox: code actions in Python";
     if (own.instructions.empty()) own.instructions = of_api(std::string(instructions));
     own.lenient_calls = true;
     const std::weak_ptr<State> weak = weak_from_this();
@@ -61,20 +61,23 @@ IPYBOX_DECL void McpService::State::make_directory_of(const std::string& name) c
          !error && entry != end; entry.increment(error))
         ++count;
     if (count >= options.max_session_directories)
-        throw Error(errc::busy, directory.parent_path().string() + " holds the files of " +
-                                    std::to_string(count) +
-                                    " sessions, and there may be no more; remove those that nobody needs");
+        throw Error(errc::busy,
+                    directory.parent_path().string() + " holds the files of " +
+                        std::to_string(count) +
+                        " sessions, and there may be no more; remove those that nobody needs");
     const auto& base = options.executor.workspace;
     const auto root = detail::open_directory(base.empty() ? "." : base);
     detail::make_directory_beneath(root.get(), std::filesystem::path("sessions") / name);
 }
 
-IPYBOX_DECL void McpService::State::remove_empty_directory_of(const std::string& name) const noexcept {
+IPYBOX_DECL void McpService::State::remove_empty_directory_of(
+    const std::string& name) const noexcept {
     if (!has_own_directory(name)) return;
     for (const auto& [key, session] : sessions)
         if (session->name == name) return;
     const auto directory = directory_of(name);
-    const UniqueFd place(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    const UniqueFd place(
+        ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!place) return;
     // What every kernel's start makes. A link fails, as does what holds a file.
     if (const auto own = detail::open_beneath(place.get(), ".ipybox", O_RDONLY | O_DIRECTORY))
@@ -83,7 +86,8 @@ IPYBOX_DECL void McpService::State::remove_empty_directory_of(const std::string&
     ::rmdir(directory.c_str());
 }
 
-IPYBOX_DECL McpService::SessionPtr McpService::State::make_session(const std::string& owner, const std::string& name) {
+IPYBOX_DECL McpService::SessionPtr McpService::State::make_session(const std::string& owner,
+                                                                   const std::string& name) {
     const auto session = std::make_shared<Session>(io, name);
     session->owner = owner;
     auto settings = options.executor;
@@ -111,8 +115,9 @@ IPYBOX_DECL McpService::SessionPtr McpService::State::make_session(const std::st
     return session;
 }
 
-IPYBOX_DECL McpService::SessionPtr McpService::State::session_of(const McpContext& context, const json::object& arguments,
-                      bool to_read) {
+IPYBOX_DECL McpService::SessionPtr McpService::State::session_of(const McpContext& context,
+                                                                 const json::object& arguments,
+                                                                 bool to_read) {
     if (stopped) throw Error(errc::cancelled, "the server is stopping");
     std::string key, name = "default";
     const McpSession& client = context.session();
@@ -124,8 +129,7 @@ IPYBOX_DECL McpService::SessionPtr McpService::State::session_of(const McpContex
             client.modern ? client.principal + key.substr(client.id.size()) : key;
         name = digest(stable);
     }
-    if (const auto found = sessions.find(key); found != sessions.end())
-        return found->second;
+    if (const auto found = sessions.find(key); found != sessions.end()) return found->second;
     std::error_code error;
     // Kernels of other backends may have files elsewhere.
     if (to_read && has_own_directory(name) && options.executor.kernel == "zmq" &&
@@ -150,8 +154,10 @@ IPYBOX_DECL void McpService::State::make_room() {
     // What a kernel, its servers and its tool calls take, with some to spare.
     constexpr std::size_t needed = 128;
     if (const auto left = open_files_left(); options.separate && left < needed)
-        throw Error(errc::busy, "this process may open only " + std::to_string(left) + " more files, and a session needs up to " +
-                                    std::to_string(needed) + "; try again when one has ended, or start ipybox with a higher "
+        throw Error(errc::busy, "this process may open only " + std::to_string(left) +
+                                    " more files, and a session needs up to " +
+                                    std::to_string(needed) +
+                                    "; try again when one has ended, or start ipybox with a higher "
                                     "limit of open files (ulimit -n)");
     if (sessions.size() < std::max<std::size_t>(1, options.max_sessions)) return;
     for (auto at = sessions.begin(); at != sessions.end(); ++at) {
@@ -161,10 +167,9 @@ IPYBOX_DECL void McpService::State::make_room() {
         sessions.erase(at);
         return;
     }
-    throw Error(
-        errc::busy,
-        std::to_string(sessions.size()) +
-            " sessions are in use, and there may be no more; try again when one has ended");
+    throw Error(errc::busy,
+                std::to_string(sessions.size()) +
+                    " sessions are in use, and there may be no more; try again when one has ended");
 }
 
 IPYBOX_DECL std::string McpService::State::digest(const std::string& text) {
@@ -186,11 +191,12 @@ IPYBOX_DECL void McpService::State::end_of(const std::string& client) {
 
 IPYBOX_DECL void McpService::State::retire(const SessionPtr& session) {
     ++ending;
-    asio::co_spawn(io, end(session), [self = shared_from_this(), name = session->name](std::exception_ptr) {
-        self->remove_empty_directory_of(name);
-        --self->ending;
-        self->changed.notify();
-    });
+    asio::co_spawn(io, end(session),
+                   [self = shared_from_this(), name = session->name](std::exception_ptr) {
+                       self->remove_empty_directory_of(name);
+                       --self->ending;
+                       self->changed.notify();
+                   });
 }
 
 IPYBOX_DECL awaitable<void> McpService::State::end(SessionPtr session) {
@@ -216,8 +222,7 @@ IPYBOX_DECL awaitable<void> McpService::State::sweep(std::weak_ptr<State> weak) 
                     continue;
                 if (session->last_used + idle > Clock::now()) continue;
                 self->options.executor.logger(
-                    LogLevel::info,
-                    "session " + session->name + " is idle: its kernel ends");
+                    LogLevel::info, "session " + session->name + " is idle: its kernel ends");
                 session->running = false;
                 session->lost = "because it was idle";
                 ++session->preparing;
@@ -275,9 +280,8 @@ IPYBOX_DECL awaitable<void> McpService::State::prepare(StatePtr self, SessionPtr
     for (const auto& [name, params] : self->options.servers) {
         if (session->registered.contains(name)) continue;
         ++left;
-        asio::co_spawn(
-            self->io, start_server(session, name, params),
-            [ended, name = name](std::exception_ptr error) { ended(error, name); });
+        asio::co_spawn(self->io, start_server(session, name, params),
+                       [ended, name = name](std::exception_ptr error) { ended(error, name); });
     }
     while (left > 0) co_await session->changed.wait();
 }
@@ -289,11 +293,11 @@ IPYBOX_DECL awaitable<void> McpService::State::recall(StatePtr self, SessionPtr 
     try {
         servers = records.read();
     } catch (const Error& problem) {
-        self->options.executor.logger(LogLevel::warning, "registered servers are forgotten: " + problem.detail());
+        self->options.executor.logger(LogLevel::warning,
+                                      "registered servers are forgotten: " + problem.detail());
     }
     for (const auto& [name, params] : servers) {
-        if (session->registered.contains(name) || self->options.servers.contains(name))
-            continue;
+        if (session->registered.contains(name) || self->options.servers.contains(name)) continue;
         ToolCall call = registration_call(name, params);
         call.session = session->name;
         const auto decision = co_await approve(*session->registration, std::move(call),
@@ -304,7 +308,8 @@ IPYBOX_DECL awaitable<void> McpService::State::recall(StatePtr self, SessionPtr 
     }
 }
 
-IPYBOX_DECL void McpService::State::remember(const std::string& name, const json::object& params) const {
+IPYBOX_DECL void McpService::State::remember(const std::string& name,
+                                             const json::object& params) const {
     try {
         remembered().add(name, params);
     } catch (const std::exception& error) {
@@ -319,7 +324,7 @@ IPYBOX_DECL awaitable<void> McpService::State::start_kernel(SessionPtr session) 
 }
 
 IPYBOX_DECL awaitable<void> McpService::State::start_server(SessionPtr session, std::string name,
-                                    json::object params) {
+                                                            json::object params) {
     co_await session->executor->generate_mcp_sources(std::move(name), std::move(params));
 }
 
@@ -347,7 +352,7 @@ IPYBOX_DECL std::string McpService::State::text_of(const std::exception_ptr& fai
 }
 
 IPYBOX_DECL void McpService::State::list_images(const std::filesystem::path& root,
-                 const std::vector<std::filesystem::path>& made) {
+                                                const std::vector<std::filesystem::path>& made) {
     if (options.separate || stopped) return;
     for (const auto& image : made) {
         const auto relative = image.lexically_relative(root);
@@ -357,10 +362,9 @@ IPYBOX_DECL void McpService::State::list_images(const std::filesystem::path& roo
         resource.name = relative.filename().string();
         resource.description = "An image that code made";
         const auto extension = relative.extension();
-        resource.mime_type = extension == ".svg" ? "image/svg+xml"
-                             : extension == ".jpg"
-                                 ? "image/jpeg"
-                                 : "image/" + extension.string().substr(1);
+        resource.mime_type = extension == ".svg"   ? "image/svg+xml"
+                             : extension == ".jpg" ? "image/jpeg"
+                                                   : "image/" + extension.string().substr(1);
         resource.read = [weak = weak_from_this(), path = relative.string()](
                             McpContext context, std::string uri, json::object) {
             return read_image(weak, std::move(context), std::move(uri), path);
@@ -383,8 +387,7 @@ IPYBOX_DECL awaitable<void> McpService::State::stop(StatePtr self) {
     all.clear();
     // A kernel that is still starting dies with the last who holds it.
     const auto deadline = Clock::now() + std::chrono::seconds(3);
-    while (self->ending > 0 && Clock::now() < deadline)
-        co_await self->changed.wait(deadline);
+    while (self->ending > 0 && Clock::now() < deadline) co_await self->changed.wait(deadline);
 }
 
 IPYBOX_DECL void McpService::State::abandon() {

@@ -22,8 +22,7 @@ struct McpService::Session {
     std::string lost = {};      // why the one that there was is gone, until a cell is told
     std::size_t preparing = 0;  // starts and ends of the kernel that are under way
     std::exception_ptr failure;
-    std::map<std::string, std::string>
-        broken;  // configured servers that did not start, and why
+    std::map<std::string, std::string> broken;  // configured servers that did not start, and why
     std::set<std::string> registered;
     std::size_t users = 0;  // requests that use it
     Clock::time_point last_used = Clock::now();
@@ -101,13 +100,13 @@ struct McpService::State : std::enable_shared_from_this<State> {
     // used.
     static awaitable<void> recall(StatePtr self, SessionPtr session);
     RememberedServers remembered() const {
-        return {options.separate ? std::filesystem::path() : options.remembered, options.executor.workspace};
+        return {options.separate ? std::filesystem::path() : options.remembered,
+                options.executor.workspace};
     }
     void remember(const std::string& name, const json::object& params) const;
 
     static awaitable<void> start_kernel(SessionPtr session);
-    static awaitable<void> start_server(SessionPtr session, std::string name,
-                                        json::object params);
+    static awaitable<void> start_server(SessionPtr session, std::string name, json::object params);
 
     // Waits for kernel and servers, and starts them when need be.
     static awaitable<void> ready(StatePtr self, SessionPtr session);

@@ -17,17 +17,18 @@ IPYBOX_DECL McpToolResult McpService::failed(std::string_view tool, const std::s
     return result;
 }
 
-IPYBOX_DECL std::string McpService::fitting(std::string text, std::size_t characters, std::size_t& bytes) {
+IPYBOX_DECL std::string McpService::fitting(std::string text, std::size_t characters,
+                                            std::size_t& bytes) {
     const std::size_t room = bytes > 1000 ? bytes - 1000 : 0;
     const auto by_characters = detail::text_fits(text, characters, std::string::npos);
-    const auto end = detail::text_fits(std::string_view(text).substr(0, by_characters),
-                                       std::string::npos, room);
+    const auto end =
+        detail::text_fits(std::string_view(text).substr(0, by_characters), std::string::npos, room);
     std::string mark;
     if (end < by_characters) {
         mark = "\n\n[Output truncated: exceeded " + std::to_string(room) + " byte limit]";
     } else if (end < text.size()) {
-        mark = "\n\n[Output truncated: exceeded " + std::to_string(characters) +
-               " character limit]";
+        mark =
+            "\n\n[Output truncated: exceeded " + std::to_string(characters) + " character limit]";
     }
     text.resize(end);
     text += mark;
@@ -37,7 +38,7 @@ IPYBOX_DECL std::string McpService::fitting(std::string text, std::size_t charac
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, McpContext context,
-                                             json::object arguments) {
+                                                              json::object arguments) {
     const double seconds = number_argument(arguments, "timeout", 120);
     const double characters = number_argument(arguments, "max_output_chars", 5000);
     const Use use(state->session_of(context, arguments));
@@ -52,9 +53,9 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     detail::StrippedText printed(room);
     {
         const Asking asking(session->asking, context);
-        auto execution = co_await session->executor->stream(std::string(detail::string_of(arguments, "code")),
-                                                            duration(seconds), true,
-                                                            ResultText::none);
+        auto execution =
+            co_await session->executor->stream(std::string(detail::string_of(arguments, "code")),
+                                               duration(seconds), true, ResultText::none);
         detail::CellReport report(state->io, context, state->options.keep_alive);
         for (;;) {
             auto event = co_await execution.next();
@@ -72,20 +73,19 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     }
     session->lost.clear();
     if (auto text = printed.take(); !text.empty()) result.text = std::move(text);
-    auto answer = cell_result(*state, result, room,
-                              static_cast<std::size_t>(std::min(characters, 1e12)), lost,
-                              !session->executor->kernel_alive());
+    auto answer =
+        cell_result(*state, result, room, static_cast<std::size_t>(std::min(characters, 1e12)),
+                    lost, !session->executor->kernel_alive());
     state->list_images(session->executor->workspace(), result.images);
     co_return answer;
 }
 
 IPYBOX_DECL double McpService::number_argument(const json::object& arguments, std::string_view name,
-                              double otherwise) {
+                                               double otherwise) {
     const auto* value = arguments.if_contains(name);
     if (!value) return otherwise;
     const double number = value->to_number<double>();
-    if (number < 0)
-        throw Error(errc::bad_argument, std::string(name) + " must not be negative");
+    if (number < 0) throw Error(errc::bad_argument, std::string(name) + " must not be negative");
     return number;
 }
 
@@ -94,9 +94,10 @@ IPYBOX_DECL Duration McpService::duration(double seconds) {
         std::chrono::duration<double>(std::min(seconds, 1e9)));
 }
 
-IPYBOX_DECL McpToolResult McpService::cell_result(const State& state, const CodeExecutionResult& result, std::size_t room,
-                                 std::size_t characters, const std::string& lost,
-                                 bool kernel_lost) {
+IPYBOX_DECL McpToolResult McpService::cell_result(const State& state,
+                                                  const CodeExecutionResult& result,
+                                                  std::size_t room, std::size_t characters,
+                                                  const std::string& lost, bool kernel_lost) {
     constexpr std::string_view tool = "execute_ipython_cell";
     std::size_t bytes = room;
     std::string output = result.text.value_or("");
@@ -119,8 +120,9 @@ IPYBOX_DECL McpToolResult McpService::cell_result(const State& state, const Code
             (result.status == CodeExecutionResult::Status::error ? headed(result.error)
                                                                  : result.error);
         if (kernel_lost)
-            error += "\nThe next cell runs in a new kernel, without the variables and imports "
-                     "of this one.";
+            error +=
+                "\nThe next cell runs in a new kernel, without the variables and imports "
+                "of this one.";
         error = fitting(std::move(error), std::string::npos, bytes);
         if (!output.empty())
             error += "\n\nOutput until then:\n\n" + fitting(output, characters, bytes);
@@ -132,15 +134,17 @@ IPYBOX_DECL McpToolResult McpService::cell_result(const State& state, const Code
     for (const auto& violation : result.violations)
         if (violation.layer == "files") told += "\n- " + violation.what;
     if (!told.empty())
-        answer.content.push_back(McpContent::text(fitting(
-            "[Files that programs of the host run or obey; look at them before you use the workspace outside:" + told + "]",
-            std::string::npos, bytes)));
+        answer.content.push_back(
+            McpContent::text(fitting("[Files that programs of the host run or obey; look at them "
+                                     "before you use the workspace outside:" +
+                                         told + "]",
+                                     std::string::npos, bytes)));
     json::array pictures;
     for (const auto& display : result.displays) add_image(pictures, display, bytes);
     for (auto& picture : pictures) answer.content.push_back(std::move(picture));
     if (state.options.structured) {
-        static constexpr std::string_view names[] = {
-            "ok", "error", "timed_out", "cancelled", "kernel_lost", "output_limit"};
+        static constexpr std::string_view names[] = {"ok",        "error",       "timed_out",
+                                                     "cancelled", "kernel_lost", "output_limit"};
         json::object whole{{"status", names[static_cast<int>(result.status)]}};
         whole["text"] = fitting(result.text.value_or(""), characters, bytes);
         json::array files;
@@ -160,7 +164,8 @@ IPYBOX_DECL std::string McpService::headed(const std::string& traceback) {
     return detail::strip(std::string_view(text).substr(end)) + "\n" + traceback;
 }
 
-IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& display, std::size_t& bytes) {
+IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& display,
+                                       std::size_t& bytes) {
     for (const std::string_view mime : {"image/png", "image/jpeg", "image/gif", "image/webp"}) {
         const auto* encoded = display.if_contains(mime);
         if (!encoded || !encoded->is_string()) continue;
@@ -181,7 +186,7 @@ IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& 
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::register_server(StatePtr state, McpContext context,
-                                                json::object arguments) {
+                                                                 json::object arguments) {
     const std::string name(detail::string_of(arguments, "server_name"));
     check_server_name(name);
     const auto params = check_server_params(arguments.at("server_params"), "server_params");
@@ -202,7 +207,8 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::register_server(StatePtr state,
     co_return result;
 }
 
-IPYBOX_DECL ToolCall McpService::registration_call(const std::string& name, const json::object& params) {
+IPYBOX_DECL ToolCall McpService::registration_call(const std::string& name,
+                                                   const json::object& params) {
     ToolCall call;
     call.server = name;
     call.tool = "register";
@@ -230,7 +236,8 @@ IPYBOX_DECL json::object McpService::shown_params(const json::object& params) {
     return shown;
 }
 
-IPYBOX_DECL void McpService::find_variables(const json::value& value, std::set<std::string>& names) {
+IPYBOX_DECL void McpService::find_variables(const json::value& value,
+                                            std::set<std::string>& names) {
     if (const auto* text = value.if_string()) {
         std::string_view rest = *text;
         for (std::size_t at; (at = rest.find("${")) != rest.npos;) {
@@ -245,7 +252,7 @@ IPYBOX_DECL void McpService::find_variables(const json::value& value, std::set<s
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::install(StatePtr state, McpContext context,
-                                        json::object arguments) {
+                                                         json::object arguments) {
     const std::string package(detail::string_of(arguments, "package_name"));
     const Use use(state->session_of(context, arguments));
     ToolCall call;
@@ -268,7 +275,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::install(StatePtr state, McpCont
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::reset(StatePtr state, McpContext context,
-                                      json::object arguments) {
+                                                       json::object arguments) {
     const Use use(state->session_of(context, arguments));
     const auto& session = use.session;
     Line::Place place(session->cells);
@@ -281,7 +288,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::reset(StatePtr state, McpContex
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::interrupt(StatePtr state, McpContext context,
-                                          json::object arguments) {
+                                                           json::object arguments) {
     const auto session = state->session_of(context, arguments);
     const bool running = session->asking.has_value();
     session->executor->cancel();
@@ -302,7 +309,7 @@ IPYBOX_DECL std::string McpService::line_of(const Session& session, const Import
 }
 
 IPYBOX_DECL std::string McpService::source_of(const Session& session, const std::string& server,
-                             const std::string& tool) {
+                                              const std::string& tool) {
     check_server_name(server);
     if (!detail::is_python_identifier(tool))
         throw Error(errc::bad_argument, "tool_name must be a module's name");
@@ -316,7 +323,7 @@ IPYBOX_DECL std::string McpService::source_of(const Session& session, const std:
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(StatePtr state, McpContext context,
-                                           json::object arguments) {
+                                                            json::object arguments) {
     const Use use(state->session_of(context, arguments));
     const auto& session = *use.session;
     while (session.preparing > 0) co_await use.session->changed.wait();
@@ -357,7 +364,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(StatePtr state, McpC
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::search(StatePtr state, McpContext context,
-                                       json::object arguments) {
+                                                        json::object arguments) {
     const Use use(state->session_of(context, arguments));
     while (use.session->preparing > 0) co_await use.session->changed.wait();
     const auto limit =
@@ -380,7 +387,7 @@ IPYBOX_DECL awaitable<void> McpService::files_ready(StatePtr state, SessionPtr s
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::upload(StatePtr state, McpContext context,
-                                       json::object arguments) {
+                                                        json::object arguments) {
     const Use use(state->session_of(context, arguments));
     std::string path(detail::string_of(arguments, "path"));
     std::string bytes(detail::string_of(arguments, "content"));
@@ -398,7 +405,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::upload(StatePtr state, McpConte
 }
 
 IPYBOX_DECL awaitable<McpToolResult> McpService::download(StatePtr state, McpContext context,
-                                         json::object arguments) {
+                                                          json::object arguments) {
     const Use use(state->session_of(context, arguments, true));
     const std::string path(detail::string_of(arguments, "path"));
     const auto offset =
@@ -415,8 +422,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::download(StatePtr state, McpCon
     McpToolResult result;
     std::size_t size = part.bytes.size();
     const auto type = detail::image_type(part.bytes);
-    const auto text =
-        last ? std::string_view(part.bytes) : detail::whole_characters(part.bytes);
+    const auto text = last ? std::string_view(part.bytes) : detail::whole_characters(part.bytes);
     if (whole && !type.empty()) {
         result.content.push_back(McpContent::image(part.bytes, type));
     } else if (detail::is_text(text)) {
@@ -428,15 +434,16 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::download(StatePtr state, McpCon
     }
     const auto end = offset + size;
     if (end < part.size)
-        result.content.push_back(McpContent::text(
-            "[File truncated: bytes " + std::to_string(offset) + " to " + std::to_string(end) +
-            " of " + std::to_string(part.size) + "; call again with offset " +
-            std::to_string(end) + " for the rest]"));
+        result.content.push_back(
+            McpContent::text("[File truncated: bytes " + std::to_string(offset) + " to " +
+                             std::to_string(end) + " of " + std::to_string(part.size) +
+                             "; call again with offset " + std::to_string(end) + " for the rest]"));
     co_return result;
 }
 
-IPYBOX_DECL awaitable<json::array> McpService::read_resource(std::weak_ptr<State> weak, McpContext context,
-                                            std::string uri, json::object variables) {
+IPYBOX_DECL awaitable<json::array> McpService::read_resource(std::weak_ptr<State> weak,
+                                                             McpContext context, std::string uri,
+                                                             json::object variables) {
     const auto state = weak.lock();
     if (!state) throw Error(errc::cancelled, "the server is stopping");
     const Use use(state->session_of(context, variables, true));
@@ -447,8 +454,9 @@ IPYBOX_DECL awaitable<json::array> McpService::read_resource(std::weak_ptr<State
     co_return contents_of(uri, path, part);
 }
 
-IPYBOX_DECL awaitable<json::array> McpService::read_image(std::weak_ptr<State> weak, McpContext context,
-                                         std::string uri, std::string path) {
+IPYBOX_DECL awaitable<json::array> McpService::read_image(std::weak_ptr<State> weak,
+                                                          McpContext context, std::string uri,
+                                                          std::string path) {
     const auto state = weak.lock();
     if (!state) throw Error(errc::cancelled, "the server is stopping");
     const Use use(state->session_of(context, json::object(), true));
@@ -457,7 +465,7 @@ IPYBOX_DECL awaitable<json::array> McpService::read_image(std::weak_ptr<State> w
 }
 
 IPYBOX_DECL json::array McpService::contents_of(const std::string& uri, const std::string& path,
-                               const FilePart& part) {
+                                                const FilePart& part) {
     if (part.bytes.size() < part.size)
         throw Error(
             errc::bad_argument,
@@ -474,9 +482,10 @@ IPYBOX_DECL json::array McpService::contents_of(const std::string& uri, const st
     return contents;
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::guarded(std::weak_ptr<State> weak, std::string tool,
-                                        Handler handler, McpContext context,
-                                        json::object arguments) {
+IPYBOX_DECL awaitable<McpToolResult> McpService::guarded(std::weak_ptr<State> weak,
+                                                         std::string tool, Handler handler,
+                                                         McpContext context,
+                                                         json::object arguments) {
     std::string why;
     try {
         auto state = weak.lock();

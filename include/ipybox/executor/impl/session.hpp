@@ -22,18 +22,18 @@ struct CodeExecutor::Run {
     std::deque<ExecutionEvent> events;
     std::size_t queued = 0;
     Event changed;
-    std::optional<Status> stop;       // why it is being interrupted
+    std::optional<Status> stop;  // why it is being interrupted
     std::string stop_reason;
     std::vector<Violation> violations;
-    bool kernel_lost = false;         // it did not react, and was killed
+    bool kernel_lost = false;  // it did not react, and was killed
     bool finished = false;
     bool abandoned = false;
     bool chunks = false;
-    bool keeps_text = true;           // for the result
+    bool keeps_text = true;  // for the result
     bool auto_approve = false;
     Duration timeout{};
     Clock::time_point started = Clock::now();
-    int approvals = 0;                // waiting now
+    int approvals = 0;  // waiting now
     Clock::time_point approvals_since{};
     Duration approvals_waited{};
 };
@@ -55,7 +55,8 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     ApiStyle api_style() const { return options.async_api ? ApiStyle::async : ApiStyle::blocking; }
 
     // Returns false when the files were as they should be.
-    bool write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package);
+    bool write_api(const std::string& name, const std::filesystem::path& root_dir,
+                   const GeneratedPackage& package);
 
     // To a kernel that cannot read them here; one that starts later gets them at its start.
     awaitable<void> deliver_apis();
@@ -69,7 +70,8 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // See ServerPlace: a server may start before the first kernel does.
     static awaitable<bool> record_places(std::weak_ptr<Session> weak);
 
-    // Code that nothing confines could have changed whatever its user can: nothing is worth judging.
+    // Code that nothing confines could have changed whatever its user can: nothing is worth
+    // judging.
     bool unconfined() const { return options.sandbox == "none"; }
 
     void report(const Violation& violation);
@@ -109,12 +111,12 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // Before the interpreter was asked, all that is known is where it lies.
     PolicySources policy_sources() const;
 
-    // That of the kernel, or of the one that would start now. Made anew at each start only: the walk
-    // through the workspace takes its time, and what the code made since is its own.
+    // That of the kernel, or of the one that would start now. Made anew at each start only: the
+    // walk through the workspace takes its time, and what the code made since is its own.
     const KernelPolicy& policy_of_code();
 
-    // Whether code in a sandbox could not read the file or, to_write, change it: whoever carries files
-    // for it must not either. relative: to the workspace, without "..".
+    // Whether code in a sandbox could not read the file or, to_write, change it: whoever carries
+    // files for it must not either. relative: to the workspace, without "..".
     bool is_guarded(const std::filesystem::path& relative, bool to_write);
 
     std::filesystem::path checked_path(const std::string& text, bool to_write);
@@ -164,11 +166,13 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // A host.ask of a policy: an event of the running execution.
     static awaitable<Decision> ask(std::weak_ptr<Session> weak, ToolCall call);
 
-    awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code, Duration timeout,
-                                          bool chunks, ResultText text, bool auto_approve);
+    awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code,
+                                          Duration timeout, bool chunks, ResultText text,
+                                          bool auto_approve);
 
     // Moves output from the kernel to the consumer until the cell is done.
-    static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current, std::string code);
+    static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current,
+                                std::string code);
 
     void record_end(const Run& current, const CodeExecutionResult& result);
 
@@ -228,8 +232,8 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     std::set<std::string> outdated;                          // of these, those to be written anew
     bool library_changed = false;                            // since a distant kernel got it
     std::unique_ptr<Kernel> kernel;
-    Limits kernel_limits;                                    // what it was given
-    std::map<std::string, std::uint64_t> seen;               // its violations: how many of each layer
+    Limits kernel_limits;                       // what it was given
+    std::map<std::string, std::uint64_t> seen;  // its violations: how many of each layer
     std::shared_ptr<Run> run;
     bool told_unprotected = false;
     bool told_unrecorded = false;

@@ -11,8 +11,13 @@
 
 namespace ipybox {
 
-IPYBOX_DECL CodeExecutor::Session::Session(asio::any_io_executor executor, PluginRegistry& r, CodeExecutorOptions o)
-    : registry(r), options(std::move(o)), doors(std::make_shared<Doors>()), host(doors->host), idle(executor) {
+IPYBOX_DECL CodeExecutor::Session::Session(asio::any_io_executor executor, PluginRegistry& r,
+                                           CodeExecutorOptions o)
+    : registry(r),
+      options(std::move(o)),
+      doors(std::make_shared<Doors>()),
+      host(doors->host),
+      idle(executor) {
     host.executor = std::move(executor);
     host.logger = options.logger;
 }
@@ -22,7 +27,8 @@ IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& se
     std::error_code error;
     workspace = std::filesystem::canonical(workspace, error);
     if (error || !std::filesystem::is_directory(workspace))
-        throw Error(errc::bad_argument, "workspace " + options.workspace.string() + ": not a directory; create it first");
+        throw Error(errc::bad_argument, "workspace " + options.workspace.string() +
+                                            ": not a directory; create it first");
     check_allow_write();
     if (options.require_shell_escape && !options.approve_shell_cmds)
         throw Error(errc::bad_argument, "require_shell_escape needs approve_shell_cmds");
@@ -30,7 +36,9 @@ IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& se
     doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
     doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
     doors->backend = registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
-    doors->policy = options.make_policy ? options.make_policy(host) : make_policy(registry, host, options.approval, options.approval_name);
+    doors->policy = options.make_policy
+                        ? options.make_policy(host)
+                        : make_policy(registry, host, options.approval, options.approval_name);
     if (!doors->policy) throw Error(errc::bad_argument, "make_policy returned no policy");
     keep_program();
     make_tool_server();
@@ -55,9 +63,10 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
     settings.owner = doors;
     settings.session = options.session;
     settings.audit = options.audit;
-    settings.on_connect = [self = weak_from_this(), use = options.on_mcp_connect](const std::string& server,
-                                                                                 McpClientOptions& client) {
-        if (const auto session = self.lock()) session->look_at_files();  // before the host starts it
+    settings.on_connect = [self = weak_from_this(), use = options.on_mcp_connect](
+                              const std::string& server, McpClientOptions& client) {
+        if (const auto session = self.lock())
+            session->look_at_files();  // before the host starts it
         if (use) use(server, client);
     };
     settings.after_call = [self = weak_from_this()] { return refresh_view(self); };
@@ -80,7 +89,8 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
         session->outdated.insert(name);
         session->renew_apis();
     };
-    tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy, std::move(settings));
+    tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy,
+                                         std::move(settings));
     tools->set_variables(options.variables);
 }
 
@@ -91,13 +101,17 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::refresh_view(std::weak_ptr<Se
     if (process && process->may_be_stale()) co_await process->refresh_view();
 }
 
-IPYBOX_DECL bool CodeExecutor::Session::write_api(const std::string& name, const std::filesystem::path& root_dir, const GeneratedPackage& package) {
+IPYBOX_DECL bool CodeExecutor::Session::write_api(const std::string& name,
+                                                  const std::filesystem::path& root_dir,
+                                                  const GeneratedPackage& package) {
     for (const auto& skipped : package.skipped)
-        host.logger(LogLevel::warning, "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
+        host.logger(LogLevel::warning,
+                    "no API for " + name + "." + skipped.tool + ": " + skipped.reason);
     // A kernel elsewhere imports it from the library.
     if (!shares_files()) {
         const auto place = root_dir.is_relative() ? root_dir : root_dir.filename();
-        library_changed = write_package(run_place().path() / "lib" / place, name, package) || library_changed;
+        library_changed =
+            write_package(run_place().path() / "lib" / place, name, package) || library_changed;
     }
     // By handle: the kernel could put a link in the path's place.
     const auto directory = policy_of_code().open_for_writing(root_dir, name);
@@ -105,8 +119,10 @@ IPYBOX_DECL bool CodeExecutor::Session::write_api(const std::string& name, const
     const bool written = write_package(directory.get(), name, package, &kept_as);
     if (!kept_as.empty())
         host.logger(LogLevel::warning,
-                    (root_dir / name).string() + " was not written by this program: what was there is kept as " +
-                        (root_dir / kept_as).string() + ". A package of the original ipybox may hold secrets in its __init__.py");
+                    (root_dir / name).string() +
+                        " was not written by this program: what was there is kept as " +
+                        (root_dir / kept_as).string() +
+                        ". A package of the original ipybox may hold secrets in its __init__.py");
     return written;
 }
 
@@ -122,9 +138,11 @@ IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
         try {
             const auto package = generate_package(name, tools->listed_tools(name), api_style());
             if (write_api(name, generated.at(name), package))
-                host.logger(LogLevel::info, "the API of MCP server " + name + " was written anew: its tools changed");
+                host.logger(LogLevel::info, "the API of MCP server " + name +
+                                                " was written anew: its tools changed");
         } catch (const std::exception& error) {
-            host.logger(LogLevel::warning, "the API of MCP server " + name + " is out of date: " + error.what());
+            host.logger(LogLevel::warning,
+                        "the API of MCP server " + name + " is out of date: " + error.what());
         }
     }
 }
@@ -176,10 +194,14 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
                         "RemoteKernel, and did not; correct the plugin");
     }
     if (unconfined() && shares_files() && !std::exchange(told_unprotected, true))
-        host.logger(LogLevel::warning, "sandbox \"none\" protects nothing: the code may change every file that you may, "
-                                       "and so what runs on this machine later");
-    if (const auto problem = writable_places().problem(); !problem.empty() && !std::exchange(told_unrecorded, true))
-        host.logger(LogLevel::warning, "which places code could write is remembered for this run only: " + problem);
+        host.logger(
+            LogLevel::warning,
+            "sandbox \"none\" protects nothing: the code may change every file that you may, "
+            "and so what runs on this machine later");
+    if (const auto problem = writable_places().problem();
+        !problem.empty() && !std::exchange(told_unrecorded, true))
+        host.logger(LogLevel::warning,
+                    "which places code could write is remembered for this run only: " + problem);
 }
 
 IPYBOX_DECL awaitable<bool> CodeExecutor::Session::record_places(std::weak_ptr<Session> weak) {
@@ -224,7 +246,9 @@ IPYBOX_DECL void CodeExecutor::Session::report_new(const Kernel& from) {
 }
 
 IPYBOX_DECL detail::RunDirectory& CodeExecutor::Session::run_place() {
-    if (!run_directory) run_directory = std::make_unique<detail::RunDirectory>(doors->sandbox->guest_user(base_policy()));
+    if (!run_directory)
+        run_directory =
+            std::make_unique<detail::RunDirectory>(doors->sandbox->guest_user(base_policy()));
     return *run_directory;
 }
 
@@ -252,7 +276,8 @@ IPYBOX_DECL void CodeExecutor::Session::abandon() {
     tools->end_execution();
 }
 
-IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session> weak, ToolCall call) {
+IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session> weak,
+                                                           ToolCall call) {
     auto self = weak.lock();
     auto current = self ? self->run : nullptr;
     const bool running = current && !current->finished;

@@ -23,13 +23,13 @@ public:
     explicit Handshake(McpEra era) : preset_(era) {}
 
     enum class Action {
-        discover,      // send server/discover as request(), and report what comes of it
-        initialize,    // send initialize as request(), offering version(); the same
-        confirm_end,   // see for a moment whether the server has ended; then proceed()
-        restart,       // start the server again; then restarted()
-        wait,          // nothing new: what was to be done before still is
-        connected,     // agreed() holds
-        give_up,       // failure() says why
+        discover,     // send server/discover as request(), and report what comes of it
+        initialize,   // send initialize as request(), offering version(); the same
+        confirm_end,  // see for a moment whether the server has ended; then proceed()
+        restart,      // start the server again; then restarted()
+        wait,         // nothing new: what was to be done before still is
+        connected,    // agreed() holds
+        give_up,      // failure() says why
     };
     enum class Failure {
         silence,  // no answer to method() in time

@@ -48,13 +48,18 @@ public:
     // The fault as what a tool has; empty without one.
     std::string_view problem() const noexcept {
         switch (fault_) {
-            case Fault::none: return {};
-            case Fault::no_header_name: return "an x-mcp-header that is no name of a header";
-            case Fault::misplaced: return "an x-mcp-header where no argument has one place";
+            case Fault::none:
+                return {};
+            case Fault::no_header_name:
+                return "an x-mcp-header that is no name of a header";
+            case Fault::misplaced:
+                return "an x-mcp-header where no argument has one place";
             case Fault::wrong_type:
                 return "an x-mcp-header on a parameter that is no string, integer or boolean";
-            case Fault::repeated: return "the same x-mcp-header twice";
-            case Fault::too_many: return "more than 64 parameters with an x-mcp-header";
+            case Fault::repeated:
+                return "the same x-mcp-header twice";
+            case Fault::too_many:
+                return "more than 64 parameters with an x-mcp-header";
         }
         return {};
     }
@@ -122,12 +127,18 @@ inline std::vector<HeaderParameter> header_parameters(const json::value& input_s
     const auto why = [&annotations]() -> std::string_view {
         using Fault = HeaderAnnotations::Fault;
         switch (annotations.fault()) {
-            case Fault::none: return {};
-            case Fault::no_header_name: return "is no name for a header";
-            case Fault::misplaced: return "is where no argument has one place";
-            case Fault::wrong_type: return "needs a parameter of type string, integer or boolean";
-            case Fault::repeated: return "is used twice";
-            case Fault::too_many: return "is one of more than 64";
+            case Fault::none:
+                return {};
+            case Fault::no_header_name:
+                return "is no name for a header";
+            case Fault::misplaced:
+                return "is where no argument has one place";
+            case Fault::wrong_type:
+                return "needs a parameter of type string, integer or boolean";
+            case Fault::repeated:
+                return "is used twice";
+            case Fault::too_many:
+                return "is one of more than 64";
         }
         return {};
     }();

@@ -108,10 +108,10 @@ public:
     Loss lost(std::uint64_t generation) const noexcept { return {generation, renewals_}; }
 
     enum class Renewal {
-        wait,       // another call renews it: ask again when renewing() has ended
+        wait,        // another call renews it: ask again when renewing() has ended
         send_again,  // there is a new session
-        failed,     // the renewal that was waited for failed: failure() says why
-        renew,      // the call shall renew it: send initialize(), then end_renewal() in any case
+        failed,      // the renewal that was waited for failed: failure() says why
+        renew,       // the call shall renew it: send initialize(), then end_renewal() in any case
     };
     Renewal renewal(const Loss& loss) {
         if (renewing_) return Renewal::wait;
@@ -170,7 +170,7 @@ private:
     std::string id_, protocol_version_;
     std::string modern_version_;  // of modern requests; empty once a session is asked for
     std::uint64_t generation_ = 0;
-    json::object initialize_;                       // the message that opened it
+    json::object initialize_;                      // the message that opened it
     std::map<std::string, json::object> lasting_;  // by URI; "" is the log level
     bool renewing_ = false;
     Forgotten forgotten_;

@@ -40,8 +40,8 @@ IPYBOX_DECL std::shared_ptr<McpEngine::Tool> McpEngine::find_tool(std::string_vi
 }
 
 IPYBOX_DECL McpCallPtr McpEngine::start(const McpSessionPtr& session, const McpOutletPtr& outlet,
-                                   json::value id, std::string_view method, json::object params,
-                                   bool modern) {
+                                        json::value id, std::string_view method,
+                                        json::object params, bool modern) {
     if (calls >= options.max_calls)
         throw McpError(rpc_internal_error, "too many requests at once; try again later");
     std::string fingerprint(method);
@@ -76,8 +76,7 @@ IPYBOX_DECL McpCallPtr McpEngine::start(const McpSessionPtr& session, const McpO
 
 // From now on the call answers this request.
 IPYBOX_DECL void McpEngine::adopt(const McpCallPtr& call, const McpOutletPtr& outlet,
-                             json::value id,
-                             const json::object& params) {
+                                  json::value id, const json::object& params) {
     // Modern requests over HTTP share a session: there ids are the connection's own affair.
     call->key = call->session->modern ? std::to_string(++last_serial) : detail::write_json(id);
     call->id = std::move(id);
@@ -96,7 +95,7 @@ IPYBOX_DECL void McpEngine::adopt(const McpCallPtr& call, const McpOutletPtr& ou
 }
 
 IPYBOX_DECL awaitable<json::object> McpEngine::work_for(McpCallPtr call, std::string method,
-                                                   json::object params) {
+                                                        json::object params) {
     const std::string name(string_of(params, "name"));
     json::object arguments;
     if (auto* given = params.if_contains("arguments"); given != nullptr && !given->is_null()) {
@@ -182,7 +181,8 @@ IPYBOX_DECL awaitable<void> McpEngine::run(McpCallPtr call, awaitable<json::obje
     call->engine->finish(call, std::move(result), failure ? &*failure : nullptr);
 }
 
-IPYBOX_DECL void McpEngine::finish(const McpCallPtr& call, json::object result, const McpError* error) {
+IPYBOX_DECL void McpEngine::finish(const McpCallPtr& call, json::object result,
+                                   const McpError* error) {
     call->finished = true;
     --calls;
     --call->session->busy;
@@ -224,7 +224,8 @@ IPYBOX_DECL void McpEngine::cancel(const McpCallPtr& call) {
     call->answered.notify();
 }
 
-IPYBOX_DECL std::optional<json::value> value_in_string(std::string_view text, std::string_view type) {
+IPYBOX_DECL std::optional<json::value> value_in_string(std::string_view text,
+                                                       std::string_view type) {
     const auto from = text.find_first_not_of(" \t\r\n");
     if (from == text.npos) return {};
     text = text.substr(from, text.find_last_not_of(" \t\r\n") - from + 1);
@@ -268,8 +269,9 @@ IPYBOX_DECL awaitable<json::object> McpEngine::unknown_tool(std::string name) {
     co_return answer;
 }
 
-IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::shared_ptr<Tool> tool,
-                                                    json::object arguments) {
+IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call,
+                                                         std::shared_ptr<Tool> tool,
+                                                         json::object arguments) {
     const std::string revision =
         call->modern ? std::string(mcp_modern_version) : call->session->protocol_version;
     McpToolResult result;
@@ -330,17 +332,20 @@ IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call, std::s
 }
 
 IPYBOX_DECL std::size_t McpEngine::max_result(const McpCall& call) noexcept {
-    return std::min(call.engine->options.max_result, call.outlet ? call.outlet->max_answer() : SIZE_MAX);
+    return std::min(call.engine->options.max_result,
+                    call.outlet ? call.outlet->max_answer() : SIZE_MAX);
 }
 
 IPYBOX_DECL void check_size(const McpCall& call, const json::object& answer) {
     if (text_size(answer) > McpEngine::max_result(call))
-        throw McpError(rpc_internal_error,
-                       "the result is larger than " + std::to_string(McpEngine::max_result(call)) + " bytes; ask for less");
+        throw McpError(rpc_internal_error, "the result is larger than " +
+                                               std::to_string(McpEngine::max_result(call)) +
+                                               " bytes; ask for less");
 }
 
-IPYBOX_DECL awaitable<json::object> McpEngine::read(McpCallPtr call, std::shared_ptr<Resource> resource,
-                                               std::string uri, json::object variables) {
+IPYBOX_DECL awaitable<json::object> McpEngine::read(McpCallPtr call,
+                                                    std::shared_ptr<Resource> resource,
+                                                    std::string uri, json::object variables) {
     auto work = resource->item.read(McpContext(call), std::move(uri), std::move(variables));
     auto contents = co_await std::move(work);
     json::object answer;
@@ -351,7 +356,7 @@ IPYBOX_DECL awaitable<json::object> McpEngine::read(McpCallPtr call, std::shared
 }
 
 IPYBOX_DECL awaitable<json::object> McpEngine::get(McpCallPtr call, std::shared_ptr<Prompt> prompt,
-                                              json::object arguments) {
+                                                   json::object arguments) {
     auto work = prompt->item.get(McpContext(call), std::move(arguments));
     auto messages = co_await std::move(work);
     json::object answer;
@@ -361,10 +366,11 @@ IPYBOX_DECL awaitable<json::object> McpEngine::get(McpCallPtr call, std::shared_
     co_return answer;
 }
 
-IPYBOX_DECL awaitable<json::object> McpEngine::complete(McpCallPtr call, std::shared_ptr<void> owner,
-                                                   const McpCompleter* completer,
-                                                   std::string argument, std::string typed,
-                                                   json::object others) {
+IPYBOX_DECL awaitable<json::object> McpEngine::complete(McpCallPtr call,
+                                                        std::shared_ptr<void> owner,
+                                                        const McpCompleter* completer,
+                                                        std::string argument, std::string typed,
+                                                        json::object others) {
     McpCompletion found;
     if (*completer) {
         auto work = (*completer)(McpContext(call), std::move(argument), std::move(typed),
@@ -429,7 +435,8 @@ IPYBOX_DECL void McpEngine::check_question(const McpCall& call, const json::valu
     }
 }
 
-// Why an answer is none to the question; empty when it is one. Forms have no null: a field that is null was left out.
+// Why an answer is none to the question; empty when it is one. Forms have no null: a field that is
+// null was left out.
 IPYBOX_DECL std::string McpEngine::misfit(const json::object& question, json::value* answer) {
     auto* object = answer != nullptr ? answer->if_object() : nullptr;
     if (object == nullptr) return "it is no object";
@@ -438,7 +445,8 @@ IPYBOX_DECL std::string McpEngine::misfit(const json::object& question, json::va
         const auto* roots = object->if_contains("roots");
         return roots != nullptr && roots->is_array() ? "" : "it has no list of roots";
     }
-    if (method == "sampling/createMessage") return object->contains("content") ? "" : "it has no content";
+    if (method == "sampling/createMessage")
+        return object->contains("content") ? "" : "it has no content";
     const auto action = string_of(*object, "action");
     if (action == "decline" || action == "cancel") return {};
     if (action != "accept") return "its action is neither accept, decline nor cancel";
@@ -488,7 +496,8 @@ IPYBOX_DECL awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object
     if (call->modern) {
         for (const auto& question : questions) {
             const auto found = call->given.find(question.key());
-            if (found != call->given.end() && !misfit(question.value().get_object(), &found->value()).empty())
+            if (found != call->given.end() &&
+                !misfit(question.value().get_object(), &found->value()).empty())
                 call->given.erase(found);
         }
         // A client that is away already learns of it when it comes back.
@@ -520,7 +529,8 @@ IPYBOX_DECL awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object
     for (const auto& question : questions) {
         auto& answer = call->given[question.key()];
         if (const auto why = misfit(question.value().get_object(), &answer); !why.empty())
-            throw Error(errc::mcp_protocol, "the client's answer to \"" + std::string(question.key()) +
+            throw Error(errc::mcp_protocol, "the client's answer to \"" +
+                                                std::string(question.key()) +
                                                 "\" does not fit the question: " + why);
         answers.emplace(question.key(), std::move(answer));
         call->given.erase(question.key());
@@ -558,8 +568,8 @@ IPYBOX_DECL void McpEngine::unpark(const McpCallPtr& call) {
 }
 
 IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const McpOutletPtr& outlet,
-                                    json::value id, const json::object& params,
-                                    const std::string& fingerprint) {
+                                         json::value id, const json::object& params,
+                                         const std::string& fingerprint) {
     const auto found = parked.find(std::string(string_of(params, "requestState")));
     // One text for all: what is wrong with a forged state is nobody's business.
     if (found == parked.end() || found->second->session != session ||
@@ -583,7 +593,8 @@ IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const Mcp
     std::string why;
     for (const auto& question : call->asked) {
         if (call->given.contains(question.key())) continue;
-        const auto* sent = responses != nullptr ? responses->get_object().if_contains(question.key()) : nullptr;
+        const auto* sent =
+            responses != nullptr ? responses->get_object().if_contains(question.key()) : nullptr;
         auto given = sent != nullptr ? *sent : json::value();
         auto wrong = misfit(question.value().get_object(), &given);
         if (wrong.empty()) {
@@ -596,7 +607,8 @@ IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const Mcp
     }
     call->repeated = useful ? 0 : call->repeated + 1;
     if (missing && call->repeated >= max_repeated) {
-        const Error refusal(errc::mcp_protocol, "the client's answers do not fit the questions: " + why);
+        const Error refusal(errc::mcp_protocol,
+                            "the client's answers do not fit the questions: " + why);
         for (const auto& question : call->asked)
             call->refusals.insert_or_assign(std::string(question.key()), refusal);
     } else if (missing) {
@@ -607,7 +619,7 @@ IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const Mcp
 }
 
 IPYBOX_DECL awaitable<json::object> McpEngine::ask_one(McpCallPtr call, std::string method,
-                                                  json::object params, std::string key) {
+                                                       json::object params, std::string key) {
     if (key.empty()) key = "input_" + std::to_string(++call->keys);
     json::object question, questions;
     question.emplace("method", method);
@@ -653,7 +665,7 @@ IPYBOX_DECL void McpContext::require(std::string_view capability) const {
 }
 
 IPYBOX_DECL void McpContext::progress(double done, std::optional<double> total,
-                                 std::string_view message) const {
+                                      std::string_view message) const {
     const auto* token = call_->meta.if_contains("progressToken");
     if (token == nullptr || !call_->outlet || call_->cancelled) return;
     const auto number = [](double value) {
@@ -669,17 +681,17 @@ IPYBOX_DECL void McpContext::progress(double done, std::optional<double> total,
 }
 
 IPYBOX_DECL void McpContext::log(std::string_view level, std::string_view text,
-                            std::string_view logger) const {
+                                 std::string_view logger) const {
     log_value(level, json::value(text), logger);
 }
 
 IPYBOX_DECL void McpContext::log(std::string_view level, json::object data,
-                            std::string_view logger) const {
+                                 std::string_view logger) const {
     log_value(level, json::value(std::move(data)), logger);
 }
 
 IPYBOX_DECL void McpContext::log_value(std::string_view level, json::value data,
-                                  std::string_view logger) const {
+                                       std::string_view logger) const {
     const auto severity = detail::log_severity(level);
     if (!severity)
         throw Error(errc::bad_argument, "there is no log level \"" + std::string(level) + "\"");
@@ -693,10 +705,12 @@ IPYBOX_DECL void McpContext::log_value(std::string_view level, json::value data,
     call_->outlet->notify(detail::rpc_notification("notifications/message", std::move(params)));
 }
 
-IPYBOX_DECL std::size_t McpContext::max_result() const noexcept { return detail::McpEngine::max_result(*call_); }
+IPYBOX_DECL std::size_t McpContext::max_result() const noexcept {
+    return detail::McpEngine::max_result(*call_);
+}
 
 IPYBOX_DECL awaitable<json::object> McpContext::elicit(std::string message, json::object schema,
-                                                  std::string key) const {
+                                                       std::string key) const {
     json::object params;
     if (call_->modern) params.emplace("mode", "form");
     params.emplace("message", message);
@@ -706,7 +720,7 @@ IPYBOX_DECL awaitable<json::object> McpContext::elicit(std::string message, json
 }
 
 IPYBOX_DECL awaitable<json::object> McpContext::elicit_url(std::string message, std::string url,
-                                                      std::string key) const {
+                                                           std::string key) const {
     json::object params{{"mode", "url"}, {"message", message}, {"url", url}};
     if (!call_->modern) params.emplace("elicitationId", detail::random_hex(32));
     return detail::McpEngine::ask_one(call_, "elicitation/create", std::move(params),

@@ -45,8 +45,8 @@ IPYBOX_DECL void McpClient::State::cancel_tasks() {
         (task++)->emit(asio::cancellation_type::terminal);
 }
 
-IPYBOX_DECL McpClient::McpClient(asio::any_io_executor executor, std::unique_ptr<McpTransport> transport,
-                            McpClientOptions options)
+IPYBOX_DECL McpClient::McpClient(asio::any_io_executor executor,
+                                 std::unique_ptr<McpTransport> transport, McpClientOptions options)
     : state_(std::make_shared<State>(std::move(executor))) {
     state_->options = std::move(options);
     state_->transport = std::move(transport);
@@ -63,12 +63,12 @@ IPYBOX_DECL McpClient::~McpClient() {
 IPYBOX_DECL awaitable<json::array> McpClient::list_tools() { return list(state_); }
 
 IPYBOX_DECL awaitable<CallResult> McpClient::call_tool(std::string name, json::object arguments,
-                                                  CallOptions options) {
+                                                       CallOptions options) {
     return call(state_, std::move(name), std::move(arguments), std::move(options));
 }
 
 IPYBOX_DECL awaitable<json::object> McpClient::request(std::string method, json::object params,
-                                                  CallOptions options) {
+                                                       CallOptions options) {
     std::string what = detail::excerpt(method, max_text);
     return exchange(state_, std::move(method), std::move(params), std::move(options),
                     std::move(what));

@@ -45,17 +45,19 @@ IPYBOX_DECL void McpClient::dispatch(const StatePtr& state, json::object message
     }
     const auto rpc = detail::classify(message);
     // Callbacks of applications know no other numbers.
-    if (rpc.body != nullptr && !(rpc.kind == Kind::result && state->options.exact_numbers)) detail::round_numbers(*rpc.body);
+    if (rpc.body != nullptr && !(rpc.kind == Kind::result && state->options.exact_numbers))
+        detail::round_numbers(*rpc.body);
     if (rpc.kind == Kind::notification || rpc.kind == Kind::request) {
         json::object params;
         if (rpc.body != nullptr && rpc.body->is_object())
             params = std::move(rpc.body->get_object());
         if (rpc.kind == Kind::notification) {
             notified(state, rpc.method, params);
-        } else if (MemoryReservation memory; state->answering < max_answering && memory.resize(costs(params))) {
+        } else if (MemoryReservation memory;
+                   state->answering < max_answering && memory.resize(costs(params))) {
             ++state->answering;
-            spawn(state, answer(state, std::move(*rpc.id), std::string(rpc.method), std::move(params),
-                                std::move(memory)));
+            spawn(state, answer(state, std::move(*rpc.id), std::string(rpc.method),
+                                std::move(params), std::move(memory)));
         } else {
             state->log(LogLevel::warning,
                        "sends more requests than it takes answers: one is dropped");
@@ -89,7 +91,7 @@ IPYBOX_DECL void McpClient::dispatch(const StatePtr& state, json::object message
 }
 
 IPYBOX_DECL void McpClient::notified(const StatePtr& state, std::string_view method,
-                                const json::object& params) {
+                                     const json::object& params) {
     try {
         if (method == "notifications/progress") {
             progressed(state, params);
@@ -117,10 +119,10 @@ IPYBOX_DECL void McpClient::notified(const StatePtr& state, std::string_view met
 
 IPYBOX_DECL void McpClient::acknowledged(const StatePtr& state, const json::object& params) {
     const json::value* meta = params.if_contains("_meta");
-    const auto id = meta != nullptr && meta->is_object()
-                        ? detail::integer_of(
-                              meta->get_object().if_contains(detail::meta_subscription))
-                        : std::nullopt;
+    const auto id =
+        meta != nullptr && meta->is_object()
+            ? detail::integer_of(meta->get_object().if_contains(detail::meta_subscription))
+            : std::nullopt;
     for (const auto& [uri, subscription] : state->subscriptions) {
         if (!id || !subscription->pending || subscription->pending->id != *id) continue;
         const json::value* agreed = params.if_contains("notifications");
@@ -217,7 +219,7 @@ IPYBOX_DECL bool McpClient::takes(const StatePtr& state, const json::object& par
 
 // The answer to a request of the server (2025-11-25 "Client features"; ping is a legacy one).
 IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(StatePtr state, std::string method,
-                                                         json::object params) {
+                                                              json::object params) {
     const bool form = method == "elicitation/create";
     const bool sample = method == "sampling/createMessage";
     Response response;
@@ -254,7 +256,8 @@ IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(StatePtr state, st
 }
 
 IPYBOX_DECL awaitable<void> McpClient::answer(StatePtr state, json::value id, std::string method,
-                                         json::object params, MemoryReservation /* until then */) {
+                                              json::object params,
+                                              MemoryReservation /* until then */) {
     struct Answered {
         State& state;
         ~Answered() { --state.answering; }

@@ -52,9 +52,8 @@ IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox)
             discovery_request = request;
             forget_discovery.emplace(state, pending);
             if (!discovery_deadline && handshake.brief())
-                discovery_deadline =
-                    std::min(postponed(*state, deadline, people),
-                             deadline_after(state->options.discover_timeout));
+                discovery_deadline = std::min(postponed(*state, deadline, people),
+                                              deadline_after(state->options.discover_timeout));
             const auto until = discovery_deadline.value_or(deadline);
             cancelled = co_await settle_patiently(state, pending, until, people_before);
         } else {
@@ -88,7 +87,7 @@ IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox)
 
 // Sends the request that the handshake wants.
 IPYBOX_DECL McpClient::PendingPtr McpClient::start_opening(const StatePtr& state,
-                                                      const detail::Handshake& handshake) {
+                                                           const detail::Handshake& handshake) {
     json::object params;
     const bool modern = handshake.method() == "server/discover";
     state->era = modern ? McpEra::modern : McpEra::legacy;
@@ -112,7 +111,7 @@ IPYBOX_DECL awaitable<void> McpClient::confirm_end(StatePtr state) {
 }
 
 IPYBOX_DECL void McpClient::throw_refusal(const StatePtr& state, const detail::Handshake& handshake,
-                                     Pending& pending) {
+                                          Pending& pending) {
     using Failure = detail::Handshake::Failure;
     if (handshake.failure() == Failure::version)
         throw state->error(errc::mcp_protocol, handshake.problem());
@@ -149,7 +148,7 @@ IPYBOX_DECL void McpClient::begin_legacy(const StatePtr& state) {
 }
 
 IPYBOX_DECL awaitable<void> McpClient::attempt(StatePtr state, Sandbox& sandbox,
-                                          std::exception_ptr& failure) {
+                                               std::exception_ptr& failure) {
     try {
         co_await state->transport->open(sandbox);
     } catch (const std::exception&) {
@@ -159,7 +158,7 @@ IPYBOX_DECL awaitable<void> McpClient::attempt(StatePtr state, Sandbox& sandbox,
 
 // Opens the transport and starts reading from it.
 IPYBOX_DECL awaitable<void> McpClient::open(StatePtr state, Sandbox& sandbox,
-                                       Clock::time_point deadline) {
+                                            Clock::time_point deadline) {
     std::exception_ptr failure;
     auto attempted = attempt(state, sandbox, failure);
     auto limit = until_late(state, deadline);

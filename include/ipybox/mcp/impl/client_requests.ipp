@@ -9,8 +9,8 @@ namespace ipybox {
 
 IPYBOX_DECL awaitable<void> McpClient::Wait::begin() {
     auto start = [this](Handler handler) { hold(std::move(handler)); };
-    co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(
-        std::move(start), asio::use_awaitable);
+    co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(std::move(start),
+                                                                         asio::use_awaitable);
     // It names us, who may be gone when the coroutine is cancelled elsewhere.
     slot_.clear();
 }
@@ -37,7 +37,7 @@ IPYBOX_DECL void McpClient::Pending::fail(const Error& error) {
 
 // Sends a request without waiting for its answer; the caller forgets it in time.
 IPYBOX_DECL McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string_view method,
-                                              json::object params, CallOptions limits) {
+                                                   json::object params, CallOptions limits) {
     auto pending = std::make_shared<Pending>();
     pending->client = state;
     pending->id = ++state->last_id;
@@ -67,7 +67,7 @@ IPYBOX_DECL void McpClient::Pending::failed(const Error& error) {
 
 // Sends a message on its own, so that neither a limit nor a cancellation can cut it in two.
 IPYBOX_DECL awaitable<void> McpClient::deliver(StatePtr state, json::object message,
-                                          PendingPtr pending) {
+                                               PendingPtr pending) {
     std::exception_ptr failure;
     try {
         co_await state->transport->send(std::move(message));
@@ -86,7 +86,7 @@ IPYBOX_DECL awaitable<void> McpClient::deliver(StatePtr state, json::object mess
 // Returns when the request is done, the deadline has passed, or (the value) the coroutine was
 // cancelled.
 IPYBOX_DECL awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending,
-                                         Clock::time_point deadline) {
+                                              Clock::time_point deadline) {
     pending->deadline = deadline;
     ring_at(state, deadline);
     while (!pending->done() && Clock::now() < deadline) {
@@ -100,7 +100,7 @@ IPYBOX_DECL awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending
 // The deadline without the time that people have taken since they had taken `before`. While one is
 // waited for it is always a little ahead.
 IPYBOX_DECL Clock::time_point McpClient::postponed(const State& state, Clock::time_point deadline,
-                                              Duration before) {
+                                                   Duration before) {
     const auto taken = state.people_took() - before;
     if (deadline == never || taken <= Duration::zero()) return deadline;
     const auto later = deadline + taken;
@@ -112,7 +112,8 @@ IPYBOX_DECL Clock::time_point McpClient::postponed(const State& state, Clock::ti
 
 // As settle(), but for a deadline that people postpone.
 IPYBOX_DECL awaitable<bool> McpClient::settle_patiently(StatePtr state, PendingPtr pending,
-                                                   Clock::time_point deadline, Duration before) {
+                                                        Clock::time_point deadline,
+                                                        Duration before) {
     for (;;) {
         const auto until = postponed(*state, deadline, before);
         const bool cancelled = co_await settle(state, pending, until);
@@ -173,7 +174,7 @@ IPYBOX_DECL awaitable<void> McpClient::keep_time(StatePtr state) {
 
 // Tells the server that nobody waits any more (2025-11-25 and 2026-07-28, "Cancellation").
 IPYBOX_DECL void McpClient::withdraw(const StatePtr& state, const PendingPtr& pending,
-                                std::string_view reason) {
+                                     std::string_view reason) {
     json::object params;
     params.emplace("requestId", pending->id);
     params.emplace("reason", reason);
@@ -184,7 +185,7 @@ IPYBOX_DECL void McpClient::withdraw(const StatePtr& state, const PendingPtr& pe
 }
 
 IPYBOX_DECL json::object McpClient::result_of(const StatePtr& state, Pending& pending,
-                                         std::string_view what) {
+                                              std::string_view what) {
     if (pending.failure) throw *pending.failure;
     if (json::value* result = pending.reply->if_contains("result")) {
         if (result->is_object()) return std::move(result->get_object());
@@ -201,9 +202,10 @@ IPYBOX_DECL json::object McpClient::result_of(const StatePtr& state, Pending& pe
 
 // Sends a request and waits for its answer, within its limits.
 IPYBOX_DECL awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state, std::string method,
-                                                            json::object params, CallOptions limits,
-                                                            Clock::time_point total_deadline,
-                                                            std::string what) {
+                                                                 json::object params,
+                                                                 CallOptions limits,
+                                                                 Clock::time_point total_deadline,
+                                                                 std::string what) {
     auto& meta = params["_meta"];
     if (!meta.is_object()) meta.emplace_object();
     meta.get_object()["progressToken"] = state->last_id + 1;
@@ -244,8 +246,8 @@ IPYBOX_DECL awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state,
 // A request from its first sending to its result, with the rounds of input that the server wants
 // in between (2026-07-28 "Multi Round-Trip Requests", 2025-11-25 "URL mode elicitation").
 IPYBOX_DECL awaitable<json::object> McpClient::exchange(StatePtr state, std::string method,
-                                                   json::object params, CallOptions limits,
-                                                   std::string what) {
+                                                        json::object params, CallOptions limits,
+                                                        std::string what) {
     if (state->failure) throw *state->failure;
     if (!state->connected) throw state->error(errc::bad_argument, "is not connected");
     const auto total_deadline = deadline_after(limits.total_timeout);
@@ -320,8 +322,8 @@ IPYBOX_DECL awaitable<json::object> McpClient::exchange(StatePtr state, std::str
 
 // The answers to the requests of one round, by their keys.
 IPYBOX_DECL awaitable<void> McpClient::fill_in(StatePtr state, json::object requests,
-                                          json::object& responses, std::optional<Error>& failure,
-                                          std::string what) {
+                                               json::object& responses,
+                                               std::optional<Error>& failure, std::string what) {
     if (requests.size() > max_inputs) {
         failure =
             state->error(errc::mcp_protocol, what + " asks for more than " +
@@ -375,7 +377,7 @@ IPYBOX_DECL json::array McpClient::elicitations_of(const StatePtr& state, const 
 
 // Sends somebody to pages, and waits until the server says that they are done with them.
 IPYBOX_DECL awaitable<void> McpClient::send_away(StatePtr state, json::array elicitations,
-                                            std::optional<Error>& failure, std::string what) {
+                                                 std::optional<Error>& failure, std::string what) {
     struct Await {
         State& state;
         std::set<std::string> ids;
@@ -466,7 +468,8 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
             throw state->error(errc::mcp_protocol,
                                "lists more than " + std::to_string(max_tools) + " tools");
         if (size > max_tools_size)
-            throw state->error(errc::mcp_protocol, "lists tools that take more than 16 MiB of memory");
+            throw state->error(errc::mcp_protocol,
+                               "lists tools that take more than 16 MiB of memory");
         if (!more) break;
         if (!cursors.insert(cursor).second)
             throw state->error(errc::mcp_protocol, "lists its tools in a circle: the cursor \"" +
@@ -486,7 +489,7 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
 }
 
 IPYBOX_DECL awaitable<CallResult> McpClient::call(StatePtr state, std::string name,
-                                             json::object arguments, CallOptions limits) {
+                                                  json::object arguments, CallOptions limits) {
     const std::string what = "tool \"" + detail::excerpt(name, 200) + "\"";
     std::string method = "tools/call", called = what;
     json::object params;
@@ -520,7 +523,7 @@ IPYBOX_DECL awaitable<CallResult> McpClient::call(StatePtr state, std::string na
 }
 
 IPYBOX_DECL std::string McpClient::schema_problem(const StatePtr& state, std::string_view tool,
-                                             const CallResult& result) {
+                                                  const CallResult& result) {
     const auto found = state->output_schemas.find(tool);
     if (result.is_error || found == state->output_schemas.end()) return {};
     if (!result.structured_content) return "it has no structured content";

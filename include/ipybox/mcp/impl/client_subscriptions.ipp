@@ -18,8 +18,8 @@ IPYBOX_DECL awaitable<void> McpClient::set_log_level(std::string level) {
 }
 
 // What a legacy server is asked to remember, and answers with nothing.
-IPYBOX_DECL awaitable<void> McpClient::tell_legacy(StatePtr state, const char* method, const char* name,
-                                              std::string value) {
+IPYBOX_DECL awaitable<void> McpClient::tell_legacy(StatePtr state, const char* method,
+                                                   const char* name, std::string value) {
     json::object params;
     params.emplace(name, std::move(value));
     CallOptions limits;

@@ -28,14 +28,15 @@ IPYBOX_DECL void McpEngine::schedule_news(bool& flag) {
     });
 }
 
-IPYBOX_DECL json::object tagged(std::string_view method, json::object params, const json::value& id) {
+IPYBOX_DECL json::object tagged(std::string_view method, json::object params,
+                                const json::value& id) {
     json::object meta;
     meta.emplace(meta_subscription, id);
     params.insert_or_assign("_meta", std::move(meta));
     return rpc_notification(method, std::move(params));
 }
 
-IPYBOX_DECL void McpEngine::tell(std::string_view method, bool McpSubscription::*wanted) {
+IPYBOX_DECL void McpEngine::tell(std::string_view method, bool McpSubscription::* wanted) {
     for (const auto& [id, session] : sessions)
         if (session->initialized && session->outlet)
             session->outlet->notify(rpc_notification(method, {}));
@@ -60,7 +61,7 @@ IPYBOX_DECL void McpEngine::updated(std::string_view uri) {
 
 // ---- sessions ----
 IPYBOX_DECL McpSessionPtr McpEngine::open_session(std::string id, std::string principal,
-                                             bool modern) {
+                                                  bool modern) {
     auto session = std::make_shared<McpSessionState>();
     session->id = std::move(id);
     session->principal = std::move(principal);
@@ -136,8 +137,7 @@ IPYBOX_DECL void McpEngine::check_modern(const json::object& meta) {
 }
 
 IPYBOX_DECL void McpEngine::respond_error(const McpOutletPtr& outlet, json::value id,
-                                     const McpError& error,
-                                     bool modern) {
+                                          const McpError& error, bool modern) {
     unsigned status = 200;
     if (modern) {
         if (error.rpc_code() == rpc_method_not_found) status = 404;
@@ -151,7 +151,7 @@ IPYBOX_DECL void McpEngine::respond_error(const McpOutletPtr& outlet, json::valu
 }
 
 IPYBOX_DECL McpCallPtr McpEngine::accept(const McpSessionPtr& session, const McpOutletPtr& outlet,
-                                    json::object message) {
+                                         json::object message) {
     using Kind = RpcMessage::Kind;
     const auto rpc = classify(message);
     session->last_used = Clock::now();
@@ -194,7 +194,7 @@ IPYBOX_DECL McpCallPtr McpEngine::accept(const McpSessionPtr& session, const Mcp
 }
 
 IPYBOX_DECL std::string McpEngine::batch_problem(const McpSessionState& session,
-                                            const json::array& batch) const {
+                                                 const json::array& batch) const {
     if (session.protocol_version != mcp_2025_03_26)
         return "only the protocol version " + std::string(mcp_2025_03_26) +
                " has batches: send one message at a time";
@@ -215,7 +215,7 @@ IPYBOX_DECL std::size_t McpEngine::answers_to(json::array& batch) {
 }
 
 IPYBOX_DECL void McpEngine::accept_batch(const McpSessionPtr& session, const McpOutletPtr& outlet,
-                                    json::array batch) {
+                                         json::array batch) {
     for (auto& one : batch) {
         auto* object = one.if_object();
         if (object == nullptr) {
@@ -238,7 +238,8 @@ IPYBOX_DECL void McpEngine::accept_batch(const McpSessionPtr& session, const Mcp
 }
 
 IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const McpOutletPtr& outlet,
-                                     json::value id, std::string_view method, json::object params) {
+                                          json::value id, std::string_view method,
+                                          json::object params) {
     if (stopping || session->ended) throw McpError(rpc_internal_error, "the server is stopping");
     const bool modern = session->modern || is_modern(params) || method == "server/discover";
     const auto answer = [&outlet, &id](json::object result) {
@@ -310,7 +311,7 @@ IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const Mc
 }
 
 IPYBOX_DECL void McpEngine::notified(const McpSessionPtr& session, std::string_view method,
-                                const json::object& params) {
+                                     const json::object& params) {
     if (method == "notifications/initialized") {
         session->initialized = true;
     } else if (method == "notifications/cancelled") {
@@ -371,7 +372,7 @@ IPYBOX_DECL json::object McpEngine::capabilities() const {
 }
 
 IPYBOX_DECL json::object McpEngine::initialize(const McpSessionPtr& session,
-                                          const json::object& params) {
+                                               const json::object& params) {
     const auto asked = string_of(params, "protocolVersion");
     if (asked.empty()) throw McpError(rpc_invalid_params, "initialize needs a protocolVersion");
     session->protocol_version = is_legacy_version(asked) ? asked : mcp_legacy_versions.front();
@@ -407,8 +408,7 @@ IPYBOX_DECL json::object McpEngine::discover() const {
 }
 
 IPYBOX_DECL void McpEngine::listen(const McpSessionPtr& session, const McpOutletPtr& outlet,
-                              json::value id,
-                              const json::object& params) {
+                                   json::value id, const json::object& params) {
     const auto* filter = object_of(params, "notifications");
     if (filter == nullptr)
         throw McpError(rpc_invalid_params, "subscriptions/listen needs notifications");

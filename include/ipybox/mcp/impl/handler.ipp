@@ -19,7 +19,7 @@ IPYBOX_DECL json::object McpContent::audio(std::string_view bytes, std::string_v
 }
 
 IPYBOX_DECL json::object McpContent::link(std::string_view uri, std::string_view name,
-                                     std::string_view mime_type) {
+                                          std::string_view mime_type) {
     json::object block{{"type", "resource_link"}, {"uri", uri}, {"name", name}};
     if (!mime_type.empty()) block.emplace("mimeType", mime_type);
     return block;
@@ -30,12 +30,12 @@ IPYBOX_DECL json::object McpContent::embedded(json::object contents) {
 }
 
 IPYBOX_DECL json::object McpContent::text_of(std::string_view uri, std::string_view text,
-                                        std::string_view mime_type) {
+                                             std::string_view mime_type) {
     return {{"uri", uri}, {"mimeType", mime_type}, {"text", text}};
 }
 
 IPYBOX_DECL json::object McpContent::blob_of(std::string_view uri, std::string_view bytes,
-                                        std::string_view mime_type) {
+                                             std::string_view mime_type) {
     return {{"uri", uri}, {"mimeType", mime_type}, {"blob", detail::encode_base64(bytes)}};
 }
 

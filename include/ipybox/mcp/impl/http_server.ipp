@@ -12,16 +12,15 @@
 namespace ipybox::detail {
 
 IPYBOX_DECL McpHttpService::McpHttpService(std::shared_ptr<McpEngine> e, McpHttpOptions o)
-    : engine(std::move(e)),
-      options(std::move(o)),
-      tick(engine->executor) {
+    : engine(std::move(e)), options(std::move(o)), tick(engine->executor) {
     for (const auto& token : options.tokens) tokens.push_back(digest(token));
     HttpLimits limits = limits_of(options, engine->options.max_message);
     limits.max_head = static_cast<std::uint32_t>(options.max_header);
     limits.request_timeout = options.request_timeout;
     limits.idle_timeout = options.connection_idle;
     limits.write_timeout = options.write_timeout;
-    listener = std::make_shared<HttpListener>(engine->executor, "MCP over HTTP", limits, engine->options.logger);
+    listener = std::make_shared<HttpListener>(engine->executor, "MCP over HTTP", limits,
+                                              engine->options.logger);
 }
 
 IPYBOX_DECL void McpHttpService::stop() {
@@ -31,8 +30,7 @@ IPYBOX_DECL void McpHttpService::stop() {
 }
 
 IPYBOX_DECL McpHttpService::Reply http_error(unsigned status, std::string_view text,
-                                      std::int64_t code,
-                                      std::string headers) {
+                                             std::int64_t code, std::string headers) {
     McpHttpService::Reply reply;
     reply.status = status;
     reply.body = detail::write_json(rpc_error(json::value(), code, text));
@@ -43,7 +41,8 @@ IPYBOX_DECL McpHttpService::Reply http_error(unsigned status, std::string_view t
 IPYBOX_DECL McpHttpService::Reply unreadable(ReadJson read) {
     McpHttpService::Reply reply;
     reply.status = 400;
-    reply.body = detail::write_json(rpc_error(std::move(read.id), rpc_parse_error, "the body " + read.problem));
+    reply.body = detail::write_json(
+        rpc_error(std::move(read.id), rpc_parse_error, "the body " + read.problem));
     return reply;
 }
 
@@ -71,8 +70,7 @@ IPYBOX_DECL bool McpHttpService::room_for_session() {
 
 // The session a legacy request names; else sets `reply`.
 IPYBOX_DECL McpSessionPtr McpHttpService::find_session(const Request& request,
-                                                  const std::string& principal,
-                                             Reply& reply) {
+                                                       const std::string& principal, Reply& reply) {
     const std::string_view spoken = request["MCP-Protocol-Version"], id = request["Mcp-Session-Id"];
     if (!spoken.empty() && !is_legacy_version(spoken)) {
         reply =
@@ -116,7 +114,7 @@ IPYBOX_DECL std::shared_ptr<HttpServerStream> McpHttpService::make_stream(
 
 // Throws what a modern request is answered whose headers and body do not say the same.
 IPYBOX_DECL void McpHttpService::check_headers(const Request& request, std::string_view method,
-                                        const json::object& params) {
+                                               const json::object& params) {
     const auto mismatch = [](std::string_view header, std::string_view why) {
         return McpError(rpc_header_mismatch,
                         "header mismatch: " + std::string(header) + ' ' + std::string(why));
@@ -159,8 +157,8 @@ IPYBOX_DECL void McpHttpService::check_headers(const Request& request, std::stri
 
 // The stream of a new session, to its end: with it ends the session.
 IPYBOX_DECL awaitable<bool> McpHttpService::serve_sse(std::shared_ptr<McpHttpService> self,
-                                               HttpPeerPtr connection,
-                                               std::string principal) {
+                                                      HttpPeerPtr connection,
+                                                      std::string principal) {
     if (!self->room_for_session()) {
         auto reply = http_error(503, "too many sessions; try again later", rpc_internal_error,
                                 "Retry-After: 30\r\n");
@@ -181,7 +179,8 @@ IPYBOX_DECL awaitable<bool> McpHttpService::serve_sse(std::shared_ptr<McpHttpSer
     home->sse = true;
     session->transport = home;
     auto stream = std::make_shared<HttpServerStream>(
-        engine->executor, self->options.max_stream, HttpServerStream::Style{.max_event = self->options.max_event}, home);
+        engine->executor, self->options.max_stream,
+        HttpServerStream::Style{.max_event = self->options.max_event}, home);
     stream->standalone = stream->listened = true;
     stream->name_endpoint(self->options.sse_path + "?session=" + session->id);
     session->outlet = stream;
@@ -190,7 +189,8 @@ IPYBOX_DECL awaitable<bool> McpHttpService::serve_sse(std::shared_ptr<McpHttpSer
 }
 
 // One message of a client: what it leads to comes by the stream.
-IPYBOX_DECL McpHttpService::Reply McpHttpService::take_sse(Request& request, const std::string& principal) {
+IPYBOX_DECL McpHttpService::Reply McpHttpService::take_sse(Request& request,
+                                                           const std::string& principal) {
     const std::string_view target = request.target();
     constexpr std::string_view key = "?session=";
     const auto at = target.find(key);
@@ -215,13 +215,14 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::take_sse(Request& request, con
     if (rpc.kind == RpcMessage::Kind::malformed)
         return http_error(400, std::string("not a JSON-RPC message: ") + rpc.problem);
     const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
-    const bool modern = rpc.method == "server/discover" ||
-                        (params != nullptr && McpEngine::is_modern(*params));
+    const bool modern =
+        rpc.method == "server/discover" || (params != nullptr && McpEngine::is_modern(*params));
     const auto outlet = std::make_shared<SseOutlet>(stream);
     if (modern && rpc.kind == RpcMessage::Kind::request) {
         outlet->respond(rpc_error(std::move(*rpc.id), rpc_method_not_found,
                                   "HTTP+SSE is for older versions of the protocol; this one is "
-                                  "spoken at " + options.path),
+                                  "spoken at " +
+                                      options.path),
                         200);
     } else {
         engine->accept(session, outlet, std::move(*message));
@@ -232,8 +233,8 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::take_sse(Request& request, con
 }
 
 // ---- GET and DELETE: streams and ends of sessions ----
-IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_get_or_delete(const Request& request,
-                                                                  const std::string& principal) {
+IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_get_or_delete(
+    const Request& request, const std::string& principal) {
     Outcome outcome;
     const auto session = find_session(request, principal, outcome.reply);
     if (!session) return outcome;
@@ -261,7 +262,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::open_stream(const McpSession
 
 // The stream that an event belongs to, from the one after it on.
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::resume_stream(const McpSessionPtr& session,
-                                                             std::string_view last_event) {
+                                                                  std::string_view last_event) {
     const auto home = std::static_pointer_cast<HttpServerSession>(session->transport);
     std::uint64_t number = 0, event = 0;
     const char* const end = last_event.data() + last_event.size();
@@ -282,7 +283,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::resume_stream(const McpSessi
 
 // ---- POST: messages ----
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_post(Request& request,
-                                                         const std::string& principal) {
+                                                              const std::string& principal) {
     auto read = read_message(request.body());
     request.body().clear();
     request.body().shrink_to_fit();
@@ -313,7 +314,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_post(Request& request,
 
 // A request of a session, whose answer comes by a stream of its own.
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::ask(const McpSessionPtr& session,
-                                                   json::object message) {
+                                                        json::object message) {
     Outcome outcome;
     outcome.session = session;
     outcome.stream = make_stream(session);
@@ -322,9 +323,9 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::ask(const McpSessionPtr& ses
 }
 
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_modern(const Request& request,
-                                                           const std::string& principal,
-                                                           json::object& message,
-                                                           const RpcMessage& rpc) {
+                                                                const std::string& principal,
+                                                                json::object& message,
+                                                                const RpcMessage& rpc) {
     Outcome outcome;
     // No notification is defined for modern clients over HTTP, and no response.
     if (rpc.kind == RpcMessage::Kind::notification) {
@@ -348,7 +349,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_modern(const Request& r
 
 // Opens a legacy session, unless the engine refuses to.
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::initialize(const std::string& principal,
-                                                          json::object message) {
+                                                               json::object message) {
     if (!room_for_session())
         return {http_error(503, "too many sessions; try again later", rpc_internal_error,
                            "Retry-After: 30\r\n")};
@@ -373,8 +374,8 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::initialize(const std::string
 
 // Several messages of a legacy session at once (2025-03-26).
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_batch(const Request& request,
-                                                          const std::string& principal,
-                                                          json::array batch) {
+                                                               const std::string& principal,
+                                                               json::array batch) {
     Outcome outcome;
     const auto session = find_session(request, principal, outcome.reply);
     if (!session) return outcome;
@@ -396,7 +397,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_batch(const Request& re
 
 // ---- answering ----
 IPYBOX_DECL awaitable<bool> McpHttpService::respond(std::shared_ptr<McpHttpService> self,
-                                            HttpPeerPtr connection, Request request) {
+                                                    HttpPeerPtr connection, Request request) {
     namespace http = boost::beast::http;
     const auto principal = self->principal_of(request[http::field::authorization]).value_or("");
     const std::string_view target = request.target();
@@ -438,8 +439,9 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::answer_of(HttpServerStream& st
 // Sends what the stream brings until it ends, the client hangs up, or another connection takes
 // over.
 IPYBOX_DECL awaitable<bool> McpHttpService::pump(std::shared_ptr<McpHttpService> self,
-                                          HttpPeerPtr connection,
-                                          std::shared_ptr<HttpServerStream> stream, McpCallPtr call) {
+                                                 HttpPeerPtr connection,
+                                                 std::shared_ptr<HttpServerStream> stream,
+                                                 McpCallPtr call) {
     if (stream->ended && !stream->streaming && !stream->answers.empty()) {
         auto reply = answer_of(*stream);
         co_return co_await send(connection, std::move(reply));
@@ -461,8 +463,9 @@ IPYBOX_DECL awaitable<bool> McpHttpService::pump(std::shared_ptr<McpHttpService>
 }
 
 IPYBOX_DECL awaitable<void> McpHttpService::stream(std::shared_ptr<McpHttpService> self,
-                                            HttpPeerPtr connection,
-                                            std::shared_ptr<HttpServerStream> stream, bool& whole) {
+                                                   HttpPeerPtr connection,
+                                                   std::shared_ptr<HttpServerStream> stream,
+                                                   bool& whole) {
     const auto reader = stream->reader;
     auto quiet_until = deadline_after(self->options.keep_alive);
     while (!stream->streaming) {

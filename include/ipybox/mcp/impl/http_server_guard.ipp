@@ -49,14 +49,16 @@ IPYBOX_DECL bool McpHttpService::host_allowed(std::string_view host) const {
     return false;
 }
 
-IPYBOX_DECL bool McpHttpService::origin_allowed(std::string_view origin, unsigned short port) const {
+IPYBOX_DECL bool McpHttpService::origin_allowed(std::string_view origin,
+                                                unsigned short port) const {
     for (const auto& allowed : options.allowed_origins)
         if (allowed == "*" || same_without_case(allowed, origin)) return true;
     return is_own_origin(origin, port);
 }
 
 // Who presents the token; nullopt: nobody we know. Looks at every token, whichever fits.
-IPYBOX_DECL std::optional<std::string> McpHttpService::principal_of(std::string_view authorization) const {
+IPYBOX_DECL std::optional<std::string> McpHttpService::principal_of(
+    std::string_view authorization) const {
     if (tokens.empty()) return std::string();
     constexpr std::string_view scheme = "bearer ";
     if (authorization.size() < scheme.size() ||
@@ -74,7 +76,7 @@ IPYBOX_DECL std::optional<std::string> McpHttpService::principal_of(std::string_
 
 // Sets `reply` when the request is refused, or answered, without looking at its body.
 IPYBOX_DECL void McpHttpService::check_head(HttpPeer& connection, const Request& head,
-                                     Reply& reply) {
+                                            Reply& reply) {
     namespace http = boost::beast::http;
     const std::string_view host = head[http::field::host], origin = head[http::field::origin];
     if (head.count(http::field::host) != 1 || !host_allowed(host)) {
@@ -88,8 +90,8 @@ IPYBOX_DECL void McpHttpService::check_head(HttpPeer& connection, const Request&
             return;
         }
         connection.headers = "Access-Control-Allow-Origin: " + std::string(origin) +
-                          "\r\nVary: Origin\r\nAccess-Control-Expose-Headers: Mcp-Session-Id, "
-                          "WWW-Authenticate\r\n";
+                             "\r\nVary: Origin\r\nAccess-Control-Expose-Headers: Mcp-Session-Id, "
+                             "WWW-Authenticate\r\n";
         if (head.method() == http::verb::options) {
             reply = preflight(head);
             return;
@@ -142,9 +144,9 @@ IPYBOX_DECL void McpHttpService::check_head(HttpPeer& connection, const Request&
             reply = http_error(406, "Accept must list text/event-stream");
         }
     } else {
-        reply = http_error(405, "no such method", rpc_invalid_request,
-                           sse ? "Allow: GET, POST, OPTIONS\r\n"
-                               : "Allow: GET, POST, DELETE, OPTIONS\r\n");
+        reply = http_error(
+            405, "no such method", rpc_invalid_request,
+            sse ? "Allow: GET, POST, OPTIONS\r\n" : "Allow: GET, POST, DELETE, OPTIONS\r\n");
     }
 }
 
@@ -154,9 +156,11 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::preflight(const Request& head)
     reply.status = 204;
     // Parameters of tools may come as headers of any name.
     std::string asked(head[http::field::access_control_request_headers]);
-    const bool plain = asked.size() < 4096 && std::all_of(asked.begin(), asked.end(), [](char c) {
-                           return c == ',' || c == ' ' || is_http_token(std::string_view(&c, 1));
-                       });
+    const bool plain =
+        asked.size() < 4096 &&
+        std::all_of(
+            asked.begin(), asked.end(),
+            [](char c) { return c == ',' || c == ' ' || is_http_token(std::string_view(&c, 1)); });
     if (!plain || asked.empty())
         asked =
             "Content-Type, Accept, Authorization, Mcp-Session-Id, MCP-Protocol-Version, "
@@ -177,13 +181,12 @@ IPYBOX_DECL std::string McpHttpService::public_base(std::string_view host) const
 }
 
 IPYBOX_DECL McpHttpService::Reply McpHttpService::metadata(const Request& head,
-                                                  const std::string& path) const {
+                                                           const std::string& path) const {
     Reply reply;
     json::object document = options.resource_metadata;
     if (!document.contains("resource"))
-        document.emplace(
-            "resource",
-            "http://" + std::string(head[boost::beast::http::field::host]) + path);
+        document.emplace("resource",
+                         "http://" + std::string(head[boost::beast::http::field::host]) + path);
     if (!document.contains("bearer_methods_supported"))
         document.emplace("bearer_methods_supported", json::array{"header"});
     reply.status = 200;

@@ -95,9 +95,10 @@ IPYBOX_DECL void HttpServerStream::add_answer(const json::object& message) {
     auto data = detail::write_json(message);
     if (data.size() > style_.max_event) {
         const auto* id = message.if_contains("id");
-        data = detail::write_json(rpc_error(id != nullptr ? *id : json::value(), rpc_internal_error,
-                                         "the answer takes " + std::to_string(data.size()) + " bytes, more than the " +
-                                             std::to_string(style_.max_event) + " that one event may have; ask for less"));
+        data = detail::write_json(rpc_error(
+            id != nullptr ? *id : json::value(), rpc_internal_error,
+            "the answer takes " + std::to_string(data.size()) + " bytes, more than the " +
+                std::to_string(style_.max_event) + " that one event may have; ask for less"));
     }
     add(data);
 }

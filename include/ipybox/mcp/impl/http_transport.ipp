@@ -165,7 +165,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::close(StatePtr state) {
 
 // What the wire needs to know of a message.
 IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
-                                                     const json::object& message) {
+                                                          const json::object& message) {
     auto call = std::make_shared<Call>(state->executor);
     call->method = detail::string_of(message, "method");
     const json::value* id = message.if_contains("id");
@@ -188,7 +188,8 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
 }
 
 // Arguments that the tool's schema wants to see in headers.
-IPYBOX_DECL void HttpTransport::mirror(const StatePtr& state, Call& call, const json::object& params) {
+IPYBOX_DECL void HttpTransport::mirror(const StatePtr& state, Call& call,
+                                       const json::object& params) {
     const auto tool = state->header_parameters.find(detail::string_of(params, "name"));
     const auto* arguments = detail::object_of(params, "arguments");
     if (tool == state->header_parameters.end() || arguments == nullptr) return;
@@ -211,8 +212,9 @@ IPYBOX_DECL awaitable<void> HttpTransport::send(StatePtr state, json::object mes
     if (call->failure) throw *call->failure;
 }
 
-IPYBOX_DECL bool HttpTransport::send_now(std::int64_t id, std::string_view method, json::object& params,
-                                    const std::shared_ptr<Sender>& sender) {
+IPYBOX_DECL bool HttpTransport::send_now(std::int64_t id, std::string_view method,
+                                         json::object& params,
+                                         const std::shared_ptr<Sender>& sender) {
     if (state_->closed || state_->end || !state_->http) return false;
     auto message = detail::rpc_request(id, method, std::move(params));
     const CallPtr call = outline(state_, message);
@@ -223,7 +225,7 @@ IPYBOX_DECL bool HttpTransport::send_now(std::int64_t id, std::string_view metho
 
 // Sets a call going on its own: cancelling who waits for it must not break a request off.
 IPYBOX_DECL void HttpTransport::launch(const StatePtr& state, const CallPtr& call,
-                                  json::object message) {
+                                       json::object message) {
     const auto place = state->calls.insert(state->calls.end(), call);
     asio::co_spawn(
         state->executor, perform(state, call, std::move(message)),
@@ -247,7 +249,8 @@ IPYBOX_DECL void HttpTransport::launch(const StatePtr& state, const CallPtr& cal
             }));
 }
 
-IPYBOX_DECL awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call, json::object message) {
+IPYBOX_DECL awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call,
+                                                   json::object message) {
     while (state->blockers > 0) co_await state->unblocked.wait();
     // A modern request is cancelled by closing its stream.
     if (!call->version.empty() && call->method == "notifications/cancelled") co_return;
@@ -283,7 +286,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call,
 
 // One POST, and what comes back.
 IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr state, CallPtr call,
-                                                                 std::string body) {
+                                                                      std::string body) {
     const auto& method = call->method;
     const auto post = std::make_shared<HttpRequest>();
     post->method = "POST";
@@ -312,7 +315,8 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr s
 }
 
 // The answer to a message that the server took.
-IPYBOX_DECL awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call, ResponsePtr response) {
+IPYBOX_DECL awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call,
+                                                  ResponsePtr response) {
     if (call->id.is_null() || state->wire == Wire::sse) {
         // Read, so that the connection can be used again.
         constexpr std::size_t limit = 64u << 10;
@@ -351,16 +355,16 @@ IPYBOX_DECL awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call, 
 
 // A server of before 2026-07-28 refuses in its own way: the client gets it as an answer.
 IPYBOX_DECL awaitable<void> HttpTransport::refuse_discovery(StatePtr state, CallPtr call,
-                                                       std::string why) {
+                                                            std::string why) {
     constexpr std::int64_t server_error = -32000;
     auto answer = detail::rpc_error(call->id, server_error, why);
     co_await pass(state, call, std::move(answer), why.size());
 }
 
 IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr state, CallPtr call,
-                                                                ResponsePtr response,
-                                                                std::string used,
-                                                                std::string body) {
+                                                                     ResponsePtr response,
+                                                                     std::string used,
+                                                                     std::string body) {
     const unsigned status = response->status();
     std::string text;
     try {
@@ -373,7 +377,8 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr st
                                                 text))
         co_return Outcome::session_lost;
     boost::system::error_code not_json;
-    json::value parsed = detail::parse_within(text, detail::max_message_depth, detail::default_max_decoded, not_json);
+    json::value parsed = detail::parse_within(text, detail::max_message_depth,
+                                              detail::default_max_decoded, not_json);
     const json::value* error =
         !not_json && parsed.is_object() ? parsed.get_object().if_contains("error") : nullptr;
     const bool rpc =

@@ -8,7 +8,8 @@ namespace ipybox {
 // ---- streams ----
 
 // The answer as a stream of events, taken up again where it broke off.
-IPYBOX_DECL awaitable<void> HttpTransport::follow(StatePtr state, CallPtr call, ResponsePtr response) {
+IPYBOX_DECL awaitable<void> HttpTransport::follow(StatePtr state, CallPtr call,
+                                                  ResponsePtr response) {
     const auto stream = std::make_shared<Stream>();
     co_await read_stream(state, call, response, stream);
     response.reset();
@@ -72,8 +73,9 @@ IPYBOX_DECL awaitable<void> HttpTransport::listen(StatePtr state, std::uint64_t 
                                          " keeps closing the stream of its own messages: given up");
 }
 
-IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::get(StatePtr state, std::string last_id,
-                                                                Clock::time_point deadline) {
+IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::get(StatePtr state,
+                                                                     std::string last_id,
+                                                                     Clock::time_point deadline) {
     auto get = std::make_shared<HttpRequest>();
     get->url = state->url.text();
     get->headers.emplace_back("Accept", "text/event-stream");
@@ -85,7 +87,8 @@ IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::get(StatePtr st
 }
 
 // HTTP+SSE: the stream by which everything comes, and the address that it names for POST.
-IPYBOX_DECL awaitable<void> HttpTransport::find_endpoint(StatePtr state, Clock::time_point deadline) {
+IPYBOX_DECL awaitable<void> HttpTransport::find_endpoint(StatePtr state,
+                                                         Clock::time_point deadline) {
     const std::string none;
     const auto people_took_before = people_took(*state);
     const ResponsePtr response = co_await get(state, none, deadline);
@@ -123,7 +126,8 @@ IPYBOX_DECL awaitable<void> HttpTransport::find_endpoint(StatePtr state, Clock::
 }
 
 // All messages of a server of HTTP+SSE; when they end, it is gone.
-IPYBOX_DECL awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr response, StreamPtr stream) {
+IPYBOX_DECL awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr response,
+                                                StreamPtr stream) {
     const auto generation = state->session.generation();
     std::optional<Error> failure;
     try {
@@ -146,7 +150,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr resp
 // Passes on what comes until the stream ends or breaks off. After the answer it may linger a
 // little, so that the connection can be used again.
 IPYBOX_DECL awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr call,
-                                                  ResponsePtr response, StreamPtr stream) {
+                                                       ResponsePtr response, StreamPtr stream) {
     stream->broken.reset();
     // Nobody gives up on what is asked here but this.
     auto deadline = call && call->own ? Clock::now() + patience : never;
@@ -186,19 +190,21 @@ IPYBOX_DECL void HttpTransport::feed(const State& state, Stream& stream, std::st
     stream.parser.feed(piece);
     const auto held = stream.parser.held();
     if (!stream.memory.resize(held > free_of_budget ? held : 0))
-        throw Error(errc::mcp_protocol,
-                    state.url.printable() + " sent a message that " + std::string(detail::costs_too_much));
+        throw Error(errc::mcp_protocol, state.url.printable() + " sent a message that " +
+                                            std::string(detail::costs_too_much));
 }
 
 // One JSON text: a message or, in 2025-03-26, an array of them.
 IPYBOX_DECL awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::string text,
-                                           bool must_be_json) {
+                                                bool must_be_json) {
     auto read = detail::read_message(text);
     json::value& value = read.value;
     if (read.problem == detail::costs_too_much)
-        throw Error(errc::mcp_protocol, state->url.printable() + " sent a message that " + read.problem);
+        throw Error(errc::mcp_protocol,
+                    state->url.printable() + " sent a message that " + read.problem);
     if (read.repaired && !std::exchange(state->told_of_repairs, true))
-        state->logger(LogLevel::warning, state->url.printable() + std::string(detail::repaired_text));
+        state->logger(LogLevel::warning,
+                      state->url.printable() + std::string(detail::repaired_text));
     const std::size_t size = detail::memory_size(value);
     text = std::string();
     if (value.is_object()) {
@@ -216,10 +222,9 @@ IPYBOX_DECL awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, st
             co_await pass(state, call, std::move(element.get_object()), share);
         }
     } else if (must_be_json) {
-        throw Error(
-            errc::mcp_protocol,
-            state->url.printable() + " answered with what is no JSON object" +
-                (read.problem.empty() ? std::string() : ": it " + read.problem));
+        throw Error(errc::mcp_protocol,
+                    state->url.printable() + " answered with what is no JSON object" +
+                        (read.problem.empty() ? std::string() : ": it " + read.problem));
     } else if (++state->noise <= max_noise) {
         state->logger(LogLevel::debug,
                       state->url.printable() + " sent an event that is no message");
@@ -228,7 +233,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, st
 
 // Hands a message to receive(), unless too much is there already.
 IPYBOX_DECL bool HttpTransport::pass_now(const StatePtr& state, const CallPtr& call,
-                                    json::object& message, std::size_t size) {
+                                         json::object& message, std::size_t size) {
     if (call && !call->answered && !call->id.is_null() && !message.contains("method")) {
         const json::value* id = message.if_contains("id");
         if (id != nullptr && *id == call->id) {
@@ -250,13 +255,13 @@ IPYBOX_DECL bool HttpTransport::pass_now(const StatePtr& state, const CallPtr& c
 
 // Hands a message to receive(); waits while too much is there already.
 IPYBOX_DECL awaitable<void> HttpTransport::pass(StatePtr state, CallPtr call, json::object message,
-                                           std::size_t size) {
+                                                std::size_t size) {
     while (!pass_now(state, call, message, size)) co_await state->taken.wait();
 }
 
 // What the wire needs to know of an answer.
 IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
-                                 const json::object& message) {
+                                      const json::object& message) {
     if (call.method != "initialize" && call.method != "tools/list") return;
     const json::value* result = message.if_contains("result");
     if (result == nullptr || !result->is_object()) return;
@@ -273,8 +278,9 @@ IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
             // The client leaves out tools with a fault: nobody should call them.
             auto found = detail::HeaderAnnotations(*schema).take_parameters();
             if (!found.empty())
-                state->header_parameters[std::string(
-                    detail::string_of(tool.get_object(), "name"))] = std::move(found);
+                state
+                    ->header_parameters[std::string(detail::string_of(tool.get_object(), "name"))] =
+                    std::move(found);
         }
     }
 }
@@ -284,7 +290,7 @@ IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
 // Returns when a call may be sent again whose session the server has forgotten; one coroutine
 // opens the next session for all.
 IPYBOX_DECL awaitable<void> HttpTransport::renew(StatePtr state,
-                                            detail::HttpClientSession::Loss loss) {
+                                                 detail::HttpClientSession::Loss loss) {
     using Renewal = detail::HttpClientSession::Renewal;
     auto& session = state->session;
     for (auto renewal = session.renewal(loss); renewal != Renewal::renew;
@@ -299,10 +305,10 @@ IPYBOX_DECL awaitable<void> HttpTransport::renew(StatePtr state,
     try {
         co_await begin_session(state);
     } catch (const Error& error) {
-        session.fail({errc::mcp_connection,
-                      state->url.printable() +
-                          " has ended the session, and it could not be opened again: " +
-                          error.detail()});
+        session.fail(
+            {errc::mcp_connection,
+             state->url.printable() +
+                 " has ended the session, and it could not be opened again: " + error.detail()});
     }
     if (session.failure()) throw *session.failure();
     co_await say_again(state, session.lasting());
@@ -314,7 +320,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::renew(StatePtr state,
 
 // A message of our own making.
 IPYBOX_DECL HttpTransport::CallPtr HttpTransport::own_call(const StatePtr& state,
-                                                      const json::object& message) {
+                                                           const json::object& message) {
     auto call = std::make_shared<Call>(state->executor);
     call->own = true;
     call->method = detail::string_of(message, "method");
@@ -336,7 +342,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::begin_session(StatePtr state) {
 }
 
 IPYBOX_DECL awaitable<void> HttpTransport::say_again(StatePtr state,
-                                                std::vector<json::object> messages) {
+                                                     std::vector<json::object> messages) {
     for (const auto& message : messages) {
         const CallPtr call = own_call(state, message);
         std::string body = detail::write_json(message);

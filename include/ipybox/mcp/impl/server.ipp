@@ -158,7 +158,7 @@ IPYBOX_DECL void BatchOutlet::respond(json::object message, unsigned) {
 }
 
 IPYBOX_DECL awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
-                                   std::shared_ptr<asio::posix::stream_descriptor> output) {
+                                        std::shared_ptr<asio::posix::stream_descriptor> output) {
     while (!outlet->broken) {
         if (outlet->empty()) {
             co_await outlet->changed.wait();
@@ -174,11 +174,12 @@ IPYBOX_DECL awaitable<void> write_lines(std::shared_ptr<StdioOutlet> outlet,
 }
 
 IPYBOX_DECL awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, McpSessionPtr session,
-                                  std::shared_ptr<StdioOutlet> outlet,
-                                  std::shared_ptr<asio::posix::stream_descriptor> input) {
+                                       std::shared_ptr<StdioOutlet> outlet,
+                                       std::shared_ptr<asio::posix::stream_descriptor> input) {
     const auto refuse = [outlet](const BadLine& line) {
         if (!line.problem.empty())
-            outlet->respond(rpc_error(line.id, line.code, "this message " + std::string(line.problem)), 400);
+            outlet->respond(
+                rpc_error(line.id, line.code, "this message " + std::string(line.problem)), 400);
     };
     const auto batch = [engine, session, outlet](json::array messages) {
         if (const auto why = engine->batch_problem(*session, messages); !why.empty())
@@ -215,12 +216,12 @@ IPYBOX_DECL awaitable<void> read_lines(std::shared_ptr<McpEngine> engine, McpSes
 }
 
 IPYBOX_DECL awaitable<void> until_stopped(std::shared_ptr<McpEngine> engine,
-                                     std::shared_ptr<StdioOutlet> outlet) {
+                                          std::shared_ptr<StdioOutlet> outlet) {
     while (!engine->stopping && !outlet->broken) co_await outlet->changed.wait();
 }
 
 IPYBOX_DECL awaitable<void> serve_lines(std::shared_ptr<McpEngine> engine, int in, int out) {
-    struct sigaction action {};
+    struct sigaction action{};
     ::sigaction(SIGPIPE, nullptr, &action);
     if (action.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
     const int in_copy = ::dup(in), out_copy = ::dup(out);

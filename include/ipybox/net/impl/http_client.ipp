@@ -17,7 +17,8 @@ IPYBOX_DECL bool same_header(std::string_view a, std::string_view b) noexcept {
                       [&](char x, char y) { return lower(x) == lower(y); });
 }
 
-IPYBOX_DECL std::string_view find_header(const HttpHeaders& headers, std::string_view name) noexcept {
+IPYBOX_DECL std::string_view find_header(const HttpHeaders& headers,
+                                         std::string_view name) noexcept {
     for (const auto& [key, value] : headers)
         if (same_header(key, name)) return value;
     return {};
@@ -29,7 +30,7 @@ IPYBOX_DECL void HttpStream::close() noexcept {
 }
 
 IPYBOX_DECL void teardown(boost::beast::role_type, HttpStream& stream,
-                     boost::system::error_code& error) {
+                          boost::system::error_code& error) {
     stream.socket().close(error);
 }
 
@@ -45,7 +46,8 @@ IPYBOX_DECL HttpResponseParser::HttpResponseParser(std::size_t max_header, bool 
     skip(without_body);
 }
 
-IPYBOX_DECL void HttpResponseParser::take(boost::beast::flat_buffer& input, boost::system::error_code& error) {
+IPYBOX_DECL void HttpResponseParser::take(boost::beast::flat_buffer& input,
+                                          boost::system::error_code& error) {
     while (!error && input.size() > 0 && !is_done()) {
         const std::size_t used = put(asio::const_buffer(input.cdata()), error);
         input.consume(used);
@@ -149,9 +151,9 @@ IPYBOX_DECL HttpClient::ConnectionPtr HttpClient::State::take(const std::string&
     return nullptr;
 }
 
-IPYBOX_DECL void HttpClient::State::keep(const StatePtr& state, ConnectionPtr connection, Duration time) {
-    if (state->stopped || state->options.max_idle_connections == 0 ||
-        connection->input.size() > 0)
+IPYBOX_DECL void HttpClient::State::keep(const StatePtr& state, ConnectionPtr connection,
+                                         Duration time) {
+    if (state->stopped || state->options.max_idle_connections == 0 || connection->input.size() > 0)
         return;
     connection->limit(never);
     connection->idle_until = Clock::now() + time;
@@ -193,11 +195,10 @@ IPYBOX_DECL void HttpResponse::Exchange::release(bool reuse) {
             unsigned seconds = 0;
             const auto digits = announced.substr(at + 8);
             std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
-            time = std::min<Duration>(time,
-                                      std::chrono::seconds(seconds) - std::chrono::seconds(1));
+            time =
+                std::min<Duration>(time, std::chrono::seconds(seconds) - std::chrono::seconds(1));
         }
-        if (time > Duration::zero())
-            HttpClient::State::keep(state, std::move(connection), time);
+        if (time > Duration::zero()) HttpClient::State::keep(state, std::move(connection), time);
     } else {
         connection->stream.close();
     }
@@ -215,12 +216,13 @@ IPYBOX_DECL HttpClient::~HttpClient() {
 }
 
 IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(std::string url,
-                                                                  Clock::time_point deadline) {
+                                                                       Clock::time_point deadline) {
     return connect(state_, std::move(url), deadline);
 }
 
-IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(StatePtr state, std::string url,
-                                                                  Clock::time_point deadline) {
+IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(StatePtr state,
+                                                                       std::string url,
+                                                                       Clock::time_point deadline) {
     const HttpUrl target = HttpUrl::parse(url);
     ConnectionPtr connection;
     co_await dial(state, target, true, connection, deadline);

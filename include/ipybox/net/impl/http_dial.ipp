@@ -15,7 +15,7 @@
 namespace ipybox {
 
 IPYBOX_DECL bool detail::bypasses_proxy(std::string_view list, const std::string& host,
-                                   std::uint16_t port) {
+                                        std::uint16_t port) {
     boost::system::error_code error;
     const auto address = asio::ip::make_address(host, error);
     const bool literal = !error;
@@ -71,7 +71,7 @@ IPYBOX_DECL bool detail::bypasses_proxy(std::string_view list, const std::string
 
 // What went wrong with a connection, as the caller's exception.
 IPYBOX_DECL void HttpClient::fail(const Connection* connection, const HttpUrl& url,
-                             boost::system::error_code error, std::string_view what) {
+                                  boost::system::error_code error, std::string_view what) {
     if (connection != nullptr && connection->expired)
         throw Error(errc::timed_out, url.printable() + " " + std::string(what) + " in time");
     if (error == asio::error::operation_aborted) throw boost::system::system_error(error);
@@ -106,13 +106,13 @@ IPYBOX_DECL awaitable<std::vector<asio::ip::tcp::endpoint>> HttpClient::resolve(
         throw Error(errc::timed_out, "the address of the host " + host + " was not found in time");
     if (lookup->error || lookup->found.empty())
         throw Error(errc::http_failed, "the host " + host + " has no known address (" +
-                                              lookup->error.message() +
-                                              "): check its spelling and the network");
+                                           lookup->error.message() +
+                                           "): check its spelling and the network");
     co_return std::move(lookup->found);
 }
 
 IPYBOX_DECL std::optional<detail::HttpProxy> HttpClient::proxy_for(const State& state,
-                                                              const HttpUrl& url) {
+                                                                   const HttpUrl& url) {
     if (!state.options.proxies_from_environment || !state.options.unix_socket.empty())
         return std::nullopt;
     const auto read =
@@ -147,7 +147,7 @@ IPYBOX_DECL void HttpClient::refuse_address(const HttpUrl& url) {
 // A name that a proxy will be asked for. Where it leads from there is not known here: the name
 // itself decides, and what is known of it.
 IPYBOX_DECL awaitable<void> HttpClient::check_name(StatePtr state, HttpUrl url,
-                                              Clock::time_point deadline) {
+                                                   Clock::time_point deadline) {
     const auto& options = state->options;
     if (options.may_name && !options.may_name(url.host)) refuse_address(url);
     if (!options.may_connect) co_return;
@@ -164,7 +164,7 @@ IPYBOX_DECL awaitable<void> HttpClient::check_name(StatePtr state, HttpUrl url,
 
 // Connects; `tunnel` asks a proxy for a tunnel also where TLS does not need one.
 IPYBOX_DECL awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool tunnel,
-                                        ConnectionPtr& connected, Clock::time_point deadline) {
+                                             ConnectionPtr& connected, Clock::time_point deadline) {
     if (state->options.connect_timeout > Duration::zero())
         deadline = std::min(deadline, Clock::now() + state->options.connect_timeout);
     if (!state->options.unix_socket.empty()) {
@@ -206,8 +206,8 @@ IPYBOX_DECL awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool t
             throw Error(errc::timed_out,
                         "cannot connect to " + whom + " in time; is the address right?");
         throw Error(errc::http_failed, "cannot connect to " + whom + ": " + failure.message() +
-                                              (proxy ? "; is the proxy of the environment right?"
-                                                     : "; is the server running?"));
+                                           (proxy ? "; is the proxy of the environment right?"
+                                                  : "; is the server running?"));
     }
     connection->limit(deadline);
     boost::system::error_code ignored;
@@ -224,8 +224,8 @@ IPYBOX_DECL awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool t
     connected = std::move(connection);
 }
 
-IPYBOX_DECL awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(StatePtr state,
-                                                                   Clock::time_point deadline) {
+IPYBOX_DECL awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(
+    StatePtr state, Clock::time_point deadline) {
     using Local = asio::local::stream_protocol;
     auto connection = std::make_shared<Connection>(state->executor);
     Local::socket socket(state->executor);
@@ -242,7 +242,7 @@ IPYBOX_DECL awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(StatePtr
 }
 
 IPYBOX_DECL awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPtr connection,
-                                               HttpUrl url, detail::HttpProxy proxy) {
+                                                    HttpUrl url, detail::HttpProxy proxy) {
     const std::string host = url.host.find(':') == url.host.npos ? url.host : "[" + url.host + "]";
     const std::string target = host + ":" + std::to_string(url.port);
     std::string head = "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n";
@@ -274,7 +274,7 @@ IPYBOX_DECL awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPt
 }
 
 IPYBOX_DECL awaitable<void> HttpClient::start_tls(StatePtr state, ConnectionPtr connection,
-                                             HttpUrl url) {
+                                                  HttpUrl url) {
     auto& stream = connection->stream;
     stream.tls_.emplace(stream.socket_, state->tls());
     SSL* ssl = stream.tls_->native_handle();

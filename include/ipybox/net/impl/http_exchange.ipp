@@ -39,7 +39,7 @@ IPYBOX_DECL void HttpClient::check(const HttpRequest& request) {
 }
 
 IPYBOX_DECL std::string HttpClient::head_of(const State& state, const detail::HttpTarget& target,
-                                       const HttpRequest& request, bool through_proxy) {
+                                            const HttpRequest& request, bool through_proxy) {
     const HttpUrl& url = target.url;
     std::string head;
     head.reserve(512);
@@ -70,7 +70,7 @@ IPYBOX_DECL std::string HttpClient::head_of(const State& state, const detail::Ht
 }
 
 IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr state,
-                                                                 RequestPtr request) {
+                                                                      RequestPtr request) {
     check(*request);
     TargetPtr target = state->target(request->url);
     const int max_redirects = state->options.max_redirects;
@@ -87,7 +87,7 @@ IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr s
         const HttpUrl& url = target->url;
         if (followed >= max_redirects)
             throw Error(errc::http_failed, url.printable() + " redirects more than " +
-                                                  std::to_string(max_redirects) + " times");
+                                               std::to_string(max_redirects) + " times");
         HttpUrl next = url.resolve(location);
         if (next.origin() != url.origin())
             throw Error(errc::http_failed,
@@ -109,8 +109,9 @@ IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr s
     }
 }
 
-IPYBOX_DECL awaitable<HttpClient::ExchangePtr> HttpClient::exchange(StatePtr state, TargetPtr target,
-                                                               RequestPtr request) {
+IPYBOX_DECL awaitable<HttpClient::ExchangePtr> HttpClient::exchange(StatePtr state,
+                                                                    TargetPtr target,
+                                                                    RequestPtr request) {
     const bool proxied = !target->loopback && proxy_for(*state, target->url).has_value();
     const std::string proxied_key = proxied ? "proxied " + target->origin : std::string();
     const std::string& key = proxied ? proxied_key : target->origin;
@@ -138,8 +139,9 @@ IPYBOX_DECL awaitable<HttpClient::ExchangePtr> HttpClient::exchange(StatePtr sta
 
 // Writes the request and reads the head of its response. False: the connection was closed before
 // it brought anything, and `may_fail` allows to try another.
-IPYBOX_DECL awaitable<bool> HttpClient::attempt(StatePtr state, ExchangePtr exchange, std::string head,
-                                           RequestPtr request, bool may_fail) {
+IPYBOX_DECL awaitable<bool> HttpClient::attempt(StatePtr state, ExchangePtr exchange,
+                                                std::string head, RequestPtr request,
+                                                bool may_fail) {
     const ConnectionPtr connection = exchange->connection;
     connection->limit(request->deadline);
     boost::system::error_code unsent;
@@ -221,17 +223,16 @@ IPYBOX_DECL void HttpClient::feed(const State& state, Exchange& exchange) {
     exchange.parser->take(input, error);
     if (error == http::error::header_limit ||
         input.size() > state.options.max_header + (std::size_t{64} << 10))
-        throw Error(errc::http_failed, exchange.url().printable() +
-                                              " sends a head of more than " +
-                                              std::to_string(state.options.max_header) + " bytes");
+        throw Error(errc::http_failed, exchange.url().printable() + " sends a head of more than " +
+                                           std::to_string(state.options.max_header) + " bytes");
     if (error)
         throw Error(errc::http_failed, exchange.url().printable() +
-                                              " sends what is no HTTP response: " +
-                                              error.message() + "; is the URL right?");
+                                           " sends what is no HTTP response: " + error.message() +
+                                           "; is the URL right?");
 }
 
 IPYBOX_DECL awaitable<std::string> HttpClient::read_some(ExchangePtr exchange,
-                                                    Clock::time_point deadline) {
+                                                         Clock::time_point deadline) {
     auto& parser = *exchange->parser;
     if (exchange->connection) exchange->connection->limit(deadline);
     while (parser.body.empty() && exchange->connection) {
@@ -260,7 +261,7 @@ IPYBOX_DECL awaitable<std::string> HttpClient::read_some(ExchangePtr exchange,
 }
 
 IPYBOX_DECL awaitable<std::string> HttpClient::read_all(ExchangePtr exchange, std::size_t limit,
-                                                   Clock::time_point deadline) {
+                                                        Clock::time_point deadline) {
     std::string all;
     MemoryReservation memory;
     for (;;) {
@@ -269,14 +270,15 @@ IPYBOX_DECL awaitable<std::string> HttpClient::read_all(ExchangePtr exchange, st
         if (piece.size() > limit - all.size()) {
             exchange->release(false);
             throw Error(errc::http_failed, exchange->url().printable() +
-                                                  " answered with more than " +
-                                                  std::to_string(limit) + " bytes");
+                                               " answered with more than " + std::to_string(limit) +
+                                               " bytes");
         }
         all += piece;
         if (!memory.resize(all.size() > free_of_budget ? all.capacity() : 0)) {
             exchange->release(false);
             throw Error(errc::http_failed, exchange->url().printable() +
-                                                  " answered with more than there is memory left for; try again, or ask for less");
+                                               " answered with more than there is memory left for; "
+                                               "try again, or ask for less");
         }
     }
 }
@@ -304,7 +306,7 @@ IPYBOX_DECL std::optional<std::string> HttpResponse::all_now(std::size_t limit) 
 }
 
 IPYBOX_DECL awaitable<std::string> HttpResponse::read_all(std::size_t limit,
-                                                     Clock::time_point deadline) {
+                                                          Clock::time_point deadline) {
     return HttpClient::read_all(exchange_, limit, deadline);
 }
 

@@ -12,23 +12,40 @@ namespace ipybox::detail {
 
 IPYBOX_DECL std::string_view reason_of(unsigned status) {
     switch (status) {
-        case 200: return "OK";
-        case 202: return "Accepted";
-        case 204: return "No Content";
-        case 400: return "Bad Request";
-        case 401: return "Unauthorized";
-        case 403: return "Forbidden";
-        case 404: return "Not Found";
-        case 405: return "Method Not Allowed";
-        case 406: return "Not Acceptable";
-        case 408: return "Request Timeout";
-        case 409: return "Conflict";
-        case 411: return "Length Required";
-        case 413: return "Content Too Large";
-        case 415: return "Unsupported Media Type";
-        case 431: return "Request Header Fields Too Large";
-        case 503: return "Service Unavailable";
-        default: return "Error";
+        case 200:
+            return "OK";
+        case 202:
+            return "Accepted";
+        case 204:
+            return "No Content";
+        case 400:
+            return "Bad Request";
+        case 401:
+            return "Unauthorized";
+        case 403:
+            return "Forbidden";
+        case 404:
+            return "Not Found";
+        case 405:
+            return "Method Not Allowed";
+        case 406:
+            return "Not Acceptable";
+        case 408:
+            return "Request Timeout";
+        case 409:
+            return "Conflict";
+        case 411:
+            return "Length Required";
+        case 413:
+            return "Content Too Large";
+        case 415:
+            return "Unsupported Media Type";
+        case 431:
+            return "Request Header Fields Too Large";
+        case 503:
+            return "Service Unavailable";
+        default:
+            return "Error";
     }
 }
 
@@ -37,7 +54,8 @@ IPYBOX_DECL std::string render(const HttpPeer& peer, const HttpReply& reply) {
     text += reason_of(reply.status);
     text += "\r\n";
     if (!reply.body.empty()) text += "Content-Type: " + reply.content_type + "\r\n";
-    if (reply.status != 204) text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
+    if (reply.status != 204)
+        text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
     if (!peer.keep_alive) text += "Connection: close\r\n";
     text += reply.headers;
     text += peer.headers;
@@ -46,15 +64,17 @@ IPYBOX_DECL std::string render(const HttpPeer& peer, const HttpReply& reply) {
     return text;
 }
 
-IPYBOX_DECL void HttpListener::start(std::weak_ptr<HttpService> service, asio::ip::tcp::acceptor acceptor,
-           std::shared_ptr<asio::ssl::context> tls) {
+IPYBOX_DECL void HttpListener::start(std::weak_ptr<HttpService> service,
+                                     asio::ip::tcp::acceptor acceptor,
+                                     std::shared_ptr<asio::ssl::context> tls) {
     begin();
     auto& place = tcp_.emplace_back(std::move(acceptor));
     auto accepting = accept(shared_from_this(), std::move(service), place, std::move(tls));
     asio::co_spawn(executor_, std::move(accepting), asio::detached);
 }
 
-IPYBOX_DECL void HttpListener::start(std::weak_ptr<HttpService> service, asio::local::stream_protocol::acceptor acceptor) {
+IPYBOX_DECL void HttpListener::start(std::weak_ptr<HttpService> service,
+                                     asio::local::stream_protocol::acceptor acceptor) {
     begin();
     auto& place = local_.emplace_back(std::move(acceptor));
     auto accepting = accept(shared_from_this(), std::move(service), place, nullptr);
@@ -92,7 +112,10 @@ IPYBOX_DECL void HttpListener::drop(HttpPeerPtr peer) {
 }
 
 IPYBOX_DECL void HttpListener::give_away(const ServicePtr& service, const HttpPeerPtr& peer) {
-    const auto reply = service && !peer->tls ? service->refusal(408, "the connection was given away before this was read") : HttpReply();
+    const auto reply =
+        service && !peer->tls
+            ? service->refusal(408, "the connection was given away before this was read")
+            : HttpReply();
     if (reply.status != 0) {
         peer->keep_alive = peer->bodiless = false;
         peer->headers.clear();
@@ -155,7 +178,8 @@ IPYBOX_DECL std::string HttpListener::prepare(asio::ip::tcp::socket& socket) {
     const int seconds = 15, milliseconds = 60'000;
     for (const int option : {TCP_KEEPIDLE, TCP_KEEPINTVL})
         ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &seconds, sizeof seconds);
-    ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+    ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds,
+                 sizeof milliseconds);
     const auto address = socket.remote_endpoint(ignored).address();
     if (!address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
     auto network = address.to_v6().to_bytes();  // a machine has all addresses of a /64
@@ -166,7 +190,8 @@ IPYBOX_DECL std::string HttpListener::prepare(asio::ip::tcp::socket& socket) {
 IPYBOX_DECL awaitable<void> HttpListener::watch_time(Self self) {
     Duration step = std::chrono::seconds(1);
     const auto& limits = self->limits_;
-    for (const auto time : {limits.stranger_timeout, limits.request_timeout, limits.idle_timeout, limits.write_timeout})
+    for (const auto time : {limits.stranger_timeout, limits.request_timeout, limits.idle_timeout,
+                            limits.write_timeout})
         if (time > Duration::zero()) step = std::min(step, time / 4);
     step = std::max<Duration>(step, std::chrono::milliseconds(10));
     while (!self->closed_) {
@@ -186,8 +211,9 @@ IPYBOX_DECL awaitable<void> HttpListener::watch_time(Self self) {
     }
 }
 
-IPYBOX_DECL awaitable<void> HttpListener::serve(Self self, std::weak_ptr<HttpService> owner, HttpPeerPtr peer,
-                             std::shared_ptr<asio::ssl::context> tls) {
+IPYBOX_DECL awaitable<void> HttpListener::serve(Self self, std::weak_ptr<HttpService> owner,
+                                                HttpPeerPtr peer,
+                                                std::shared_ptr<asio::ssl::context> tls) {
     struct Leave {
         HttpListener& self;
         HttpPeerPtr peer;
@@ -199,7 +225,8 @@ IPYBOX_DECL awaitable<void> HttpListener::serve(Self self, std::weak_ptr<HttpSer
     const ServicePtr service = owner.lock();
     if (!service) co_return;
     if (tls) {
-        const auto [error] = co_await peer->tls->async_handshake(asio::ssl::stream_base::server, as_result);
+        const auto [error] =
+            co_await peer->tls->async_handshake(asio::ssl::stream_base::server, as_result);
         if (error) co_return;
     }
     try {
@@ -229,8 +256,8 @@ IPYBOX_DECL awaitable<void> HttpListener::serve(Self self, std::weak_ptr<HttpSer
     }
 }
 
-IPYBOX_DECL awaitable<bool> HttpListener::read(Self self, ServicePtr service, HttpPeerPtr peer, HttpServerRequest& request,
-                            HttpReply& reply) {
+IPYBOX_DECL awaitable<bool> HttpListener::read(Self self, ServicePtr service, HttpPeerPtr peer,
+                                               HttpServerRequest& request, HttpReply& reply) {
     namespace http = boost::beast::http;
     Parser parser;
     parser.header_limit(self->limits_.max_head);
@@ -264,28 +291,35 @@ IPYBOX_DECL awaitable<bool> HttpListener::read(Self self, ServicePtr service, Ht
                     peer->limit(self->limits_.request_timeout);
                     begun = true;
                 }
-                if (reply.status == 0 && boost::beast::iequals(head[http::field::expect], "100-continue")) {
+                if (reply.status == 0 &&
+                    boost::beast::iequals(head[http::field::expect], "100-continue")) {
                     std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
                     const bool written = co_await peer->write(std::move(go_on));
                     if (!written || peer->closed) co_return false;
                     peer->limit(self->limits_.request_timeout);
                 }
             }
-            const std::size_t held = reply.status != 0 ? 0 : std::max(parser.get().body().size(), length_of(parser));
+            const std::size_t held =
+                reply.status != 0 ? 0 : std::max(parser.get().body().size(), length_of(parser));
             self->buffered_ += held - peer->held;
             peer->held = held;
             if (error && error != http::error::need_more && reply.status == 0) {
                 if (error == http::error::body_limit) {
-                    reply = service->refusal(413, "the request is larger than " + std::to_string(self->limits_.max_body) + " bytes");
+                    reply = service->refusal(413, "the request is larger than " +
+                                                      std::to_string(self->limits_.max_body) +
+                                                      " bytes");
                 } else if (error == http::error::header_limit) {
-                    reply = service->refusal(431, "the request's head is larger than " + std::to_string(self->limits_.max_head) + " bytes");
+                    reply = service->refusal(431, "the request's head is larger than " +
+                                                      std::to_string(self->limits_.max_head) +
+                                                      " bytes");
                 } else {
                     reply = service->refusal(400, "not an HTTP/1.1 request: " + error.message());
                 }
                 if (reply.status == 0) co_return false;
                 peer->keep_alive = false;
             }
-            const bool fits = peer->memory.resize(held > small_body ? held : 0) && self->buffered_ <= self->limits_.max_buffered;
+            const bool fits = peer->memory.resize(held > small_body ? held : 0) &&
+                              self->buffered_ <= self->limits_.max_buffered;
             if (reply.status == 0 && !fits) {
                 // Those who came first go on.
                 self->buffered_ -= std::exchange(peer->held, 0);
@@ -310,9 +344,11 @@ IPYBOX_DECL awaitable<bool> HttpListener::read(Self self, ServicePtr service, Ht
         boost::system::error_code error;
         std::size_t size = 0;
         if (peer->tls) {
-            std::tie(error, size) = co_await peer->tls->async_read_some(asio::buffer(chunk), as_result);
+            std::tie(error, size) =
+                co_await peer->tls->async_read_some(asio::buffer(chunk), as_result);
         } else {
-            std::tie(error, size) = co_await peer->socket.async_read_some(asio::buffer(chunk), as_result);
+            std::tie(error, size) =
+                co_await peer->socket.async_read_some(asio::buffer(chunk), as_result);
         }
         // What had arrived before it was dropped counts for nothing.
         if (error || peer->closed) co_return false;

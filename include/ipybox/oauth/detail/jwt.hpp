@@ -125,9 +125,7 @@ public:
         jwk["y"] = encode_base64url(text.substr(33));
         return jwk;
     }
-    std::string thumbprint() const {
-        return encode_base64url(sha256(write_json(public_jwk())));
-    }
+    std::string thumbprint() const { return encode_base64url(sha256(write_json(public_jwk()))); }
 
     // The signature as JOSE wants it. Throws errc::io_error.
     std::string sign(std::string_view text) const {
@@ -177,8 +175,8 @@ private:
 inline std::string make_jwt(boost::json::object header, const boost::json::object& claims,
                             const SigningKey& key) {
     header["alg"] = key.algorithm();
-    const std::string text = encode_base64url(write_json(header)) + "." +
-                             encode_base64url(write_json(claims));
+    const std::string text =
+        encode_base64url(write_json(header)) + "." + encode_base64url(write_json(claims));
     return text + "." + encode_base64url(key.sign(text));
 }
 

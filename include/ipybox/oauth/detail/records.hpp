@@ -121,8 +121,7 @@ public:
         if (client == nullptr || !client->is_object()) return std::nullopt;
         const auto& fields = client->get_object();
         const auto expires = seconds_member(fields, "secret_expires_at").value_or(0);
-        if (string_of(fields, "client_id").empty() ||
-            (expires != 0 && unix_seconds() >= expires))
+        if (string_of(fields, "client_id").empty() || (expires != 0 && unix_seconds() >= expires))
             return std::nullopt;
         return fields;
     }
@@ -153,8 +152,7 @@ private:
         if (!record.is_object()) return false;
         const auto& fields = record.get_object();
         return string_of(fields, "resource") == resource_ &&
-               string_of(fields, "client") == client_ &&
-               string_of(fields, "grant") == grant_;
+               string_of(fields, "client") == client_ && string_of(fields, "grant") == grant_;
     }
     // The tokens that are not ours.
     json::array others(const json::object& content) const {

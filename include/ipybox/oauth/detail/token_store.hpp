@@ -94,7 +94,7 @@ private:
 
     // Ours alone.
     void check(int handle, const std::filesystem::path& path, const std::string& remedy) const {
-        struct stat status {};
+        struct stat status{};
         if (::fstat(handle, &status) != 0) throw_io_error(path.string());
         if (status.st_uid != ::geteuid())
             throw unsafe(path.string() + " belongs to another user",
@@ -112,7 +112,7 @@ private:
         if (!handle && errno == ELOOP)
             throw unsafe(file_.string() + " is a link", "replace it by a file");
         if (!handle) throw_io_error(file_.string());
-        struct stat status {};
+        struct stat status{};
         if (::fstat(handle.get(), &status) != 0) throw_io_error(file_.string());
         if (!S_ISREG(status.st_mode) || status.st_nlink != 1)
             throw unsafe(file_.string() + " is no file, or has a second name", "remove it");

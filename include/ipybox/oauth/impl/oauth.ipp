@@ -110,7 +110,8 @@ IPYBOX_DECL void OAuth::State::forget_token() {
 }
 
 // ---- headers ----
-IPYBOX_DECL HttpHeaders OAuth::State::authorization(const std::string& method, const std::string& to) {
+IPYBOX_DECL HttpHeaders OAuth::State::authorization(const std::string& method,
+                                                    const std::string& to) {
     HttpHeaders result;
     if (!token) return result;
     result.emplace_back("Authorization", token->type + " " + token->access);
@@ -123,8 +124,8 @@ IPYBOX_DECL HttpHeaders OAuth::State::authorization(const std::string& method, c
 
 // A proof that we hold the key a token is bound to (RFC 9449, 4.2).
 IPYBOX_DECL std::string OAuth::State::proof(const std::string& method, const std::string& to,
-                                       const std::string& key, const std::string& nonce,
-                                       const std::string& access) const {
+                                            const std::string& key, const std::string& nonce,
+                                            const std::string& access) const {
     const auto signer = detail::SigningKey::from_pem(key, "the key of the stored token");
     json::object header;
     header["typ"] = "dpop+jwt";
@@ -193,7 +194,8 @@ IPYBOX_DECL awaitable<bool> OAuth::challenged(unsigned status, HttpHeaders respo
     return challenged(state_, status, std::move(response), HttpHeaders());
 }
 
-IPYBOX_DECL awaitable<bool> OAuth::challenged(unsigned status, HttpHeaders response, HttpHeaders sent) {
+IPYBOX_DECL awaitable<bool> OAuth::challenged(unsigned status, HttpHeaders response,
+                                              HttpHeaders sent) {
     return challenged(state_, status, std::move(response), std::move(sent));
 }
 
@@ -216,7 +218,9 @@ IPYBOX_DECL Duration OAuth::people_took() const {
     return state_->people + (since ? Clock::now() - *since : Duration::zero());
 }
 
-IPYBOX_DECL std::string OAuth::hide(std::string text) const { return state_->hide(std::move(text)); }
+IPYBOX_DECL std::string OAuth::hide(std::string text) const {
+    return state_->hide(std::move(text));
+}
 
 IPYBOX_DECL OAuth::Status OAuth::status() const {
     state_->load();
@@ -233,7 +237,8 @@ IPYBOX_DECL OAuth::Status OAuth::status() const {
     return result;
 }
 
-IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(StatePtr state, std::string method, std::string url) {
+IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(StatePtr state, std::string method,
+                                                  std::string url) {
     std::optional<Error> trouble;
     try {
         if (!state->usable || HttpUrl::parse(url).origin() != state->url.origin())
@@ -248,7 +253,7 @@ IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(StatePtr state, std::string me
 }
 
 IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, HttpHeaders response,
-                                         HttpHeaders sent) {
+                                              HttpHeaders sent) {
     detail::AuthChallenge challenge;
     for (const auto& [name, value] : response)
         if (same_header(name, "WWW-Authenticate"))

@@ -25,7 +25,7 @@ IPYBOX_DECL void OAuth::State::bind_client(const std::string& issuer) {
 
 // ---- clients ----
 IPYBOX_DECL std::string OAuth::State::choose_method(const detail::ServerMetadata& server,
-                                               bool has_secret) const {
+                                                    bool has_secret) const {
     if (auto chosen = setting("token_endpoint_auth_method"); !chosen.empty()) return chosen;
     if (!setting("private_key").empty() || !setting("private_key_file").empty())
         return "private_key_jwt";
@@ -61,8 +61,8 @@ IPYBOX_DECL std::optional<OAuth::State::Client> OAuth::State::known_client(
 }
 
 // RFC 7591.
-IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(detail::ServerMetadata server,
-                                                                     std::string redirect) {
+IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
+    detail::ServerMetadata server, std::string redirect) {
     if (server.registration_endpoint.empty())
         throw Error(errc::mcp_connection,
                     "the authorization server " + detail::in_quotes(server.issuer) +
@@ -129,7 +129,7 @@ IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(detail
 
 // Puts what proves who we are into a request of the token endpoint.
 IPYBOX_DECL void OAuth::State::sign_in(const Client& client, const detail::ServerMetadata& server,
-                                  detail::Form& form, HttpHeaders& headers) const {
+                                       detail::Form& form, HttpHeaders& headers) const {
     if (client.method == "client_secret_basic") {
         headers.emplace_back(
             "Authorization",

@@ -16,7 +16,8 @@ IPYBOX_DECL bool OAuth::State::is_loopback(const std::string& host) {
 }
 
 // An address that a server named. Throws errc::mcp_protocol.
-IPYBOX_DECL HttpUrl OAuth::State::checked_url(const std::string& text, const std::string& what) const {
+IPYBOX_DECL HttpUrl OAuth::State::checked_url(const std::string& text,
+                                              const std::string& what) const {
     const auto refuse = [&](const std::string& why) {
         return Error(errc::mcp_protocol, what + " " + detail::in_quotes(text) + " " + why);
     };
@@ -57,7 +58,8 @@ IPYBOX_DECL awaitable<OAuth::State::Reply> OAuth::State::fetch(HttpRequest reque
 }
 
 // The resource's own document; nothing when it has none.
-IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metadata(std::string named) {
+IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metadata(
+    std::string named) {
     std::vector<std::string> places;
     if (!named.empty()) places.push_back(checked_url(named, "the metadata address").text());
     for (auto& place : detail::resource_metadata_urls(url.origin(), url.path, url.query))
@@ -85,7 +87,7 @@ IPYBOX_DECL std::string OAuth::State::choose_issuer(const std::vector<std::strin
 
 // The metadata of one authorization server; without any, an empty issuer if that may be.
 IPYBOX_DECL awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std::string issuer,
-                                                                       bool may_be_absent) {
+                                                                            bool may_be_absent) {
     const HttpUrl at = checked_url(issuer, "the authorization server");
     if (!at.query.empty())
         throw Error(errc::mcp_protocol, "the authorization server " + detail::in_quotes(issuer) +

@@ -10,8 +10,9 @@ namespace ipybox {
 
 // What to ask for: as configured, as the challenge says, or all that the resource knows; and what
 // was asked for before.
-IPYBOX_DECL std::string OAuth::State::first_scope(const Discovery& found, const std::string& challenged,
-                                             const std::string& before) const {
+IPYBOX_DECL std::string OAuth::State::first_scope(const Discovery& found,
+                                                  const std::string& challenged,
+                                                  const std::string& before) const {
     auto scope = setting("scope");
     if (scope.empty()) scope = challenged;
     if (scope.empty()) scope = detail::join_scope(found.scopes);
@@ -35,8 +36,9 @@ IPYBOX_DECL std::string OAuth::State::dpop_key(const Discovery& found) const {
 
 // ---- tokens ----
 IPYBOX_DECL awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, Client client,
-                                                              detail::Form form, std::string key,
-                                                              std::string what) {
+                                                                   detail::Form form,
+                                                                   std::string key,
+                                                                   std::string what) {
     const auto endpoint = found.server.token_endpoint;
     form.emplace_back("resource", found.audience);
     for (int attempt = 0;; ++attempt) {
@@ -69,8 +71,8 @@ IPYBOX_DECL awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery fou
 }
 
 IPYBOX_DECL void OAuth::State::accept(const Discovery& found, const Client& client,
-                                 detail::TokenAnswer answer, const std::string& requested,
-                                 const std::string& key, std::string old_refresh) {
+                                      detail::TokenAnswer answer, const std::string& requested,
+                                      const std::string& key, std::string old_refresh) {
     if (answer.type == "N_A")
         throw Error(errc::mcp_protocol, "the authorization server gave a token that is none");
     if (answer.type == "DPoP" && key.empty())
@@ -134,7 +136,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::acquire(Discovery found, std::string s
 
 // The grants without a person.
 IPYBOX_DECL awaitable<void> OAuth::State::by_assertion(Discovery found, std::string scope,
-                                                  std::string key) {
+                                                       std::string key) {
     const auto client = known_client(found.server);
     if (!client)
         throw Error(errc::bad_config,
@@ -163,7 +165,8 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_assertion(Discovery found, std::str
 
 // Exchanges the identity provider's token for an assertion that the authorization server takes
 // (RFC 8693; MCP's enterprise-managed authorization).
-IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found, std::string scope) {
+IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found,
+                                                                std::string scope) {
     const auto* settings = detail::object_of(options.auth, "identity_provider");
     if (settings == nullptr)
         throw Error(errc::bad_config,
@@ -202,7 +205,8 @@ IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found,
     co_return answer.access_token;
 }
 
-IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string scope, std::string key) {
+IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string scope,
+                                                  std::string key) {
     const auto& server = found.server;
     if (!options.browse)
         throw Error(
@@ -317,7 +321,7 @@ IPYBOX_DECL awaitable<std::string> OAuth::State::redirect(std::string page, List
 
 // RFC 8628.
 IPYBOX_DECL awaitable<void> OAuth::State::by_device(Discovery found, std::string scope,
-                                               std::string key) {
+                                                    std::string key) {
     const auto& server = found.server;
     if (server.device_authorization_endpoint.empty())
         throw Error(errc::mcp_connection,

@@ -8,7 +8,8 @@
 
 namespace ipybox::detail {
 
-IPYBOX_DECL RedirectListener::RedirectListener(asio::any_io_executor executor, std::uint16_t wanted, std::string path, std::string state)
+IPYBOX_DECL RedirectListener::RedirectListener(asio::any_io_executor executor, std::uint16_t wanted,
+                                               std::string path, std::string state)
     : shared(std::make_shared<Shared>(executor)) {
     shared->path = std::move(path);
     shared->state = std::move(state);
@@ -18,7 +19,8 @@ IPYBOX_DECL RedirectListener::RedirectListener(asio::any_io_executor executor, s
     shared->listener->start(shared, std::move(acceptor));
 }
 
-IPYBOX_DECL awaitable<void> RedirectListener::wait(std::shared_ptr<Shared> shared, Clock::time_point deadline) {
+IPYBOX_DECL awaitable<void> RedirectListener::wait(std::shared_ptr<Shared> shared,
+                                                   Clock::time_point deadline) {
     while (shared->target.empty() && Clock::now() < deadline)
         co_await shared->arrived.wait(deadline);
 }
@@ -34,10 +36,12 @@ IPYBOX_DECL HttpReply RedirectListener::page(unsigned status, const std::string&
     return reply;
 }
 
-IPYBOX_DECL HttpReply RedirectListener::Shared::check(HttpPeer& peer, const HttpServerRequest& head) {
+IPYBOX_DECL HttpReply RedirectListener::Shared::check(HttpPeer& peer,
+                                                      const HttpServerRequest& head) {
     peer.keep_alive = false;
     const std::string_view wanted = head.target();
-    const bool ours = head.method() == boost::beast::http::verb::get && target.empty() && wanted.substr(0, wanted.find('?')) == path;
+    const bool ours = head.method() == boost::beast::http::verb::get && target.empty() &&
+                      wanted.substr(0, wanted.find('?')) == path;
     if (!ours) return page(404, "There is nothing here.");
     // Whoever else on this machine found the port cannot end the login.
     const auto query = parse_query(query_of(wanted));
@@ -47,7 +51,8 @@ IPYBOX_DECL HttpReply RedirectListener::Shared::check(HttpPeer& peer, const Http
     return {};
 }
 
-IPYBOX_DECL awaitable<bool> RedirectListener::Shared::answer(HttpPeerPtr peer, HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> RedirectListener::Shared::answer(HttpPeerPtr peer,
+                                                             HttpServerRequest request) {
     target = std::string(request.target());
     auto text = render(*peer, page(200, "ipybox has the answer. You may close this window."));
     co_await peer->write(std::move(text));

@@ -44,7 +44,9 @@ public:
     }
 
 private:
-    static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
+    static bool blank(char c) {
+        return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+    }
     static bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
     static bool word(char c) { return letter(c) || (c >= '0' && c <= '9') || c == '-'; }
     static char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
@@ -52,12 +54,15 @@ private:
     // "\r\n" is one line end.
     char next() {
         const char c = text_[at_++];
-        if (c == '\r' && at_ < text_.size() && text_[at_] == '\n') ++at_;
-        else return c;
+        if (c == '\r' && at_ < text_.size() && text_[at_] == '\n')
+            ++at_;
+        else
+            return c;
         return '\n';
     }
     void skip_line() {
-        while (at_ < text_.size() && next() != '\n') {}
+        while (at_ < text_.size() && next() != '\n') {
+        }
     }
 
     // What follows "[".
@@ -163,18 +168,47 @@ private:
 
 // Whether git reads another file of settings there.
 inline bool names_settings(const GitSetting& setting) {
-    return setting.key == "path" && (setting.section == "include" || setting.section == "includeif");
+    return setting.key == "path" &&
+           (setting.section == "include" || setting.section == "includeif");
 }
 
 // Whether git runs its value, as a program or as a line of a shell.
 inline bool names_command(const GitSetting& setting) {
-    static constexpr std::string_view keys[] = {
-        "fsmonitor", "sshcommand", "editor", "pager", "askpass", "gitproxy", "alternaterefscommand", "program",
-        "external", "command", "textconv", "clean", "smudge", "process", "driver", "helper", "difffilter", "cmd",
-        "path", "packobjectshook", "uploadpack", "receivepack", "browser", "tocmd", "cccmd", "headercmd",
-        "sendmailcmd", "smtpserver", "recentobjectshook", "defaultkeycommand", "guitool", "update"};
+    static constexpr std::string_view keys[] = {"fsmonitor",
+                                                "sshcommand",
+                                                "editor",
+                                                "pager",
+                                                "askpass",
+                                                "gitproxy",
+                                                "alternaterefscommand",
+                                                "program",
+                                                "external",
+                                                "command",
+                                                "textconv",
+                                                "clean",
+                                                "smudge",
+                                                "process",
+                                                "driver",
+                                                "helper",
+                                                "difffilter",
+                                                "cmd",
+                                                "path",
+                                                "packobjectshook",
+                                                "uploadpack",
+                                                "receivepack",
+                                                "browser",
+                                                "tocmd",
+                                                "cccmd",
+                                                "headercmd",
+                                                "sendmailcmd",
+                                                "smtpserver",
+                                                "recentobjectshook",
+                                                "defaultkeycommand",
+                                                "guitool",
+                                                "update"};
     if (setting.section == "alias" || setting.section == "pager") return true;
-    if (names_settings(setting) || (setting.section == "submodule" && setting.key == "path")) return false;
+    if (names_settings(setting) || (setting.section == "submodule" && setting.key == "path"))
+        return false;
     return std::find(std::begin(keys), std::end(keys), setting.key) != std::end(keys);
 }
 

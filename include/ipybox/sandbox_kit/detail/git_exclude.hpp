@@ -1,6 +1,6 @@
 #pragma once
-// Keeps files that hold the place of absent names (Placeholders) out of git's sight: a marked block in the
-// repository's info/exclude, which git reads for this one clone only.
+// Keeps files that hold the place of absent names (Placeholders) out of git's sight: a marked block
+// in the repository's info/exclude, which git reads for this one clone only.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -55,18 +55,21 @@ inline std::string with_exclude_block(std::string_view text, const std::set<std:
     return (result += exclude_end) += '\n';
 }
 
-// Brings the block up to date: those of `names`, relative to `place`, that are placeholders at this moment
-// are in it. Does nothing where no directory `.git` is at the place or around it, or what lies there is not
-// what git makes: code may have made it, so no link is followed. Never throws.
-inline void exclude_from_git(const std::filesystem::path& place, const std::set<std::string>& names) noexcept {
+// Brings the block up to date: those of `names`, relative to `place`, that are placeholders at this
+// moment are in it. Does nothing where no directory `.git` is at the place or around it, or what
+// lies there is not what git makes: code may have made it, so no link is followed. Never throws.
+inline void exclude_from_git(const std::filesystem::path& place,
+                             const std::set<std::string>& names) noexcept {
     try {
         std::filesystem::path top = place;
         UniqueFd git;
         for (;; top = top.parent_path()) {
-            git.reset(::open((top / ".git").c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+            git.reset(
+                ::open((top / ".git").c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
             if (git || !top.has_relative_path()) break;
         }
-        const auto info = git ? open_beneath(git.get(), "info", O_RDONLY | O_DIRECTORY) : UniqueFd();
+        const auto info =
+            git ? open_beneath(git.get(), "info", O_RDONLY | O_DIRECTORY) : UniqueFd();
         if (!info) return;
         const auto old = open_beneath(info.get(), "exclude", O_RDONLY | O_NONBLOCK | O_NOCTTY);
         const bool absent = !old && errno == ENOENT;
@@ -78,9 +81,10 @@ inline void exclude_from_git(const std::filesystem::path& place, const std::set<
         for (const auto& name : names) {
             // It would be a line of its own, and code can have names protected that it chose.
             if (name.find('\n') != name.npos) continue;
-            struct stat found {};
+            struct stat found{};
             const auto file = open_beneath(below.get(), name, O_PATH);
-            if (file && ::fstat(file.get(), &found) == 0 && S_ISREG(found.st_mode) && is_placeholder(found))
+            if (file && ::fstat(file.get(), &found) == 0 && S_ISREG(found.st_mode) &&
+                is_placeholder(found))
                 lines.insert(exclude_pattern((place / name).lexically_relative(top)));
         }
         const auto wanted = with_exclude_block(*text, lines);
@@ -88,10 +92,11 @@ inline void exclude_from_git(const std::filesystem::path& place, const std::set<
         const std::string fresh = "exclude.ipybox-" + std::to_string(::getpid());
         const auto made = open_beneath(info.get(), fresh, O_WRONLY | O_CREAT | O_EXCL, 0644);
         if (!made) return;
-        struct stat status {};
+        struct stat status{};
         if (old && ::fstat(old.get(), &status) == 0) {
             ::fchmod(made.get(), status.st_mode & 0666);
-            if (::geteuid() == 0 && ::fchown(made.get(), status.st_uid, status.st_gid) != 0) why = "not given back";
+            if (::geteuid() == 0 && ::fchown(made.get(), status.st_uid, status.st_gid) != 0)
+                why = "not given back";
         } else {
             give_to_owner_of(info.get(), made.get());
         }

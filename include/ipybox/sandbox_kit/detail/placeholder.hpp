@@ -4,7 +4,8 @@
 
 namespace ipybox::detail {
 
-inline constexpr long placeholder_time = 424'242;  // when it was last written, in seconds since 1970
+inline constexpr long placeholder_time =
+    424'242;  // when it was last written, in seconds since 1970
 
 // A directory still has to be empty for it.
 inline bool is_placeholder(const struct stat& file) {

@@ -1,5 +1,6 @@
 #pragma once
-// What holds the place of names that a workspace lacks, where no overlay can (detail/workspace_layer.hpp).
+// What holds the place of names that a workspace lacks, where no overlay can
+// (detail/workspace_layer.hpp).
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -25,8 +26,9 @@
 
 namespace ipybox::detail {
 
-// Which names this process holds, in a file of ipybox's state that it has locked; no more without such a
-// state. Found unlocked it is a killed process's, and the next one that starts a sandbox goes through it.
+// Which names this process holds, in a file of ipybox's state that it has locked; no more without
+// such a state. Found unlocked it is a killed process's, and the next one that starts a sandbox
+// goes through it.
 class PlaceholderRecord {
 public:
     using Names = std::map<std::filesystem::path, std::set<std::string>>;  // below each place
@@ -47,11 +49,14 @@ public:
     }
 
     // Calls `sweep` with the names of each process that was killed, and forgets them. Never throws.
-    static void for_each_left(const std::filesystem::path& state, const std::function<void(const Names&)>& sweep) noexcept {
+    static void for_each_left(const std::filesystem::path& state,
+                              const std::function<void(const Names&)>& sweep) noexcept {
         try {
             std::error_code error;
-            for (std::filesystem::directory_iterator entry(below(state), error), end; !error && entry != end; entry.increment(error)) {
-                const UniqueFd file(::open(entry->path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+            for (std::filesystem::directory_iterator entry(below(state), error), end;
+                 !error && entry != end; entry.increment(error)) {
+                const UniqueFd file(
+                    ::open(entry->path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
                 if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
                 std::string why;
                 if (const auto text = read_regular(file, 16u << 20, why)) sweep(parse(*text));
@@ -84,9 +89,9 @@ private:
             std::string path = base_ / "held-XXXXXX";
             UniqueFd made(::mkostemp(path.data(), O_CLOEXEC));
             // Another process may have found it before it was locked.
-            struct stat ours {};
-            if (!made || ::flock(made.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(made.get(), &ours) != 0 ||
-                ours.st_nlink == 0)
+            struct stat ours{};
+            if (!made || ::flock(made.get(), LOCK_EX | LOCK_NB) != 0 ||
+                ::fstat(made.get(), &ours) != 0 || ours.st_nlink == 0)
                 continue;
             path_ = std::move(path);
             file_ = std::move(made);
@@ -99,9 +104,9 @@ private:
 };
 
 // Files and directories made on the host so that there is something to mount over. They are empty
-// (but for commondir) and carry a time stamp that tells them from anything else, so that one left behind by
-// a crash is recognised. The host may write to them, which makes them its own: only the guest has them
-// read-only. Several sandboxes may share one; a lock tells whether it is in use.
+// (but for commondir) and carry a time stamp that tells them from anything else, so that one left
+// behind by a crash is recognised. The host may write to them, which makes them its own: only the
+// guest has them read-only. Several sandboxes may share one; a lock tells whether it is in use.
 class Placeholders {
 public:
     // state: ipybox's directory for what it remembers; empty where there is none.
@@ -111,7 +116,8 @@ public:
     ~Placeholders() {
         for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
             // Removing it would take the mount away from another sandbox that still uses it.
-            if (::flock(held->file.get(), LOCK_EX | LOCK_NB) == 0) remove(held->parent, held->name, held->file);
+            if (::flock(held->file.get(), LOCK_EX | LOCK_NB) == 0)
+                remove(held->parent, held->name, held->file);
         }
         exclude_from_git();
     }
@@ -121,7 +127,8 @@ public:
         for (const auto& [place, names] : files_) detail::exclude_from_git(place, names);
     }
 
-    // Removes what processes that were killed left, in whatever place they held names. Never throws.
+    // Removes what processes that were killed left, in whatever place they held names. Never
+    // throws.
     static void sweep_what_others_left(const std::filesystem::path& state) noexcept {
         PlaceholderRecord::for_each_left(state, [](const PlaceholderRecord::Names& left) {
             for (const auto& [place, names] : left) {
@@ -141,14 +148,17 @@ public:
     // Removes parent/name if an earlier run left it and nobody uses it. recorded: such a run had
     // announced it, and may have been killed before it marked the directory it had made.
     static bool sweep(const UniqueFd& parent, const std::string& name, bool recorded = false) {
-        const UniqueFd left(::openat(parent.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-        return left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0 && remove(parent, name, left, recorded);
+        const UniqueFd left(
+            ::openat(parent.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+        return left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0 &&
+               remove(parent, name, left, recorded);
     }
 
-    // Makes `relative` below `place`, in its directory `parent`, or adopts what an earlier run made. False
-    // when nobody can create anything there, so that there is nothing to protect. Throws errc::io_error.
-    bool hold(const std::filesystem::path& place, const std::filesystem::path& relative, const UniqueFd& parent,
-              bool directory) {
+    // Makes `relative` below `place`, in its directory `parent`, or adopts what an earlier run
+    // made. False when nobody can create anything there, so that there is nothing to protect.
+    // Throws errc::io_error.
+    bool hold(const std::filesystem::path& place, const std::filesystem::path& relative,
+              const UniqueFd& parent, bool directory) {
         const std::string name = relative.filename();
         // Before it is there: we may be killed at any moment.
         record_.add(place, relative);
@@ -168,8 +178,8 @@ public:
                 ::futimens(held.file.get(), stamp);
             }
             // Another sandbox may be removing it at this moment: look again once it is locked.
-            struct stat locked {};
-            struct stat now {};
+            struct stat locked{};
+            struct stat now{};
             if (::flock(held.file.get(), LOCK_SH | LOCK_NB) == 0 &&
                 ::fstat(held.file.get(), &locked) == 0 &&
                 ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -190,13 +200,14 @@ private:
     // file: what lies there, locked. unmarked: a directory need not be marked, only empty.
     static bool remove(const UniqueFd& parent, const std::string& name, const UniqueFd& file,
                        bool unmarked = false) {
-        struct stat now {};
-        struct stat ours {};
+        struct stat now{};
+        struct stat ours{};
         return ::fstat(file.get(), &ours) == 0 &&
                (is_placeholder(ours) || (unmarked && S_ISDIR(ours.st_mode))) &&
-               ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == ours.st_ino &&
-               now.st_dev == ours.st_dev &&
-               ::unlinkat(parent.get(), name.c_str(), S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0) == 0;
+               ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
+               now.st_ino == ours.st_ino && now.st_dev == ours.st_dev &&
+               ::unlinkat(parent.get(), name.c_str(), S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0) ==
+                   0;
     }
 
     static constexpr timespec stamp[2] = {{placeholder_time, 0}, {placeholder_time, 0}};
@@ -204,11 +215,14 @@ private:
     static bool create(const UniqueFd& parent, const std::string& name, bool directory) {
         if (directory) return ::mkdirat(parent.get(), name.c_str(), 0755) == 0;
         // Without a name until it can be recognised, for the same reason.
-        if (const UniqueFd nameless(::openat(parent.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644)); nameless) {
+        if (const UniqueFd nameless(
+                ::openat(parent.get(), ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
+            nameless) {
             if (name == "commondir" && ::write(nameless.get(), ".", 1) != 1) return false;
             if (::futimens(nameless.get(), stamp) != 0) return false;
             const auto path = "/proc/self/fd/" + std::to_string(nameless.get());
-            return ::linkat(AT_FDCWD, path.c_str(), parent.get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+            return ::linkat(AT_FDCWD, path.c_str(), parent.get(), name.c_str(),
+                            AT_SYMLINK_FOLLOW) == 0;
         }
         // Not every file system has such files.
         if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT) return false;

@@ -21,7 +21,7 @@ struct ProjectDirectory {
     std::string path;              // relative to the workspace; "" is the workspace
     std::set<std::string> listed;  // names in it that are a first part in the list
     bool is_repository = false;    // git takes it for one, without .git
-    struct stat status {};         // before it was read
+    struct stat status{};          // before it was read
 };
 
 }  // namespace ipybox::detail

@@ -62,7 +62,7 @@ public:
     Kind kind(const std::string& name, struct stat* found = nullptr) const {
         const auto handle =
             open_beneath(top_.get(), name.empty() ? "." : name, O_PATH | O_NOFOLLOW);
-        struct stat status {};
+        struct stat status{};
         if (!handle || ::fstat(handle.get(), &status) != 0)
             return errno == ELOOP || errno == EXDEV ? Kind::link : Kind::absent;
         if (found) *found = status;
@@ -107,7 +107,7 @@ public:
             if (most-- == 0) return false;
             bool is_directory = entry->d_type == DT_DIR;
             if (entry->d_type == DT_UNKNOWN) {
-                struct stat status {};
+                struct stat status{};
                 is_directory = ::fstatat(::dirfd(listing.get()), entry->d_name, &status,
                                          AT_SYMLINK_NOFOLLOW) == 0 &&
                                S_ISDIR(status.st_mode);

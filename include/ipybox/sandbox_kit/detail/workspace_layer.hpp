@@ -1,7 +1,7 @@
 #pragma once
-// A writable place as a guest sees it through an overlay: the place itself is the upper layer, written
-// through, and the lower one has the names that are held while absent, which the host then never sees.
-// The launcher mounts it (launcher/scratch.cpp); this prepares what it needs.
+// A writable place as a guest sees it through an overlay: the place itself is the upper layer,
+// written through, and the lower one has the names that are held while absent, which the host then
+// never sees. The launcher mounts it (launcher/scratch.cpp); this prepares what it needs.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -37,8 +37,10 @@ inline constexpr std::size_t max_layers = 8;
 // Which mount a directory lies on; nothing before Linux 5.8, or when it cannot be looked at.
 inline std::optional<std::uint64_t> mount_of(const std::filesystem::path& path) {
     constexpr unsigned mount_id = 0x1000;  // STATX_MNT_ID, which older headers lack
-    struct statx found {};
-    if (::statx(AT_FDCWD, path.c_str(), 0, mount_id, &found) != 0 || (found.stx_mask & mount_id) == 0) return std::nullopt;
+    struct statx found{};
+    if (::statx(AT_FDCWD, path.c_str(), 0, mount_id, &found) != 0 ||
+        (found.stx_mask & mount_id) == 0)
+        return std::nullopt;
     return found.stx_mnt_id;
 }
 
@@ -53,7 +55,8 @@ inline bool holds_mounts(const std::filesystem::path& place) {
         for (++at; at < line.size() && line[at] != ' '; ++at) {
             // Spaces and their kin are three octal digits.
             if (line[at] == '\\' && at + 3 < line.size()) {
-                point += static_cast<char>((line[at + 1] - '0') * 64 + (line[at + 2] - '0') * 8 + (line[at + 3] - '0'));
+                point += static_cast<char>((line[at + 1] - '0') * 64 + (line[at + 2] - '0') * 8 +
+                                           (line[at + 3] - '0'));
                 at += 3;
             } else {
                 point += line[at];
@@ -64,8 +67,8 @@ inline bool holds_mounts(const std::filesystem::path& place) {
     return false;
 }
 
-// The directory that an overlay works in, on the mount of its upper layer, where no guest sees it. Gone
-// with the object; what a killed process left is removed when the next one is made beside it.
+// The directory that an overlay works in, on the mount of its upper layer, where no guest sees it.
+// Gone with the object; what a killed process left is removed when the next one is made beside it.
 class LayerWork {
 public:
     // base: as make_own_directory() made it. user, group: of the guest. Throws errc::io_error.
@@ -76,10 +79,11 @@ public:
             if (::mkdtemp(path.data()) == nullptr) break;
             UniqueFd made(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
             // Another process may have swept it away before it was locked.
-            struct stat now {};
-            struct stat ours {};
-            if (!made || ::flock(made.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(made.get(), &ours) != 0 ||
-                ::lstat(path.c_str(), &now) != 0 || now.st_ino != ours.st_ino)
+            struct stat now{};
+            struct stat ours{};
+            if (!made || ::flock(made.get(), LOCK_EX | LOCK_NB) != 0 ||
+                ::fstat(made.get(), &ours) != 0 || ::lstat(path.c_str(), &now) != 0 ||
+                now.st_ino != ours.st_ino)
                 continue;
             path_ = path;
             held_ = std::move(made);
@@ -87,7 +91,8 @@ public:
         if (!held_ || (::geteuid() == 0 && ::fchown(held_.get(), user, group) != 0))
             throw_io_error("cannot make a directory in " + base.string());
     }
-    LayerWork(LayerWork&& other) noexcept : path_(std::exchange(other.path_, {})), held_(std::move(other.held_)) {}
+    LayerWork(LayerWork&& other) noexcept
+        : path_(std::exchange(other.path_, {})), held_(std::move(other.held_)) {}
     LayerWork& operator=(LayerWork&&) = delete;
     ~LayerWork() {
         if (!path_.empty()) remove(path_);
@@ -98,14 +103,17 @@ public:
 private:
     static void remove(const std::filesystem::path& path) {
         // The overlay's own directories in there have no permissions at all.
-        for (const char* name : {"work", "work/incompat", "work/incompat/volatile", "index"}) ::chmod((path / name).c_str(), 0700);
+        for (const char* name : {"work", "work/incompat", "work/incompat/volatile", "index"})
+            ::chmod((path / name).c_str(), 0700);
         std::error_code ignored;
         std::filesystem::remove_all(path, ignored);
     }
     static void sweep(const std::filesystem::path& base) {
         std::error_code error;
-        for (std::filesystem::directory_iterator entry(base, error), end; !error && entry != end; entry.increment(error)) {
-            const UniqueFd left(::open(entry->path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        for (std::filesystem::directory_iterator entry(base, error), end; !error && entry != end;
+             entry.increment(error)) {
+            const UniqueFd left(
+                ::open(entry->path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
             if (left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0) remove(entry->path());
         }
     }
@@ -114,16 +122,20 @@ private:
     UniqueFd held_;
 };
 
-// Removes what overlays note at files of their upper layer: code with the same rights can write such
-// notes as well. directories: relative to the place, "" for itself. inner: of the directories in them too.
-inline void remove_layer_marks(const std::filesystem::path& place, const std::set<std::string>& directories, bool inner) {
+// Removes what overlays note at files of their upper layer: code with the same rights can write
+// such notes as well. directories: relative to the place, "" for itself. inner: of the directories
+// in them too.
+inline void remove_layer_marks(const std::filesystem::path& place,
+                               const std::set<std::string>& directories, bool inner) {
     const UniqueFd top(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!top) return;
     const auto clear = [](int directory) {
         char names[65'536];  // XATTR_LIST_MAX: none can be hidden behind others
         const auto size = ::flistxattr(directory, names, sizeof names);
-        for (ssize_t at = 0; at < size; at += static_cast<ssize_t>(std::string_view(names + at).size()) + 1)
-            if (std::string_view(names + at).starts_with("user.overlay.")) ::fremovexattr(directory, names + at);
+        for (ssize_t at = 0; at < size;
+             at += static_cast<ssize_t>(std::string_view(names + at).size()) + 1)
+            if (std::string_view(names + at).starts_with("user.overlay."))
+                ::fremovexattr(directory, names + at);
     };
     std::size_t most = 10'000;  // of all together: code may have made very many
     for (const auto& name : directories) {
@@ -139,7 +151,8 @@ inline void remove_layer_marks(const std::filesystem::path& place, const std::se
             if (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
             const std::string_view found(entry->d_name);
             if (found == "." || found == "..") continue;
-            const UniqueFd one(::openat(at, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+            const UniqueFd one(::openat(
+                at, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
             if (one) clear(one.get());
         }
     }
@@ -149,13 +162,17 @@ inline void remove_layer_marks(const std::filesystem::path& place, const std::se
 class WorkspaceLayer {
 public:
     // place: absolute, on the mount of `base`. Throws errc::io_error.
-    WorkspaceLayer(std::filesystem::path place, const HeldNames& names, const std::filesystem::path& base, uid_t user, gid_t group)
+    WorkspaceLayer(std::filesystem::path place, const HeldNames& names,
+                   const std::filesystem::path& base, uid_t user, gid_t group)
         : place_(std::move(place)), work_(base, user, group), directories_{""} {
         for (const auto& name : names)
-            for (auto at = name.find('/'); at != name.npos && at + 1 < name.size(); at = name.find('/', at + 1))
+            for (auto at = name.find('/'); at != name.npos && at + 1 < name.size();
+                 at = name.find('/', at + 1))
                 directories_.insert(name.substr(0, at));
         remove_layer_marks(place_, directories_, false);
-        for (const auto& word : {place_.string(), identity(place_), work_.path().string(), identity(work_.path())}) add(word);
+        for (const auto& word :
+             {place_.string(), identity(place_), work_.path().string(), identity(work_.path())})
+            add(word);
         for (const auto& name : names) add(name);
         add("");
     }
@@ -171,7 +188,7 @@ public:
 private:
     void add(const std::string& word) { (description_ += word) += '\0'; }
     static std::string identity(const std::filesystem::path& path) {
-        struct stat found {};
+        struct stat found{};
         if (::stat(path.c_str(), &found) != 0) throw_io_error(path.string());
         return std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino);
     }

@@ -71,8 +71,8 @@ IPYBOX_DECL void Cgroup::measure(Statistics& known) const {
             known.peak_memory = std::strtoull(text.c_str(), nullptr, 10);
             break;
         }
-    std::istringstream events(detail::read_proc(
-        path_ / (second_version_ ? "memory.events" : "memory.oom_control")));
+    std::istringstream events(
+        detail::read_proc(path_ / (second_version_ ? "memory.events" : "memory.oom_control")));
     std::string name;
     for (std::uint64_t value = 0; events >> name >> value;)
         if (name == "oom_kill") known.memory_kills = value;
@@ -90,8 +90,7 @@ IPYBOX_DECL void Cgroup::report(std::vector<Violation>& violations) const {
 
 IPYBOX_DECL void Cgroup::refuse(const std::string& why) {
     throw Error(errc::sandbox_refused,
-                std::string(refusal) + why +
-                    "; run in a delegated control group (systemd-run " +
+                std::string(refusal) + why + "; run in a delegated control group (systemd-run " +
                     (::geteuid() == 0 ? "" : "--user ") +
                     "--scope --property=Delegate=yes …), or limit memory per process");
 }
@@ -148,10 +147,10 @@ IPYBOX_DECL bool Cgroup::is_delegated(const std::filesystem::path& group) {
     const char* given = std::getenv("PATH");
     const std::string path = host_search_path(given != nullptr ? given : "");
     if (path.find('\'') != std::string::npos) return false;
-    const auto command = "export PATH='" + path + "'; timeout 5 systemctl --user show --property=Delegate --value -- '" +
+    const auto command = "export PATH='" + path +
+                         "'; timeout 5 systemctl --user show --property=Delegate --value -- '" +
                          unit + "' 2>/dev/null";
-    const std::unique_ptr<FILE, int (*)(FILE*)> answer(::popen(command.c_str(), "re"),
-                                                       ::pclose);
+    const std::unique_ptr<FILE, int (*)(FILE*)> answer(::popen(command.c_str(), "re"), ::pclose);
     char word[8] = {};
     return answer && std::fgets(word, sizeof word, answer.get()) != nullptr &&
            std::string_view(word) == "yes\n";
@@ -181,8 +180,7 @@ IPYBOX_DECL void Cgroup::move_members(const std::filesystem::path& group) {
         refuse("cannot create " + (group / host).string() + ": " + std::strerror(errno));
     std::istringstream members(detail::read_proc(group / "cgroup.procs"));
     for (std::string pid; members >> pid;) {
-        const UniqueFd file(
-            ::open((group / host / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+        const UniqueFd file(::open((group / host / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
         if (::write(file.get(), pid.data(), pid.size()) < 0 && errno != ESRCH)
             refuse("cannot move process " + pid + " to " + (group / host).string() + ": " +
                    std::strerror(errno));
@@ -192,8 +190,8 @@ IPYBOX_DECL void Cgroup::move_members(const std::filesystem::path& group) {
 IPYBOX_DECL void Cgroup::set(const char* name, const std::string& value) const {
     const auto file_path = path_ / name;
     const UniqueFd file(::open(file_path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (!file || ::write(file.get(), value.data(), value.size()) !=
-                     static_cast<ssize_t>(value.size()))
+    if (!file ||
+        ::write(file.get(), value.data(), value.size()) != static_cast<ssize_t>(value.size()))
         refuse("cannot set " + file_path.string() + ": " + std::strerror(errno));
 }
 

@@ -50,8 +50,8 @@ IPYBOX_DECL fs::path fixed_part(const PathGlob& glob) {
     return path;
 }
 
-IPYBOX_DECL bool glob_match(const PathGlob& pattern, std::size_t p, const std::vector<std::string>& path,
-                       std::size_t at) {
+IPYBOX_DECL bool glob_match(const PathGlob& pattern, std::size_t p,
+                            const std::vector<std::string>& path, std::size_t at) {
     for (; p < pattern.size(); ++p, ++at) {
         if (pattern[p].any_depth()) {
             for (std::size_t skip = at; skip <= path.size(); ++skip)
@@ -108,7 +108,7 @@ IPYBOX_DECL std::optional<struct stat> look_below(const fs::path& base, const fs
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
     const UniqueFd inner(static_cast<int>(::syscall(
         SYS_openat2, outer.get(), path.lexically_relative(base).c_str(), &how, sizeof how)));
-    struct stat found {};
+    struct stat found{};
     const bool opened = inner && ::fstat(inner.get(), &found) == 0;
     if (opened ? S_ISLNK(found.st_mode) : errno == ELOOP)
         refuse(path.string() + " leads over a symbolic link in " + base.string() +
@@ -121,8 +121,8 @@ IPYBOX_DECL bool shows_whole_disk(const SandboxPolicy& policy) {
                        [](const fs::path& path) { return absolute_path(path) == "/"; });
 }
 
-IPYBOX_DECL View::View(const SandboxPolicy& policy, bool without_host_sockets, std::set<fs::path> layered,
-              bool by_directories)
+IPYBOX_DECL View::View(const SandboxPolicy& policy, bool without_host_sockets,
+                       std::set<fs::path> layered, bool by_directories)
     : by_directories_(by_directories), layered_(std::move(layered)) {
     Placeholders::sweep_what_others_left(state_directory());
     for (const auto& path : policy.readable) add_root(path, Kind::readable);
@@ -172,17 +172,18 @@ IPYBOX_DECL std::vector<Access> View::accesses() const {
     std::vector<Access> wanted;
     for (const auto& [path, rule] : roots_) {
         const bool enter = fs::is_directory(path);
-        wanted.push_back(
-            {path, R_OK | (enter ? X_OK : 0) | (rule == Kind::writable ? W_OK : 0)});
+        wanted.push_back({path, R_OK | (enter ? X_OK : 0) | (rule == Kind::writable ? W_OK : 0)});
     }
     return wanted;
 }
 
-IPYBOX_DECL std::optional<std::pair<std::size_t, fs::path>> View::in_layer(const fs::path& path) const {
+IPYBOX_DECL std::optional<std::pair<std::size_t, fs::path>> View::in_layer(
+    const fs::path& path) const {
     const auto root = root_of(path);
     const auto layer = root ? layers_.find(root->first) : layers_.end();
     if (layer == layers_.end()) return std::nullopt;
-    return std::pair(static_cast<std::size_t>(std::distance(layers_.begin(), layer)), path.lexically_relative(root->first));
+    return std::pair(static_cast<std::size_t>(std::distance(layers_.begin(), layer)),
+                     path.lexically_relative(root->first));
 }
 
 IPYBOX_DECL void View::add(const fs::path& path, Kind rule) {
@@ -226,7 +227,8 @@ IPYBOX_DECL void View::pin_directories(const fs::path& path) {
     }
 }
 
-IPYBOX_DECL std::optional<std::pair<fs::path, View::Kind>> View::root_of(const fs::path& path) const {
+IPYBOX_DECL std::optional<std::pair<fs::path, View::Kind>> View::root_of(
+    const fs::path& path) const {
     std::optional<std::pair<fs::path, Kind>> found;
     for (const auto& root : roots_)
         if (within(path, root.first)) found = root;
@@ -244,7 +246,7 @@ IPYBOX_DECL void View::protect(const fs::path& path) {
     for (std::size_t i = 0; i < names.size(); ++i) {
         const bool last = i + 1 == names.size();
         at /= names[i];
-        struct stat found {};
+        struct stat found{};
         if (::fstatat(directory.get(), names[i].c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
             if (errno != ENOENT) throw Error(errc::io_error, lstat_failure(at));
             const bool inside = !last || (by_directories_ && is_held_as_directory(names[i]));
@@ -273,8 +275,7 @@ IPYBOX_DECL void View::hide(const std::vector<std::string>& patterns, const fs::
         const bool absolute = glob[0].text == "/";
         const bool free = glob[0].any_depth() && glob.size() > 1;
         const PathGlob rest(glob.begin() + (free ? 1 : 0), glob.end());
-        if (!has_wildcard(rest))
-            hide_absent(absolute ? fixed_part(rest) : cwd / fixed_part(rest));
+        if (!has_wildcard(rest)) hide_absent(absolute ? fixed_part(rest) : cwd / fixed_part(rest));
         if (absolute) {
             hide_absolute(glob);
         } else if (!has_wildcard(glob)) {
@@ -283,18 +284,16 @@ IPYBOX_DECL void View::hide(const std::vector<std::string>& patterns, const fs::
                 hide_path(root / fixed_part(glob));
             }
         } else {
-            for (const auto& [root, rule] : roots_)
-                pin_directories(root / fixed_part(glob) / "*");
+            for (const auto& [root, rule] : roots_) pin_directories(root / fixed_part(glob) / "*");
             (free ? anywhere : anchored).push_back(glob);
         }
     }
     for (const auto& [root, rule] : roots_) {
         if (within(root, "/usr")) continue;
         // A search of an outer directory has met what may lie anywhere in this one.
-        const bool inner =
-            std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
-                return other.first != root && within(root, other.first);
-            });
+        const bool inner = std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
+            return other.first != root && within(root, other.first);
+        });
         auto wanted = anchored;
         if (!inner) wanted.insert(wanted.end(), anywhere.begin(), anywhere.end());
         if (wanted.empty() || !fs::is_directory(fs::symlink_status(root))) continue;
@@ -322,11 +321,11 @@ IPYBOX_DECL void View::hide_absolute(const PathGlob& glob) {
 }
 
 IPYBOX_DECL void View::search(const fs::path& directory, std::vector<std::string>& below,
-            const Patterns& patterns) {
+                              const Patterns& patterns) {
     // Nothing can be mounted on a path that is too long, however deep the guest nests it.
     if (directory.native().size() > longest_path - NAME_MAX) return add(directory, Kind::hidden);
-    UniqueFd handle(::open(directory.c_str(),
-                           O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    UniqueFd handle(
+        ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     // Its owner could open it again: what cannot be searched is hidden as a whole.
     if (!handle && errno == EACCES) return add(directory, Kind::hidden);
     if (!handle && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return;  // exchanged
@@ -355,7 +354,8 @@ IPYBOX_DECL void View::search(const fs::path& directory, std::vector<std::string
         if (entry->d_type == DT_UNKNOWN)
             is_directory = fs::is_directory(fs::symlink_status(directory / name));
         if (matches && ++found_ > max_found)
-            refuse("more than " + std::to_string(max_found) + " files, such as " + (directory / name).string() +
+            refuse("more than " + std::to_string(max_found) + " files, such as " +
+                   (directory / name).string() +
                    ", are to be hidden, and there may be no more: remove those that nobody needs");
         if (matches)
             hide_path(directory / name);
@@ -400,7 +400,7 @@ IPYBOX_DECL void View::hide_path(const fs::path& path) {
     }
     // A link cannot be mounted over; the file it leads to can.
     const auto target = fs::canonical(path, error);
-    struct stat found {};
+    struct stat found{};
     if (error || shown_.contains(target) || !may_lie_behind_a_link(target, found)) return;
     behind_links_.files.emplace(found.st_dev, found.st_ino);
     add(reachable(target), Kind::hidden);
@@ -411,8 +411,9 @@ IPYBOX_DECL fs::path View::reachable(const fs::path& path) const {
     fs::path at = root_of(path)->first;
     for (const auto& part : path.lexically_relative(at).parent_path()) {
         at /= part;
-        struct stat found {};
-        if (::lstat(at.c_str(), &found) == 0 && found.st_uid == 0 && !(found.st_mode & S_IXOTH)) return at;
+        struct stat found{};
+        if (::lstat(at.c_str(), &found) == 0 && found.st_uid == 0 && !(found.st_mode & S_IXOTH))
+            return at;
     }
     return path;
 }
@@ -422,24 +423,26 @@ IPYBOX_DECL bool View::may_lie_behind_a_link(const fs::path& target, struct stat
     if (!root || ::stat(target.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return false;
     if (root->second == Kind::writable) return true;
     if (root->first != "/" || (found.st_mode & 0111) != 0) return false;
-    for (const auto* system : {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"})
+    for (const auto* system :
+         {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"})
         if (within(target, system)) return false;
     return true;
 }
 
 IPYBOX_DECL void View::hide_absent(const fs::path& path) {
     const auto root = root_of(path);
-    if (only_links_ || !root || root->second != Kind::writable || path == root->first || shown_.contains(path))
+    if (only_links_ || !root || root->second != Kind::writable || path == root->first ||
+        shown_.contains(path))
         return;
     const UniqueFd outer(::open(root->first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const auto inside = path.parent_path().lexically_relative(root->first);
     open_how how{};
     how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-    const UniqueFd parent(static_cast<int>(
-        ::syscall(SYS_openat2, outer.get(), inside.c_str(), &how, sizeof how)));
+    const UniqueFd parent(
+        static_cast<int>(::syscall(SYS_openat2, outer.get(), inside.c_str(), &how, sizeof how)));
     if (!parent) return;
-    struct stat found {};
+    struct stat found{};
     const bool absent =
         ::fstatat(parent.get(), path.filename().c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
         errno == ENOENT;
@@ -449,9 +452,10 @@ IPYBOX_DECL void View::hide_absent(const fs::path& path) {
 IPYBOX_DECL bool View::hold(const fs::path& path, const UniqueFd& parent, bool directory) {
     const auto name = path.filename().string();
     const auto root = root_of(path)->first;
-    struct stat found {};
-    if (!layered_.contains(root) || (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-                                     !Placeholders::sweep(parent, name))) {
+    struct stat found{};
+    if (!layered_.contains(root) ||
+        (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+         !Placeholders::sweep(parent, name))) {
         return placeholders_.hold(root, path.lexically_relative(root), parent, directory);
     }
     layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));

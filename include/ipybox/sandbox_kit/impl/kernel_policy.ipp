@@ -24,20 +24,22 @@ IPYBOX_DECL std::vector<std::filesystem::path> home_directories() {
         std::error_code error;
         if (!home.starts_with('/')) continue;
         auto real = std::filesystem::weakly_canonical(home, error);
-        if (!error && std::find(homes.begin(), homes.end(), real) == homes.end()) homes.push_back(std::move(real));
+        if (!error && std::find(homes.begin(), homes.end(), real) == homes.end())
+            homes.push_back(std::move(real));
     }
     return homes;
 }
 
-IPYBOX_DECL const std::filesystem::path* outermost_around(const std::filesystem::path& path,
-                                                     const std::vector<std::filesystem::path>& roots) {
+IPYBOX_DECL const std::filesystem::path* outermost_around(
+    const std::filesystem::path& path, const std::vector<std::filesystem::path>& roots) {
     const std::filesystem::path* found = nullptr;
     for (const auto& root : roots)
         if (within(path, root) && (found == nullptr || within(*found, root))) found = &root;
     return found;
 }
 
-IPYBOX_DECL std::vector<std::filesystem::path> with_real_places(std::vector<std::filesystem::path> roots) {
+IPYBOX_DECL std::vector<std::filesystem::path> with_real_places(
+    std::vector<std::filesystem::path> roots) {
     for (std::size_t i = 0, given = roots.size(); i < given; ++i) {
         std::error_code error;
         auto real = std::filesystem::weakly_canonical(roots[i], error);
@@ -46,14 +48,15 @@ IPYBOX_DECL std::vector<std::filesystem::path> with_real_places(std::vector<std:
     return roots;
 }
 
-IPYBOX_DECL std::optional<std::filesystem::path> real_place(const std::filesystem::path& path,
-                                                       const std::vector<std::filesystem::path>& writable,
-                                                       std::filesystem::path& link) {
-    auto walk = walk_path(path, [&writable](const std::filesystem::path& at, const PathStatus& status) {
-        return !S_ISLNK(status.mode) || std::none_of(writable.begin(), writable.end(), [&](const auto& root) {
-            return at != root && within(at, root);
+IPYBOX_DECL std::optional<std::filesystem::path> real_place(
+    const std::filesystem::path& path, const std::vector<std::filesystem::path>& writable,
+    std::filesystem::path& link) {
+    auto walk =
+        walk_path(path, [&writable](const std::filesystem::path& at, const PathStatus& status) {
+            return !S_ISLNK(status.mode) ||
+                   std::none_of(writable.begin(), writable.end(),
+                                [&](const auto& root) { return at != root && within(at, root); });
         });
-    });
     if (walk.whole) return std::move(walk.at);
     link = std::move(walk.at);
     return std::nullopt;
@@ -82,14 +85,17 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
         fs::path link;
         const auto place = detail::real_place(path, writable, link);
         if (!place)
-            detail::refuse(std::string(what) + " " + path.string() + " is reached over the link " + link.string() +
-                           ", which code could exchange: put it elsewhere, or do not make that place writable");
+            detail::refuse(std::string(what) + " " + path.string() + " is reached over the link " +
+                           link.string() +
+                           ", which code could exchange: put it elsewhere, or do not make that "
+                           "place writable");
         return *place;
     };
     const auto hide = [&](const fs::path& place) {
         for (const auto& at : seen_at(place)) {
             policy.hidden.push_back(literal_glob(at));
-            std::erase_if(policy.shown, [&](const fs::path& path) { return detail::within(path, at); });
+            std::erase_if(policy.shown,
+                          [&](const fs::path& path) { return detail::within(path, at); });
         }
     };
     auto& kept = policy.write_protected;
@@ -103,14 +109,18 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
             for (const auto& root : *list) {
                 const auto& python = sources.interpreter;
                 if (std::find(python.begin(), python.end(), root) != python.end()) continue;
-                if (detail::within(root, place) || detail::within(fs::weakly_canonical(root), place))
-                    throw Error(errc::bad_argument, root.string() + " lies in ipybox's own directory " + place.string() +
-                                                        ", which no code may see; name another place");
+                if (detail::within(root, place) ||
+                    detail::within(fs::weakly_canonical(root), place))
+                    throw Error(errc::bad_argument,
+                                root.string() + " lies in ipybox's own directory " +
+                                    place.string() + ", which no code may see; name another place");
             }
         // Absent, code could make it, or keep the host from making it.
-        if (const auto* root = detail::outermost_around(place, writable); root != nullptr && !fs::exists(place)) {
+        if (const auto* root = detail::outermost_around(place, writable);
+            root != nullptr && !fs::exists(place)) {
             const auto top = detail::open_directory(*root);
-            const auto made = detail::make_directory_beneath(top.get(), place.lexically_relative(*root));
+            const auto made =
+                detail::make_directory_beneath(top.get(), place.lexically_relative(*root));
             if (::fchmod(made.get(), 0700) != 0) detail::throw_io_error(place.string());
         }
         hide(place);
@@ -131,17 +141,21 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
         if (detail::within_any(path, writable)) protect(path);
 
     for (const auto& home : sources.homes) {
-        std::vector<fs::path> names(std::begin(detail::home_protected), std::end(detail::home_protected));
+        std::vector<fs::path> names(std::begin(detail::home_protected),
+                                    std::end(detail::home_protected));
         std::error_code error;
         if (detail::within_any(home, writable))
-            for (fs::directory_iterator entry(home, error), end; !error && entry != end; entry.increment(error))
-                if (const auto name = entry->path().filename(); name.native().front() == '.' && name != ".ipybox")
+            for (fs::directory_iterator entry(home, error), end; !error && entry != end;
+                 entry.increment(error))
+                if (const auto name = entry->path().filename();
+                    name.native().front() == '.' && name != ".ipybox")
                     names.push_back(name);
         for (const auto& name : names) {
             const auto path = home / name;
             // A root in there was asked for by its name.
-            const bool named = std::any_of(writable.begin(), writable.end(),
-                                           [&](const auto& root) { return detail::within(root, path); });
+            const bool named = std::any_of(writable.begin(), writable.end(), [&](const auto& root) {
+                return detail::within(root, path);
+            });
             if (!named && detail::within_any(path, writable)) protect(path);
         }
     }
@@ -152,20 +166,24 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
 IPYBOX_DECL void refuse_home(const PolicySources& sources) {
     for (const auto& home : sources.homes)
         for (const auto& root : {sources.workspace, sources.working_dir})
-            if (!root.empty() && home != "/" && detail::within(home, std::filesystem::weakly_canonical(root)))
+            if (!root.empty() && home != "/" &&
+                detail::within(home, std::filesystem::weakly_canonical(root)))
                 detail::refuse("workspace " + root.string() + (home == root ? " is" : " holds") +
-                               " a home directory, whose files decide what programs of its owner do: name a directory "
+                               " a home directory, whose files decide what programs of its owner "
+                               "do: name a directory "
                                "below it (--workspace), or allow it (--allow-home, allow_home)");
 }
 
-IPYBOX_DECL detail::ProtectedFiles guard_workspace(SandboxPolicy& policy, const std::filesystem::path& workspace,
-                                              const detail::ProtectionRules& rules) {
+IPYBOX_DECL detail::ProtectedFiles guard_workspace(SandboxPolicy& policy,
+                                                   const std::filesystem::path& workspace,
+                                                   const detail::ProtectionRules& rules) {
     const auto start = literal_glob(workspace);
     policy.hidden.push_back(start + "/.env");
     policy.hidden.push_back(start + "/**/.env");
     // .venv: find_python() would run, on the host, one that code planted.
     auto& kept = policy.write_protected;
-    for (const char* name : {".env", ".venv", "sandbox-config.json"}) kept.push_back(workspace / name);
+    for (const char* name : {".env", ".venv", "sandbox-config.json"})
+        kept.push_back(workspace / name);
     auto found = detail::protected_files(workspace, rules);
     kept.insert(kept.end(), found.paths.begin(), found.paths.end());
     return found;
@@ -181,28 +199,34 @@ IPYBOX_DECL KernelPolicy::KernelPolicy(const PolicySources& sources, SandboxPoli
     protected_ = guard_workspace(policy_, workspace_, sources.protection);
     if (policy_.cwd != workspace_ && !detail::within(policy_.cwd, workspace_)) {
         auto there = detail::protected_files(policy_.cwd, sources.protection);
-        policy_.write_protected.insert(policy_.write_protected.end(), there.paths.begin(), there.paths.end());
-        protected_.left_out.insert(protected_.left_out.end(), there.left_out.begin(), there.left_out.end());
+        policy_.write_protected.insert(policy_.write_protected.end(), there.paths.begin(),
+                                       there.paths.end());
+        protected_.left_out.insert(protected_.left_out.end(), there.left_out.begin(),
+                                   there.left_out.end());
     }
     if (sources.settings) {
         const char* home = std::getenv("HOME");
-        policy_ = apply_srt_settings(*sources.settings, std::move(policy_), workspace_,
-                                     home != nullptr ? std::filesystem::path(home) : std::filesystem::path("/"),
-                                     sources.protection);
+        policy_ = apply_srt_settings(
+            *sources.settings, std::move(policy_), workspace_,
+            home != nullptr ? std::filesystem::path(home) : std::filesystem::path("/"),
+            sources.protection);
     }
     keep_own_state(policy_, sources);
     writable_ = detail::with_real_places(policy_.writable);
     policy_.behind_links = std::make_shared<HiddenBehindLinks>();
 }
 
-IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path& path, const std::filesystem::path& name) const {
+IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path& path,
+                                                    const std::filesystem::path& name) const {
     namespace fs = std::filesystem;
     fs::path link;
-    // What lies below a writable place is opened without links, so that it is enough to look as far.
+    // What lies below a writable place is opened without links, so that it is enough to look as
+    // far.
     const auto place = detail::real_place(absolute(path), writable_, link);
     if (!place)
-        throw Error(errc::denied, path.string() + ": leads over the link " + link.string() +
-                                      ", which code may have put there; name the place that it leads to");
+        throw Error(errc::denied,
+                    path.string() + ": leads over the link " + link.string() +
+                        ", which code may have put there; name the place that it leads to");
     const auto file = (*place / name).lexically_normal();
     const auto* root = detail::outermost_around(*place, writable_);
     if (root == nullptr) {
@@ -210,7 +234,9 @@ IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path&
         return detail::open_directory(*place);
     }
     if (name.empty() ? is_hidden_or_below_kept(*place) : is_kept(file))
-        throw Error(errc::denied, file.string() + ": is protected; it holds settings, secrets or programs of the host");
+        throw Error(
+            errc::denied,
+            file.string() + ": is protected; it holds settings, secrets or programs of the host");
     const auto top = detail::open_directory(*root);
     return detail::make_directory_beneath(top.get(), place->lexically_relative(*root));
 }
@@ -227,7 +253,7 @@ IPYBOX_DECL const HiddenBehindLinks& KernelPolicy::behind_links() const {
 }
 
 IPYBOX_DECL bool KernelPolicy::is_hidden(const std::filesystem::path& path) const {
-    struct stat status {};
+    struct stat status{};
     if (detail::is_hidden(policy_, path)) return true;
     return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && !may_read(status);
 }
@@ -238,7 +264,8 @@ IPYBOX_DECL bool KernelPolicy::is_kept(const std::filesystem::path& path) const 
                        [&](const auto& kept) { return detail::within(kept, path); });
 }
 
-IPYBOX_DECL void set_default_limits(Limits& limits, const Capabilities& able, std::uint64_t scratch) {
+IPYBOX_DECL void set_default_limits(Limits& limits, const Capabilities& able,
+                                    std::uint64_t scratch) {
     if (able.process_isolation && able.limits_per_process) {
         if (!limits.processes) limits.processes = 1024;
         if (!limits.open_files) limits.open_files = 4096;

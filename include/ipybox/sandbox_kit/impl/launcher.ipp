@@ -71,12 +71,9 @@ IPYBOX_DECL uid_t launched_user(const SandboxPolicy& policy) {
     return identity ? identity->user : ::geteuid();
 }
 
-IPYBOX_DECL std::unique_ptr<SandboxedProcess> launched(asio::any_io_executor executor,
-                                                       const std::filesystem::path& launcher,
-                                                       SandboxPolicy policy,
-                                                       std::vector<std::string> argv,
-                                                       const std::vector<Channel>& channels,
-                                                       Stdio stdio) {
+IPYBOX_DECL std::unique_ptr<SandboxedProcess> launched(
+    asio::any_io_executor executor, const std::filesystem::path& launcher, SandboxPolicy policy,
+    std::vector<std::string> argv, const std::vector<Channel>& channels, Stdio stdio) {
     if (landlock_version() < 1) throw Error(errc::sandbox_refused, detail::no_landlock);
     // Whatever a sandbox says of itself, this is all that it gets.
     refuse_beyond(policy, detail::enforced_by_launcher(), "ipybox-launcher");

@@ -45,7 +45,8 @@ IPYBOX_DECL NetworkProxy::NetworkProxy(asio::any_io_executor executor, NetworkPr
 
 IPYBOX_DECL void NetworkProxy::listen(const std::filesystem::path& path, uid_t user) {
     detail::listen_privately(state_->acceptor, path, user, "the network proxy");
-    asio::co_spawn(state_->executor, detail::accept_connections(state_, state_->acceptor, &begin), asio::detached);
+    asio::co_spawn(state_->executor, detail::accept_connections(state_, state_->acceptor, &begin),
+                   asio::detached);
 }
 
 IPYBOX_DECL void NetworkProxy::stop() { state_->close(); }
@@ -70,16 +71,15 @@ IPYBOX_DECL NetworkProxy::State::State(asio::any_io_executor e, NetworkProxyOpti
     if (!options.dial) options.dial = system_dial;
 }
 
-IPYBOX_DECL std::vector<NetworkProxy::Rule> NetworkProxy::State::parse_rules(const std::vector<std::string>& texts,
-                                     detail::RuleList list) {
+IPYBOX_DECL std::vector<NetworkProxy::Rule> NetworkProxy::State::parse_rules(
+    const std::vector<std::string>& texts, detail::RuleList list) {
     std::vector<Rule> rules;
     for (const auto& text : texts) {
         const auto rule = detail::parse_domain_rule(text, list);
         if (!rule)
-            throw Error(errc::bad_config,
-                        "network rule \"" + shown(text) +
-                            "\": accepted are HOST and *.HOST with at least "
-                            "one dot, either with :PORT; no addresses");
+            throw Error(errc::bad_config, "network rule \"" + shown(text) +
+                                              "\": accepted are HOST and *.HOST with at least "
+                                              "one dot, either with :PORT; no addresses");
         rules.push_back({*rule, text});
     }
     return rules;
@@ -105,7 +105,8 @@ IPYBOX_DECL void NetworkProxy::State::close() {
     freed.notify();
 }
 
-IPYBOX_DECL NetworkProxy::Connection::Connection(StatePtr s, asio::local::stream_protocol::socket socket)
+IPYBOX_DECL NetworkProxy::Connection::Connection(StatePtr s,
+                                                 asio::local::stream_protocol::socket socket)
     : state(std::move(s)),
       client(std::move(socket)),
       server(state->executor),
@@ -152,8 +153,8 @@ IPYBOX_DECL std::string NetworkProxy::address_text(const std::string& bytes) {
 
 IPYBOX_DECL awaitable<NetworkProxy::Addresses> NetworkProxy::system_resolve(std::string host) {
     Tcp::resolver resolver(co_await asio::this_coro::executor);
-    const auto found = co_await resolver.async_resolve(
-        host, "", Tcp::resolver::address_configured, asio::use_awaitable);
+    const auto found = co_await resolver.async_resolve(host, "", Tcp::resolver::address_configured,
+                                                       asio::use_awaitable);
     Addresses addresses;
     for (const auto& entry : found) addresses.push_back(entry.endpoint().address());
     co_return addresses;
@@ -173,8 +174,7 @@ IPYBOX_DECL std::vector<detail::AddressBytes> NetworkProxy::own_addresses() {
     for (const auto* entry = list; entry != nullptr; entry = entry->ifa_next) {
         if (entry->ifa_addr == nullptr) continue;
         if (entry->ifa_addr->sa_family == AF_INET)
-            own.emplace_back(&reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr,
-                             4u);
+            own.emplace_back(&reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr, 4u);
         if (entry->ifa_addr->sa_family == AF_INET6)
             own.emplace_back(&reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr,
                              16u);
@@ -183,7 +183,8 @@ IPYBOX_DECL std::vector<detail::AddressBytes> NetworkProxy::own_addresses() {
     return own;
 }
 
-IPYBOX_DECL void NetworkProxy::begin(const StatePtr& state, asio::local::stream_protocol::socket socket) {
+IPYBOX_DECL void NetworkProxy::begin(const StatePtr& state,
+                                     asio::local::stream_protocol::socket socket) {
     auto connection = std::make_shared<Connection>(state, std::move(socket));
     connection->limit(state->options.head_timeout);
     watch(connection);
@@ -228,8 +229,9 @@ IPYBOX_DECL awaitable<bool> NetworkProxy::fill(ConnectionPtr connection, std::si
     co_return true;
 }
 
-IPYBOX_DECL awaitable<NetworkProxy::Refusal> NetworkProxy::connect(ConnectionPtr connection, std::string asked,
-                                  std::uint16_t port) {
+IPYBOX_DECL awaitable<NetworkProxy::Refusal> NetworkProxy::connect(ConnectionPtr connection,
+                                                                   std::string asked,
+                                                                   std::uint16_t port) {
     const auto state = connection->state;
     connection->limit(Duration::zero());  // the deadline below is told to the client
     const std::string host = shown(asked);
@@ -271,8 +273,8 @@ IPYBOX_DECL awaitable<NetworkProxy::Refusal> NetworkProxy::connect(ConnectionPtr
     co_return refusal;
 }
 
-IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge(const State& state, const std::string& asked, std::uint16_t port,
-                     std::string& why) {
+IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge(const State& state, const std::string& asked,
+                                                      std::uint16_t port, std::string& why) {
     Refusal refusal{403, socks_not_allowed, "", ""};
     const auto name = detail::canonical_host(asked);
     if (!name) {
@@ -304,12 +306,13 @@ IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge(const State& state, const 
     return refusal;
 }
 
-IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge_addresses(const State& state, const std::string& name,
-                               const Addresses& addresses, const std::string& problem) {
+IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge_addresses(const State& state,
+                                                                const std::string& name,
+                                                                const Addresses& addresses,
+                                                                const std::string& problem) {
     Refusal refusal{502, socks_unreachable, "", ""};
     if (addresses.empty()) {
-        refusal.reason =
-            name + " could not be resolved" + (problem.empty() ? "" : ": " + problem);
+        refusal.reason = name + " could not be resolved" + (problem.empty() ? "" : ": " + problem);
         return refusal;
     }
     const auto own = own_addresses();
@@ -320,8 +323,7 @@ IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge_addresses(const State& sta
         const auto opened = [&](const Network& network) {
             return bytes.within(network.address, network.prefix) &&
                    (kind == detail::AddressKind::private_ ||
-                    (kind == detail::AddressKind::metadata &&
-                     network.prefix == 8 * bytes.size));
+                    (kind == detail::AddressKind::metadata && network.prefix == 8 * bytes.size));
         };
         if (std::any_of(state.networks.begin(), state.networks.end(), opened)) continue;
         refusal.status = 403;
@@ -350,7 +352,8 @@ IPYBOX_DECL awaitable<void> NetworkProxy::look_up(ConnectionPtr connection, std:
     connection->changed.notify();
 }
 
-IPYBOX_DECL awaitable<void> NetworkProxy::dial(ConnectionPtr connection, Tcp::endpoint to, std::string& problem) {
+IPYBOX_DECL awaitable<void> NetworkProxy::dial(ConnectionPtr connection, Tcp::endpoint to,
+                                               std::string& problem) {
     try {
         Tcp::socket socket = co_await connection->state->options.dial(to);
         boost::system::error_code ignored;
@@ -378,10 +381,9 @@ IPYBOX_DECL awaitable<void> NetworkProxy::serve_http(ConnectionPtr connection) {
     if (length == 0 || (length != detail::broken_line && length > state->options.max_head)) {
         refusal = {431, 0, "the head of the request is too large", ""};
     } else {
-        auto problem =
-            length == detail::broken_line
-                ? std::string("a line that does not end in CR LF")
-                : request.parse(std::string_view(connection->input).substr(0, length));
+        auto problem = length == detail::broken_line
+                           ? std::string("a line that does not end in CR LF")
+                           : request.parse(std::string_view(connection->input).substr(0, length));
         if (!problem.empty()) refusal = {400, 0, "bad request: " + problem, ""};
     }
     if (refusal.status != 0) {
@@ -401,7 +403,8 @@ IPYBOX_DECL awaitable<void> NetworkProxy::serve_http(ConnectionPtr connection) {
     }
 }
 
-IPYBOX_DECL awaitable<void> NetworkProxy::refuse_http(ConnectionPtr connection, Refusal refusal, bool head_only) {
+IPYBOX_DECL awaitable<void> NetworkProxy::refuse_http(ConnectionPtr connection, Refusal refusal,
+                                                      bool head_only) {
     std::string body = "ipybox: " + refusal.reason + ".\n";
     if (!refusal.remedy.empty()) body += refusal.remedy + "\n";
     std::string text =
@@ -428,13 +431,14 @@ IPYBOX_DECL awaitable<void> NetworkProxy::finish(ConnectionPtr connection) {
     }
 }
 
-IPYBOX_DECL awaitable<void> NetworkProxy::forward(ConnectionPtr connection, detail::ProxyRequest request) {
+IPYBOX_DECL awaitable<void> NetworkProxy::forward(ConnectionPtr connection,
+                                                  detail::ProxyRequest request) {
     const std::string head = std::move(request.head);
     auto [failed, written] =
         co_await asio::async_write(connection->server, asio::buffer(head), as_result);
     if (failed) co_return;
-    asio::co_spawn(connection->state->executor,
-                   send_body(connection, request.body, request.length), asio::detached);
+    asio::co_spawn(connection->state->executor, send_body(connection, request.body, request.length),
+                   asio::detached);
     std::string problem = co_await relay_response_head(connection);
     if (connection->closed) co_return;
     if (!problem.empty()) {
@@ -464,8 +468,8 @@ IPYBOX_DECL awaitable<std::string> NetworkProxy::relay_response_head(ConnectionP
         if (length == 0) co_return "its head is too large";
         unsigned status = 0;
         std::string rewritten;
-        std::string problem = detail::rewrite_response(std::string_view(text).substr(0, length),
-                                                       status, rewritten);
+        std::string problem =
+            detail::rewrite_response(std::string_view(text).substr(0, length), status, rewritten);
         if (!problem.empty()) co_return problem;
         text.erase(0, length);
         scanned = 0;
@@ -474,8 +478,9 @@ IPYBOX_DECL awaitable<std::string> NetworkProxy::relay_response_head(ConnectionP
     }
 }
 
-IPYBOX_DECL awaitable<void> NetworkProxy::send_body(ConnectionPtr connection, detail::ProxyRequest::Body kind,
-                                 std::uint64_t length) {
+IPYBOX_DECL awaitable<void> NetworkProxy::send_body(ConnectionPtr connection,
+                                                    detail::ProxyRequest::Body kind,
+                                                    std::uint64_t length) {
     using Body = detail::ProxyRequest::Body;
     detail::ChunkedBody chunked;
     std::string& input = connection->input;
@@ -591,8 +596,7 @@ IPYBOX_DECL awaitable<void> NetworkProxy::serve_socks(ConnectionPtr connection) 
     Refusal refusal;
     if (command != 1) refusal = {403, socks_command, "a SOCKS command other than CONNECT", ""};
     if (type != socks_name)
-        refusal = {403, socks_address_type, "an address; SOCKS needs host names (socks5h://)",
-                   ""};
+        refusal = {403, socks_address_type, "an address; SOCKS needs host names (socks5h://)", ""};
     if (refusal.status != 0)
         connection->state->decided({shown(host), port, false, refusal.reason});
     else
@@ -607,9 +611,9 @@ IPYBOX_DECL awaitable<void> NetworkProxy::serve_socks(ConnectionPtr connection) 
 }
 
 IPYBOX_DECL Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_io_executor executor,
-                          Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
-                          const std::filesystem::path& path,
-                          std::function<void(const Violation&)> on_refusal) {
+                               Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
+                               const std::filesystem::path& path,
+                               std::function<void(const Violation&)> on_refusal) {
     NetworkProxyOptions options;
     options.policy = policy.network;
     options.on_decision = [logger = std::move(logger),

@@ -53,7 +53,7 @@ IPYBOX_DECL std::size_t open_files_left() noexcept {
 namespace ipybox::detail {
 
 IPYBOX_DECL void run_child(const SpawnRequest& request, PreparedChild& prepared,
-                                   int report) noexcept {
+                           int report) noexcept {
     const auto fail = [&report](SpawnStage stage) {
         const int message[2] = {static_cast<int>(stage), errno};
         [[maybe_unused]] const auto written = ::write(report, message, sizeof message);
@@ -149,7 +149,7 @@ IPYBOX_DECL std::pair<UniqueFd, UniqueFd> make_pipe() {
 }
 
 IPYBOX_DECL void outlive_broken_pipes() noexcept {
-    struct sigaction action {};
+    struct sigaction action{};
     ::sigaction(SIGPIPE, nullptr, &action);
     if (!(action.sa_flags & SA_SIGINFO) && action.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
 }
@@ -282,7 +282,8 @@ IPYBOX_DECL awaitable<void> drain(std::shared_ptr<OutputTail> tail) {
     }
 }
 
-IPYBOX_DECL ProcessState::ProcessState(asio::any_io_executor executor, pid_t started, UniqueFd& pidfd, bool guarded)
+IPYBOX_DECL ProcessState::ProcessState(asio::any_io_executor executor, pid_t started,
+                                       UniqueFd& pidfd, bool guarded)
     : pid(started), ends_its_tree(guarded), ended(executor), watch(executor, pidfd.get()) {
     pidfd.release();
 }
@@ -320,7 +321,7 @@ IPYBOX_DECL awaitable<void> watch_exit(std::shared_ptr<ProcessState> state) {
 }
 
 IPYBOX_DECL awaitable<std::optional<ExitStatus>> await_exit(std::shared_ptr<ProcessState> state,
-                                                       Clock::time_point deadline) {
+                                                            Clock::time_point deadline) {
     while (!state->reap() && Clock::now() < deadline) co_await state->ended.wait(deadline);
     co_return state->status;
 }
@@ -377,15 +378,18 @@ IPYBOX_DECL Statistics measure_tree(pid_t root) {
         for (int field = 14; field <= 17 && fields >> used; ++field) ticks += used;
         const auto status = read_proc(directory + "/status");
         const auto peak = status.find("\nVmHWM:");
-        if (peak != std::string::npos) memory += 1024 * std::strtoull(&status[peak + 7], nullptr, 10);
+        if (peak != std::string::npos)
+            memory += 1024 * std::strtoull(&status[peak + 7], nullptr, 10);
     }
-    sum.cpu_time = std::chrono::milliseconds(ticks * 1000 / static_cast<unsigned>(::sysconf(_SC_CLK_TCK)));
+    sum.cpu_time =
+        std::chrono::milliseconds(ticks * 1000 / static_cast<unsigned>(::sysconf(_SC_CLK_TCK)));
     sum.peak_memory = memory;
     sum.processes = tree.size();
     return sum;
 }
 
-IPYBOX_DECL awaitable<void> end_at(std::shared_ptr<ProcessState> state, Clock::time_point deadline) {
+IPYBOX_DECL awaitable<void> end_at(std::shared_ptr<ProcessState> state,
+                                   Clock::time_point deadline) {
     const auto status = co_await await_exit(state, deadline);
     if (status || !state->watch.is_open()) co_return;
     state->out_of_time = true;
@@ -435,8 +439,7 @@ IPYBOX_DECL ChildProcess::ChildProcess(asio::any_io_executor executor, SpawnRequ
     const bool pipes = request.stdio == Stdio::pipes;
     UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!null)
-        throw Error(errc::io_error,
-                    std::string("cannot open /dev/null: ") + std::strerror(errno));
+        throw Error(errc::io_error, std::string("cannot open /dev/null: ") + std::strerror(errno));
     auto [errors, child_errors] = detail::make_pipe();
     // For sockets Asio suppresses SIGPIPE, for pipes nothing does.
     std::pair<UniqueFd, UniqueFd> in, out;
@@ -448,13 +451,12 @@ IPYBOX_DECL ChildProcess::ChildProcess(asio::any_io_executor executor, SpawnRequ
     for (const auto* ours : {&errors, &in.second, &out.first})
         if (*ours) ::fcntl(ours->get(), F_SETFL, O_NONBLOCK);
 
-    const pid_t pid = detail::start_process(request, pipes ? in.first.get() : null.get(),
-                                            pipes ? out.second.get() : child_errors.get(),
-                                            child_errors.get());
+    const pid_t pid =
+        detail::start_process(request, pipes ? in.first.get() : null.get(),
+                              pipes ? out.second.get() : child_errors.get(), child_errors.get());
     try {
         auto pidfd = detail::open_pidfd(pid);
-        if (!pidfd)
-            throw Error(errc::io_error, std::string("pidfd_open: ") + std::strerror(errno));
+        if (!pidfd) throw Error(errc::io_error, std::string("pidfd_open: ") + std::strerror(errno));
         state_ =
             std::make_shared<detail::ProcessState>(executor, pid, pidfd, request.ends_its_tree);
         tail_ = std::make_shared<detail::OutputTail>(executor, errors);
@@ -512,7 +514,8 @@ IPYBOX_DECL void ChildProcess::end(std::chrono::milliseconds patience) noexcept 
             wait_readable(state_->watch.native_handle(), Clock::now() + patience / 2);
     }
     const auto deadline = Clock::now() + patience;
-    for (const auto& dying : detail::kill_descendants(*state_)) wait_readable(dying.get(), deadline);
+    for (const auto& dying : detail::kill_descendants(*state_))
+        wait_readable(dying.get(), deadline);
     if (!state_->status) wait_readable(state_->watch.native_handle(), deadline);
     state_->reap();
     boost::system::error_code ignored;

@@ -45,7 +45,7 @@ IPYBOX_DECL ProjectQuota::ProjectQuota(const std::vector<std::filesystem::path>&
     for (const auto& path : roots) {
         roots_.push_back({path, UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC))});
         if (!roots_.back().handle) fail(path.string());
-        struct stat info {};
+        struct stat info{};
         if (::fstat(roots_.back().handle.get(), &info) != 0) fail(path.string());
         if (roots_.size() == 1) device_ = info.st_dev;
         if (info.st_dev != device_)
@@ -152,7 +152,7 @@ IPYBOX_DECL UniqueFd ProjectQuota::open_records(std::chrono::seconds patience) c
     std::error_code error;
     std::filesystem::create_directories(records_, error);
     UniqueFd handle(::open(records_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat info {};
+    struct stat info{};
     if (!handle || ::fstat(handle.get(), &info) != 0 || ::fchmod(handle.get(), 0700) != 0)
         fail("cannot keep records in " + records_.string());
     if (info.st_uid != ::geteuid())
@@ -351,7 +351,7 @@ IPYBOX_DECL void ProjectQuota::walk(int root, const std::filesystem::path& path,
         std::filesystem::path path;
         std::vector<std::string> directories;  // still to be visited
     };
-    struct stat top {};
+    struct stat top{};
     if (::fstat(root, &top) != 0) fail(path.string());
     visit(root, path, S_ISDIR(top.st_mode));
     if (!S_ISDIR(top.st_mode)) return;
@@ -359,7 +359,7 @@ IPYBOX_DECL void ProjectQuota::walk(int root, const std::filesystem::path& path,
     if (!current) fail(path.string());
     std::vector<Level> levels;
     const auto enter = [&](std::filesystem::path where) {
-        struct stat info {};
+        struct stat info{};
         if (::fstat(current.get(), &info) != 0) fail(where.string());
         levels.push_back({info.st_ino, std::move(where), {}});
         visit_files(current.get(), top.st_dev, levels.back().path, levels.back().directories,
@@ -384,7 +384,7 @@ IPYBOX_DECL void ProjectQuota::walk(int root, const std::filesystem::path& path,
             if (levels.empty()) break;
             // One handle serves any depth; the way up must be the way that led down.
             UniqueFd above(::openat(current.get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-            struct stat info {};
+            struct stat info{};
             if (!above || ::fstat(above.get(), &info) != 0 || info.st_ino != levels.back().inode)
                 throw Error(errc::io_error, "workspace_size: " + levels.back().path.string() +
                                                 " changes while its quota is set: try again");
@@ -395,7 +395,7 @@ IPYBOX_DECL void ProjectQuota::walk(int root, const std::filesystem::path& path,
 
 IPYBOX_DECL void ProjectQuota::check_device(int file, dev_t device,
                                             const std::filesystem::path& path) {
-    struct stat info {};
+    struct stat info{};
     if (::fstat(file, &info) != 0) fail(path.string());
     if (info.st_dev != device)
         refuse(path.string() + " is another file system, which would not be counted");
@@ -412,7 +412,7 @@ IPYBOX_DECL void ProjectQuota::visit_files(int directory, dev_t device,
     while (const dirent* entry = ::readdir(entries.get())) {
         const std::string name = entry->d_name;
         if (name == "." || name == "..") continue;
-        struct stat info {};
+        struct stat info{};
         if (::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
         if (S_ISDIR(info.st_mode)) {
             directories.push_back(name);

@@ -272,7 +272,7 @@ private:
         }
         for (const auto& name : names) {
             if (name.empty()) continue;
-            struct stat status {};
+            struct stat status{};
             const auto kind = tree_.kind(name, &status);
             if (kind == Kind::absent || kind == Kind::directory) continue;
             const bool link = kind == Kind::link;

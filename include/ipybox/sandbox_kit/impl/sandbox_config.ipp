@@ -153,8 +153,8 @@ public:
         if (git_config)
             std::erase_if(base.write_protected, [&](const std::filesystem::path& path) {
                 const auto inside = path.string().find("/.git/");
-                return path == workspace_ / "HEAD" || (inside != std::string::npos &&
-                                                       is_git_config(path.filename().string()));
+                return path == workspace_ / "HEAD" ||
+                       (inside != std::string::npos && is_git_config(path.filename().string()));
             });
         for (auto& path : paths("denyWrite", false))
             base.write_protected.push_back(std::move(path));
@@ -226,7 +226,7 @@ private:
 IPYBOX_DECL void set_limit(Limits& limits, std::string_view name, std::string_view value) {
     struct Known {
         std::string_view name;
-        std::optional<std::uint64_t> Limits::*limit;
+        std::optional<std::uint64_t> Limits::* limit;
         bool size;
     };
     static constexpr Known known[] = {{"memory", &Limits::memory_per_process, true},

@@ -20,7 +20,7 @@ IPYBOX_DECL MuxChannel GuestPorts::carry(const Channel& channel) const {
 }
 
 IPYBOX_DECL std::string relay_start(const RelayCommand& command,
-                               const std::vector<MuxChannel>& channels) {
+                                    const std::vector<MuxChannel>& channels) {
     std::string records;
     const auto add = [&records](char kind, std::string_view text) {
         if (text.find('\0') != std::string_view::npos)
@@ -55,7 +55,8 @@ IPYBOX_DECL std::string relay_start(const RelayCommand& command,
 
 namespace ipybox::detail {
 
-IPYBOX_DECL MuxState::MuxState(asio::any_io_executor on, asio::writable_pipe to, asio::readable_pipe from)
+IPYBOX_DECL MuxState::MuxState(asio::any_io_executor on, asio::writable_pipe to,
+                               asio::readable_pipe from)
     : executor(std::move(on)),
       to_guest(std::move(to)),
       from_guest(std::move(from)),
@@ -211,8 +212,8 @@ IPYBOX_DECL awaitable<void> mux_take(MuxStatePtr state, MuxConnectionPtr connect
     }
     state->finish(*connection);
     state->settle(*connection);
-    // The guest may go on sending, until the local side is gone altogether: then the guest's end would
-    // keep a place for nothing.
+    // The guest may go on sending, until the local side is gone altogether: then the guest's end
+    // would keep a place for nothing.
     while (!state->closed && connection->socket.is_open()) {
         pollfd event{connection->socket.native_handle(), 0, 0};
         if (::poll(&event, 1, 0) == 1 && (event.revents & (POLLHUP | POLLERR)) != 0) {
@@ -220,7 +221,8 @@ IPYBOX_DECL awaitable<void> mux_take(MuxStatePtr state, MuxConnectionPtr connect
             state->send({MuxFrame::gone, connection->channel, connection->number, 0});
             break;
         }
-        const auto [error] = co_await connection->socket.async_wait(LocalSocket::socket::wait_error, as_result);
+        const auto [error] =
+            co_await connection->socket.async_wait(LocalSocket::socket::wait_error, as_result);
         if (error) break;
     }
 }
@@ -343,7 +345,8 @@ IPYBOX_DECL void MuxState::handle(MuxHeader header, std::string_view payload) {
             if (connection->ended) return fail("a second end of a connection");
             connection->ended = true;
             // At once where nothing is left to deliver: the next frame may want the place.
-            if (connection->finished && (connection->broken || (connection->waiting.empty() && !connection->writing))) {
+            if (connection->finished &&
+                (connection->broken || (connection->waiting.empty() && !connection->writing))) {
                 connection->given = true;
                 settle(*connection);
             }
@@ -363,8 +366,8 @@ IPYBOX_DECL void MuxState::handle(MuxHeader header, std::string_view payload) {
 namespace ipybox {
 
 IPYBOX_DECL StdioMux::StdioMux(asio::any_io_executor executor, asio::writable_pipe to_guest,
-         asio::readable_pipe from_guest, std::vector<MuxChannel> channels, std::string start,
-         std::function<void()> on_problem)
+                               asio::readable_pipe from_guest, std::vector<MuxChannel> channels,
+                               std::string start, std::function<void()> on_problem)
     : state_(std::make_shared<detail::MuxState>(executor, std::move(to_guest),
                                                 std::move(from_guest))) {
     state_->on_problem = std::move(on_problem);
@@ -375,8 +378,7 @@ IPYBOX_DECL StdioMux::StdioMux(asio::any_io_executor executor, asio::writable_pi
         const auto path = port.channel.host_path.string();
         try {
             const detail::LocalSocket::endpoint here(path);
-            if (port.channel.kind == Channel::Kind::listener)
-                port.acceptor.emplace(executor, here);
+            if (port.channel.kind == Channel::Kind::listener) port.acceptor.emplace(executor, here);
         } catch (const boost::system::system_error& error) {
             throw Error(errc::io_error,
                         "cannot use the socket " + path + ": " + error.code().message());

@@ -28,7 +28,8 @@ IPYBOX_DECL void WritablePlace::meet(const WritablePlace& other) {
     for (const auto& name : kept)
         if (other.keeps(name)) both.push_back(name);
     for (const auto& name : other.kept)
-        if (keeps(name) && std::find(both.begin(), both.end(), name) == both.end()) both.push_back(name);
+        if (keeps(name) && std::find(both.begin(), both.end(), name) == both.end())
+            both.push_back(name);
     kept = std::move(both);
     pinned = pinned && other.pinned;
 }
@@ -60,7 +61,9 @@ IPYBOX_DECL void bound_places(PlaceList& places, std::size_t most) {
         auto chosen = parents.begin();
         const auto depth = [](const auto& path) { return std::distance(path.begin(), path.end()); };
         for (auto at = parents.begin(); at != parents.end(); ++at)
-            if (std::pair(at->second, depth(at->first)) > std::pair(chosen->second, depth(chosen->first))) chosen = at;
+            if (std::pair(at->second, depth(at->first)) >
+                std::pair(chosen->second, depth(chosen->first)))
+                chosen = at;
         const auto parent = chosen->first;
         std::erase_if(places, [&](const auto& place) { return within(place.path, parent); });
         places.push_back({parent, {}, {}, false});
@@ -70,7 +73,8 @@ IPYBOX_DECL void bound_places(PlaceList& places, std::size_t most) {
 
 IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
     namespace fs = std::filesystem;
-    // Code can make many names that are protected: what is left out of the record counts as written.
+    // Code can make many names that are protected: what is left out of the record counts as
+    // written.
     constexpr std::size_t most_kept = 16u << 10;  // bytes for one place
     PlaceList places;
     for (const auto& given : policy.writable) {
@@ -89,9 +93,12 @@ IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
             const auto protected_path = without_end_slash(path);
             for (const auto& root : {named, place.path}) {
                 fs::path name;
-                if (within(root, protected_path)) name = ".";
-                else if (within(protected_path, root)) name = protected_path.lexically_relative(root);
-                else continue;
+                if (within(root, protected_path))
+                    name = ".";
+                else if (within(protected_path, root))
+                    name = protected_path.lexically_relative(root);
+                else
+                    continue;
                 auto text = name.string();
                 const auto depth = text == "." ? -1 : std::count(text.begin(), text.end(), '/');
                 names.emplace_back(depth, std::move(text));
@@ -110,11 +117,12 @@ IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
     return places;
 }
 
-IPYBOX_DECL std::optional<std::filesystem::path> find_written(const std::vector<const PlaceList*>& lists,
-                                                         const std::filesystem::path& path) {
+IPYBOX_DECL std::optional<std::filesystem::path> find_written(
+    const std::vector<const PlaceList*>& lists, const std::filesystem::path& path) {
     namespace fs = std::filesystem;
     if (!path.is_absolute())
-        throw Error(errc::bad_argument, "where code could write is asked of absolute paths, not of " + path.string());
+        throw Error(errc::bad_argument,
+                    "where code could write is asked of absolute paths, not of " + path.string());
     struct Root {
         fs::path path;
         const WritablePlace* place;
@@ -169,10 +177,13 @@ IPYBOX_DECL void WritablePlaces::record(const SandboxPolicy& policy, bool pinned
     save(directory);
 }
 
-IPYBOX_DECL std::optional<std::filesystem::path> WritablePlaces::holds(const std::filesystem::path& path) const {
+IPYBOX_DECL std::optional<std::filesystem::path> WritablePlaces::holds(
+    const std::filesystem::path& path) const {
     const std::lock_guard lock(mutex_);
-    if (const UniqueFd directory = open_directory(false)) load(directory);
-    else recorded_.clear(), seen_ = {};
+    if (const UniqueFd directory = open_directory(false))
+        load(directory);
+    else
+        recorded_.clear(), seen_ = {};
     return detail::find_written({&recorded_, &own_}, path);
 }
 
@@ -182,9 +193,10 @@ IPYBOX_DECL std::string WritablePlaces::problem() const {
 }
 
 IPYBOX_DECL void WritablePlaces::fail(const std::string& why) const {
-    throw Error(errc::io_error, file().string() + ": " + why +
-                                    "; it says which places code could write, and nothing is started without "
-                                    "it: repair it, or remove it if nothing was planted in your workspaces");
+    throw Error(errc::io_error,
+                file().string() + ": " + why +
+                    "; it says which places code could write, and nothing is started without "
+                    "it: repair it, or remove it if nothing was planted in your workspaces");
 }
 
 IPYBOX_DECL UniqueFd WritablePlaces::open_directory(bool make) const {
@@ -198,17 +210,20 @@ IPYBOX_DECL UniqueFd WritablePlaces::open_directory(bool make) const {
     auto handle = open();
     if (!handle && errno != ENOENT && errno != EACCES && errno != ENOTDIR)
         fail(std::string("its directory cannot be opened (") + std::strerror(errno) + ")");
-    if (!handle && errno == EACCES && !make) fail("its directory cannot be opened (Permission denied)");
+    if (!handle && errno == EACCES && !make)
+        fail("its directory cannot be opened (Permission denied)");
     if (handle || !make) return handle;
     std::error_code error;
     std::filesystem::create_directories(directory_.parent_path(), error);
-    // Users that MCP servers run as have directories of their own below: they pass, and see nothing.
+    // Users that MCP servers run as have directories of their own below: they pass, and see
+    // nothing.
     if (!error && ::mkdir(directory_.c_str(), 0711) != 0 && errno != EEXIST)
         error = std::error_code(errno, std::generic_category());
     if (!error) handle = open();
     if (!handle)
         problem_ = "the directory " + directory_.string() + " cannot be made (" +
-                   (error ? error.message() : std::string(std::strerror(errno))) + "): make it, or set XDG_STATE_HOME";
+                   (error ? error.message() : std::string(std::strerror(errno))) +
+                   "): make it, or set XDG_STATE_HOME";
     return handle;
 }
 
@@ -218,7 +233,8 @@ IPYBOX_DECL UniqueFd WritablePlaces::lock_record(const UniqueFd& directory) cons
     int locked = -1;
     do locked = file ? ::flock(file.get(), LOCK_EX) : -1;
     while (locked != 0 && file && errno == EINTR);
-    if (locked != 0) fail(std::string("the lock beside it cannot be taken (") + std::strerror(errno) + ")");
+    if (locked != 0)
+        fail(std::string("the lock beside it cannot be taken (") + std::strerror(errno) + ")");
     return file;
 }
 
@@ -228,13 +244,14 @@ IPYBOX_DECL bool WritablePlaces::Seen::operator==(const Seen& other) const {
 }
 
 IPYBOX_DECL void WritablePlaces::load(const UniqueFd& directory) const {
-    const UniqueFd file(::openat(directory.get(), file_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const UniqueFd file(
+        ::openat(directory.get(), file_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file && errno == ENOENT) {
         recorded_.clear();
         seen_ = {};
         return;
     }
-    struct stat status {};
+    struct stat status{};
     if (!file || ::fstat(file.get(), &status) != 0)
         fail(std::string("cannot be read (") + std::strerror(errno) + ")");
     if (!S_ISREG(status.st_mode)) fail("is no regular file");
@@ -269,7 +286,9 @@ IPYBOX_DECL detail::PlaceList WritablePlaces::parse(const std::string& text) con
         const auto* entry = item.if_object();
         const auto* path = entry ? entry->if_contains("path") : nullptr;
         const auto* kept = entry ? entry->if_contains("protected") : nullptr;
-        if (!path || !path->is_string() || !path->get_string().starts_with("/") || !kept || !kept->is_array()) bad();
+        if (!path || !path->is_string() || !path->get_string().starts_with("/") || !kept ||
+            !kept->is_array())
+            bad();
         detail::WritablePlace place;
         place.path = std::string(path->get_string());
         for (const auto& name : kept->get_array()) {
@@ -305,7 +324,8 @@ IPYBOX_DECL void WritablePlaces::save(const UniqueFd& directory) const {
     // Under the lock nobody else has one of this name.
     constexpr const char* fresh = "writable-places.new";
     ::unlinkat(directory.get(), fresh, 0);
-    const UniqueFd file(::openat(directory.get(), fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const UniqueFd file(::openat(directory.get(), fresh,
+                                 O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     bool done = static_cast<bool>(file);
     for (std::size_t size = 0; done && size < text.size();) {
         const auto count = ::write(file.get(), text.data() + size, text.size() - size);
@@ -313,7 +333,8 @@ IPYBOX_DECL void WritablePlaces::save(const UniqueFd& directory) const {
         done = count > 0;
         if (done) size += static_cast<std::size_t>(count);
     }
-    done = done && ::fdatasync(file.get()) == 0 && ::renameat(directory.get(), fresh, directory.get(), file_name) == 0;
+    done = done && ::fdatasync(file.get()) == 0 &&
+           ::renameat(directory.get(), fresh, directory.get(), file_name) == 0;
     if (!done) {
         const std::string why = std::strerror(errno);
         ::unlinkat(directory.get(), fresh, 0);

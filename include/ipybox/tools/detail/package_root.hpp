@@ -62,7 +62,7 @@ public:
     static std::optional<std::string> read(int folder, const std::string& name) {
         static constexpr off_t limit = 4 << 20;
         const auto file = open_beneath(folder, name, O_RDONLY | O_NONBLOCK);
-        struct stat status {};
+        struct stat status{};
         if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
             status.st_size > limit)
             return std::nullopt;

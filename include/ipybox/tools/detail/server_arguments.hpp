@@ -27,12 +27,16 @@ struct ArgumentNotice {
 // Judges the "command" and "args" of one server that has no "cwd".
 class ServerArguments {
 public:
-    // where: the server, for messages. written: its parameters as a person wrote them, which messages
-    // show. params: the same with variables replaced. workspace, former: absolute; where ${WORKSPACE}
-    // is, and where servers once started.
-    ServerArguments(std::string where, const boost::json::object& written, boost::json::object& params,
-                    std::filesystem::path workspace, std::filesystem::path former)
-        : where_(std::move(where)), params_(params), workspace_(std::move(workspace)), former_(std::move(former)) {
+    // where: the server, for messages. written: its parameters as a person wrote them, which
+    // messages show. params: the same with variables replaced. workspace, former: absolute; where
+    // ${WORKSPACE} is, and where servers once started.
+    ServerArguments(std::string where, const boost::json::object& written,
+                    boost::json::object& params, std::filesystem::path workspace,
+                    std::filesystem::path former)
+        : where_(std::move(where)),
+          params_(params),
+          workspace_(std::move(workspace)),
+          former_(std::move(former)) {
         command_ = params.at("command").as_string();
         written_command_ = written.at("command").as_string();
         base_ = std::filesystem::path(command_).filename().string();
@@ -42,9 +46,10 @@ public:
             for (const auto& arg : args->as_array()) written_.emplace_back(arg.as_string());
     }
 
-    // Makes directory arguments of the well-known filesystem servers absolute in `params`, and returns
-    // what a person should know. Throws errc::bad_config with the corrected line for other relative
-    // paths; for programs in the workspace, which code may write, it is one that a person answers for.
+    // Makes directory arguments of the well-known filesystem servers absolute in `params`, and
+    // returns what a person should know. Throws errc::bad_config with the corrected line for other
+    // relative paths; for programs in the workspace, which code may write, it is one that a person
+    // answers for.
     std::vector<ArgumentNotice> correct() {
         const auto corrected_command = correct_command();
         const auto first_directory = after_filesystem_server();
@@ -71,32 +76,45 @@ public:
             if (names != Names::path) continue;
             const auto split = from == 0 ? std::string::npos : written_[i].find('=');
             const auto keep = split == std::string::npos ? 0 : split + 1;
-            corrected[i] = written_[i].substr(0, keep) + corrected_path(written_[i].substr(keep), text);
+            corrected[i] =
+                written_[i].substr(0, keep) + corrected_path(written_[i].substr(keep), text);
             if (offender.empty()) offender = written_[i];
             const bool runs = i == script || is_script(text);
-            runs_workspace = runs_workspace || (runs && std::string_view(corrected[i]).substr(keep).starts_with(variable));
+            runs_workspace =
+                runs_workspace ||
+                (runs && std::string_view(corrected[i]).substr(keep).starts_with(variable));
         }
         if (!offender.empty())
-            throw Error(errc::bad_config,
-                        where_ + ": " + quoted(offender) +
-                            " is a relative path, and servers start in an empty directory: write " +
-                            (corrected_command ? "\"command\": " + quoted(*corrected_command) : "") +
-                            (corrected_command && corrected != written_ ? ", " : "") +
-                            (corrected != written_ || !corrected_command ? line(corrected) : "") +
-                            (runs_workspace ? ", \"cwd\": \"${WORKSPACE}\", \"trust_cwd\": true if you answer for what "
-                                              "code leaves there, or put it elsewhere"
-                                            : ", or give a \"cwd\""));
+            throw Error(
+                errc::bad_config,
+                where_ + ": " + quoted(offender) +
+                    " is a relative path, and servers start in an empty directory: write " +
+                    (corrected_command ? "\"command\": " + quoted(*corrected_command) : "") +
+                    (corrected_command && corrected != written_ ? ", " : "") +
+                    (corrected != written_ || !corrected_command ? line(corrected) : "") +
+                    (runs_workspace ? ", \"cwd\": \"${WORKSPACE}\", \"trust_cwd\": true if you "
+                                      "answer for what "
+                                      "code leaves there, or put it elsewhere"
+                                    : ", or give a \"cwd\""));
         if (!taken.empty())
-            notices.push_back({LogLevel::warning, where_ + ": " + quoted(taken) + " is taken for a directory of the workspace " +
-                                                      workspace_.string() + ", because servers start in an empty one; write " +
-                                                      line(corrected)});
+            notices.push_back(
+                {LogLevel::warning,
+                 where_ + ": " + quoted(taken) + " is taken for a directory of the workspace " +
+                     workspace_.string() + ", because servers start in an empty one; write " +
+                     line(corrected)});
         if (!left.empty())
-            notices.push_back({LogLevel::info, where_ + ": the argument " + quoted(left) +
-                                                   " is passed on as it is; if it means what has this name in the workspace, "
-                                                   "write " + quoted(in_workspace(variable, left))});
+            notices.push_back(
+                {LogLevel::info,
+                 where_ + ": the argument " + quoted(left) +
+                     " is passed on as it is; if it means what has this name in the workspace, "
+                     "write " +
+                     quoted(in_workspace(variable, left))});
         if (const auto module = module_of_workspace(); !module.empty())
-            notices.push_back({LogLevel::warning, where_ + ": -m " + module + " is the installed module, not the one of the "
-                                                  "workspace; for that, write \"cwd\": \"${WORKSPACE}\", \"trust_cwd\": true"});
+            notices.push_back(
+                {LogLevel::warning,
+                 where_ + ": -m " + module +
+                     " is the installed module, not the one of the "
+                     "workspace; for that, write \"cwd\": \"${WORKSPACE}\", \"trust_cwd\": true"});
         return notices;
     }
 
@@ -114,23 +132,29 @@ private:
         return text == "." || text == ".." || text.starts_with("./") || text.starts_with("../");
     }
     static bool is_script(std::string_view text) {
-        static constexpr std::array<std::string_view, 13> suffixes = {".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts",
-                                                                      ".tsx", ".sh", ".rb", ".pl", ".php", ".jar"};
-        return std::any_of(suffixes.begin(), suffixes.end(), [&](std::string_view end) { return text.ends_with(end); });
+        static constexpr std::array<std::string_view, 13> suffixes = {
+            ".py",  ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts",
+            ".tsx", ".sh",  ".rb", ".pl",  ".php", ".jar"};
+        return std::any_of(suffixes.begin(), suffixes.end(),
+                           [&](std::string_view end) { return text.ends_with(end); });
     }
     static bool exists(const std::filesystem::path& path) {
         std::error_code ignored;
         return std::filesystem::exists(path, ignored);
     }
-    static std::string quoted(const std::string& text) { return write_json(boost::json::string(text)); }
+    static std::string quoted(const std::string& text) {
+        return write_json(boost::json::string(text));
+    }
 
     // Names of packages and images have slashes, too.
     bool takes_packages() const {
-        return named(base_, {"npx", "npm", "pnpm", "pnpx", "yarn", "bun", "bunx", "uvx", "pipx", "docker", "podman", "nerdctl"});
+        return named(base_, {"npx", "npm", "pnpm", "pnpx", "yarn", "bun", "bunx", "uvx", "pipx",
+                             "docker", "podman", "nerdctl"});
     }
     bool is_python() const { return base_.starts_with("python") || base_.starts_with("pypy"); }
     bool is_interpreter() const {
-        return is_python() || base_.starts_with("ruby") || base_.starts_with("perl") || base_.starts_with("php") ||
+        return is_python() || base_.starts_with("ruby") || base_.starts_with("perl") ||
+               base_.starts_with("php") ||
                named(base_, {"node", "nodejs", "bun", "deno", "bash", "dash", "ksh", "sh", "zsh"});
     }
 
@@ -170,7 +194,8 @@ private:
     }
 
     Names what_it_names(std::string_view text, bool script) const {
-        if (!is_relative(text) || text.front() == '@' || text.find("://") != text.npos) return Names::nothing;
+        if (!is_relative(text) || text.front() == '@' || text.find("://") != text.npos)
+            return Names::nothing;
         if (is_dotted(text)) return Names::path;
         if (!exists(workspace_ / text) && !exists(former_ / text)) return Names::nothing;
         const bool path = text.find('/') != text.npos && !takes_packages();
@@ -192,7 +217,8 @@ private:
     }
     static std::string line(const std::vector<std::string>& args) {
         std::string text = "\"args\": [";
-        for (std::size_t i = 0; i < args.size(); ++i) text += (i == 0 ? "" : ", ") + quoted(args[i]);
+        for (std::size_t i = 0; i < args.size(); ++i)
+            text += (i == 0 ? "" : ", ") + quoted(args[i]);
         return text + "]";
     }
 

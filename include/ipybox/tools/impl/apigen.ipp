@@ -67,8 +67,7 @@ IPYBOX_DECL boost::json::array parse_tools(std::string_view text) {
 }
 
 IPYBOX_DECL GeneratedPackage generate_package(std::string_view server_name,
-                                              const boost::json::array& listed,
-                                              ApiStyle style) {
+                                              const boost::json::array& listed, ApiStyle style) {
     check_server_name(server_name);
     boost::json::value simplified;
     if (std::any_of(listed.begin(), listed.end(),

@@ -22,34 +22,41 @@ IPYBOX_DECL Identity server_user(std::optional<uid_t> kernel) {
         group* found_team = nullptr;
         ::getpwuid_r(user, &account, buffer, sizeof buffer, &found_account);
         ::getgrgid_r(user, &team, buffer, sizeof buffer, &found_team);
-        if (user != kernel && found_account == nullptr && found_team == nullptr) return {user, user};
+        if (user != kernel && found_account == nullptr && found_team == nullptr)
+            return {user, user};
     }
-    throw Error(errc::io_error, "no user number from " + std::to_string(first_server_user) + " to " +
-                                    std::to_string(last_server_user) + " is free for MCP servers: choose with \"user\"");
+    throw Error(errc::io_error, "no user number from " + std::to_string(first_server_user) +
+                                    " to " + std::to_string(last_server_user) +
+                                    " is free for MCP servers: choose with \"user\"");
 }
 
 IPYBOX_DECL ServerAccount server_account(const json::value& user) {
     std::vector<char> buffer(std::size_t{64} << 10);
     passwd entry{};
     passwd* found = nullptr;
-    const std::string text = user.is_string() ? std::string(user.get_string()) : std::to_string(user.as_int64());
+    const std::string text =
+        user.is_string() ? std::string(user.get_string()) : std::to_string(user.as_int64());
     std::uint32_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool is_number = error == std::errc{} && end == text.data() + text.size() && number != UINT32_MAX;
+    const bool is_number =
+        error == std::errc{} && end == text.data() + text.size() && number != UINT32_MAX;
     if (is_number)
         ::getpwuid_r(number, &entry, buffer.data(), buffer.size(), &found);
     else
         ::getpwnam_r(text.c_str(), &entry, buffer.data(), buffer.size(), &found);
     if (found != nullptr) return {{found->pw_uid, found->pw_gid}, found->pw_name, found->pw_dir};
-    if (!is_number) throw Error(errc::bad_config, "user: there is no \"" + text + "\" here; give the name or number of one");
+    if (!is_number)
+        throw Error(errc::bad_config,
+                    "user: there is no \"" + text + "\" here; give the name or number of one");
     return {{number, number}, {}, {}};
 }
 
 IPYBOX_DECL std::filesystem::path server_directories() {
     namespace fs = std::filesystem;
     const auto is_ours = [](const fs::path& path) {
-        struct stat info {};
-        return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 022) == 0;
+        struct stat info{};
+        return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+               info.st_uid == ::geteuid() && (info.st_mode & 022) == 0;
     };
     const auto make = [&](const fs::path& path, mode_t mode) {
         std::error_code ignored;
@@ -60,8 +67,10 @@ IPYBOX_DECL std::filesystem::path server_directories() {
     if (::geteuid() == 0) {
         for (const char* place : {"/run/ipybox", server_homes})
             if (make(place, 0755)) return place;  // servers enter it as another user
-        throw Error(errc::io_error, "there is no directory to start MCP servers in: neither /run/ipybox nor " +
-                                        std::string(server_homes) + " can be made; mount one to be written, or give servers a \"cwd\"");
+        throw Error(errc::io_error,
+                    "there is no directory to start MCP servers in: neither /run/ipybox nor " +
+                        std::string(server_homes) +
+                        " can be made; mount one to be written, or give servers a \"cwd\"");
     }
     const char* runtime = std::getenv("XDG_RUNTIME_DIR");
     if (runtime != nullptr && *runtime == '/' && is_ours(runtime)) return runtime;
@@ -85,9 +94,10 @@ IPYBOX_DECL std::filesystem::path server_home(const Identity& user) {
     const bool made = ::mkdir(home.c_str(), 0700) == 0;
     if (!made && errno != EEXIST) fail(std::strerror(errno));
     const UniqueFd handle(::open(home.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat info {};
+    struct stat info{};
     if (!handle || ::fstat(handle.get(), &info) != 0 ||
-        (made && (::fchown(handle.get(), user.user, user.group) != 0 || ::fstat(handle.get(), &info) != 0)))
+        (made &&
+         (::fchown(handle.get(), user.user, user.group) != 0 || ::fstat(handle.get(), &info) != 0)))
         fail(std::strerror(errno));
     if (info.st_uid != user.user || (info.st_mode & 077) != 0)
         fail("it must belong to uid " + std::to_string(user.user) + " with mode 0700");
@@ -98,8 +108,9 @@ IPYBOX_DECL std::filesystem::path server_home(const Identity& user) {
 
 namespace ipybox {
 
-IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> UnconfinedServer::launch(SandboxPolicy policy, std::vector<std::string> argv,
-                                                    std::vector<Channel> channels, Stdio stdio) {
+IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> UnconfinedServer::launch(
+    SandboxPolicy policy, std::vector<std::string> argv, std::vector<Channel> channels,
+    Stdio stdio) {
     ServerStart start;
     start.name = name_;
     start.params = params_;
@@ -117,7 +128,8 @@ IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> UnconfinedServer::launc
     policy.env = std::move(start.env);
     policy.cwd = std::move(start.cwd);
     if (start.user) policy.user = start.user->user;
-    co_return co_await within_.launch(std::move(policy), std::move(start.argv), std::move(channels), stdio);
+    co_return co_await within_.launch(std::move(policy), std::move(start.argv), std::move(channels),
+                                      stdio);
 }
 
 IPYBOX_DECL void UnconfinedServer::choose_user(ServerStart& start) {
@@ -130,7 +142,8 @@ IPYBOX_DECL void UnconfinedServer::choose_user(ServerStart& start) {
     }
     if (::geteuid() != 0) {
         if (chosen && chosen->user != ::geteuid())
-            refuse("only root can start a server as uid " + std::to_string(chosen->user) + ": leave \"user\" out, or start ipybox as root");
+            refuse("only root can start a server as uid " + std::to_string(chosen->user) +
+                   ": leave \"user\" out, or start ipybox as root");
         return;
     }
     const auto kernel = place_.kernel_user ? place_.kernel_user() : std::nullopt;
@@ -139,7 +152,8 @@ IPYBOX_DECL void UnconfinedServer::choose_user(ServerStart& start) {
     if (!chosen) chosen = detail::server_user(kernel);
     if (chosen->user == 0) return;
     if (kernel == chosen->user)
-        refuse("the kernel runs as uid " + std::to_string(chosen->user) + ", and its code could take the server over: name another \"user\"");
+        refuse("the kernel runs as uid " + std::to_string(chosen->user) +
+               ", and its code could take the server over: name another \"user\"");
     start.user = chosen;
 }
 
@@ -155,12 +169,16 @@ IPYBOX_DECL void UnconfinedServer::choose_directory(ServerStart& start) {
 IPYBOX_DECL void UnconfinedServer::judge(const ServerStart& start) const {
     const auto* trusted = params_.if_contains("trust_cwd");
     const bool trust_cwd = trusted != nullptr && trusted->is_bool() && trusted->get_bool();
-    if (const auto problem = judge_server(writable_places(), start.argv, start.env, start.cwd, trust_cwd)) refuse(*problem);
+    if (const auto problem =
+            judge_server(writable_places(), start.argv, start.env, start.cwd, trust_cwd))
+        refuse(*problem);
 }
 
 IPYBOX_DECL void UnconfinedServer::prepare_for_user(ServerStart& start) {
     const auto* configured = params_.if_contains("env");
-    const auto is_given = [&](const char* name) { return configured != nullptr && configured->as_object().contains(name); };
+    const auto is_given = [&](const char* name) {
+        return configured != nullptr && configured->as_object().contains(name);
+    };
     const auto set = [&](const char* name, const std::string& value) {
         if (is_given(name)) return;
         start.env.erase(name);
@@ -170,7 +188,9 @@ IPYBOX_DECL void UnconfinedServer::prepare_for_user(ServerStart& start) {
     set("LOGNAME", account_.name);
     set("HOME", is_given("HOME") ? "" : home_of(start));
     const auto temporary = start.env.find("TMPDIR");
-    if (temporary != start.env.end() && detail::first_refused(start.user, {{temporary->second, W_OK | X_OK}})) set("TMPDIR", "");
+    if (temporary != start.env.end() &&
+        detail::first_refused(start.user, {{temporary->second, W_OK | X_OK}}))
+        set("TMPDIR", "");
     choose_program(start);
     check_access(start);
 }
@@ -181,7 +201,8 @@ IPYBOX_DECL std::string UnconfinedServer::home_of(const ServerStart& start) cons
         return detail::server_home(*start.user).string();
     } catch (const Error& error) {
         place_.logger(LogLevel::warning, "MCP server " + name_ + ": " + error.detail() +
-                                             "; its home directory lasts as long as the server does (\"env\": {\"HOME\": …} names another)");
+                                             "; its home directory lasts as long as the server "
+                                             "does (\"env\": {\"HOME\": …} names another)");
         return directory_ ? directory_->path().string() : "/";
     }
 }
@@ -190,7 +211,9 @@ IPYBOX_DECL void UnconfinedServer::choose_program(ServerStart& start) {
     const std::string command(params_.at("command").as_string());
     const auto path = start.env.find("PATH");
     if (command.find('/') != command.npos || path == start.env.end()) return;
-    const auto may_run = [&](const std::string& program) { return !detail::first_refused(start.user, {{program, X_OK}}); };
+    const auto may_run = [&](const std::string& program) {
+        return !detail::first_refused(start.user, {{program, X_OK}});
+    };
     auto& program = start.argv.front();
     std::string_view rest = path->second;
     for (auto found = std::optional(program); found && !may_run(*found);) {
@@ -201,8 +224,10 @@ IPYBOX_DECL void UnconfinedServer::choose_program(ServerStart& start) {
         found = next ? std::optional(next->string()) : std::nullopt;
         if (!found || !may_run(*found)) continue;
         if (!told_)
-            place_.logger(LogLevel::warning, "MCP server " + name_ + ": " + *found + " is started, because " + user_text(start) +
-                                                 " cannot run " + program + " (\"user\": \"root\" keeps root's rights)");
+            place_.logger(LogLevel::warning, "MCP server " + name_ + ": " + *found +
+                                                 " is started, because " + user_text(start) +
+                                                 " cannot run " + program +
+                                                 " (\"user\": \"root\" keeps root's rights)");
         program = *found;
         return;
     }
@@ -219,16 +244,22 @@ IPYBOX_DECL void UnconfinedServer::check_access(const ServerStart& start) {
         wanted.push_back({path, fs::is_directory(path, ignored) ? R_OK | X_OK : R_OK});
     }
     static constexpr const char* docker = "/var/run/docker.sock";
-    if (fs::path(start.argv.front()).filename() == "docker" && ::access(docker, F_OK) == 0) wanted.push_back({docker, R_OK | W_OK});
+    if (fs::path(start.argv.front()).filename() == "docker" && ::access(docker, F_OK) == 0)
+        wanted.push_back({docker, R_OK | W_OK});
     if (const auto refused = detail::first_refused(start.user, wanted)) {
         const auto& path = wanted[*refused].path;
         std::vector<detail::Access> way;
         fs::path at;
         for (const auto& part : path.parent_path()) way.push_back({at /= part, X_OK});
         const auto closed = detail::first_refused(start.user, way);
-        refuse(user_text(start) + " cannot " + (*refused == 0 ? "run " : *refused == 1 ? "enter " : "read ") +
-               path.string() + (closed ? ", because " + way[*closed].path.string() + " is closed to it" : "") +
-               ": give it access, or name a \"user\" that has it (\"user\": \"root\" keeps root's rights)");
+        refuse(user_text(start) + " cannot " +
+               (*refused == 0   ? "run "
+                : *refused == 1 ? "enter "
+                                : "read ") +
+               path.string() +
+               (closed ? ", because " + way[*closed].path.string() + " is closed to it" : "") +
+               ": give it access, or name a \"user\" that has it (\"user\": \"root\" keeps root's "
+               "rights)");
     }
     if (std::exchange(told_, true)) return;
     for (std::size_t i = 2; i < wanted.size(); ++i) {
@@ -236,8 +267,10 @@ IPYBOX_DECL void UnconfinedServer::check_access(const ServerStart& start) {
         if ((wanted[i].mode & X_OK) == 0 || !is_in_workspace(path)) continue;
         const std::vector<detail::Access> writing{{path, W_OK}};
         if (!detail::first_refused(start.user, writing)) continue;
-        place_.logger(LogLevel::warning, "MCP server " + name_ + ": " + user_text(start) + " can read " + path.string() +
-                                             " and not write there: let it, or name a \"user\" that may (\"user\": \"root\" keeps root's rights)");
+        place_.logger(LogLevel::warning, "MCP server " + name_ + ": " + user_text(start) +
+                                             " can read " + path.string() +
+                                             " and not write there: let it, or name a \"user\" "
+                                             "that may (\"user\": \"root\" keeps root's rights)");
         return;
     }
 }

@@ -21,7 +21,9 @@ struct ToolServer::State final : detail::HttpService, std::enable_shared_from_th
     detail::HttpReply check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) override;
     awaitable<bool> answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) override;
     detail::HttpReply refusal(unsigned status, const std::string& why) override;
-    void define(Variables given) { variables = VariableSource(std::move(given), {{"WORKSPACE", options.workspace.string()}}); }
+    void define(Variables given) {
+        variables = VariableSource(std::move(given), {{"WORKSPACE", options.workspace.string()}});
+    }
     void withdraw();
     void close();
 
@@ -42,15 +44,17 @@ struct ToolServer::State final : detail::HttpService, std::enable_shared_from_th
     bool closed = false;
 };
 
-IPYBOX_DECL ToolServer::ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers, ApprovalPolicy& policy,
-           ToolServerOptions options)
+IPYBOX_DECL ToolServer::ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers,
+                                   ApprovalPolicy& policy, ToolServerOptions options)
     : state_(std::make_shared<State>(registry, host, servers, policy, std::move(options))) {}
 
 IPYBOX_DECL ToolServer::~ToolServer() { state_->close(); }
 
 IPYBOX_DECL const std::string& ToolServer::token() const noexcept { return state_->options.token; }
 
-IPYBOX_DECL const std::string& ToolServer::control_token() const noexcept { return state_->options.control_token; }
+IPYBOX_DECL const std::string& ToolServer::control_token() const noexcept {
+    return state_->options.control_token;
+}
 
 IPYBOX_DECL void ToolServer::listen(const std::filesystem::path& path, uid_t user) {
     asio::local::stream_protocol::acceptor acceptor(state_->host.executor);
@@ -71,21 +75,28 @@ IPYBOX_DECL ToolServer::TlsAddress ToolServer::listen(const ToolListener& where)
     const auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
     auto address = load_certificate(*context, where);
     boost::system::error_code error;
-    const asio::ip::tcp::endpoint endpoint(asio::ip::make_address(where.address, error), where.port);
-    if (error) throw Error(errc::bad_config, "tool_channel/listen: \"" + where.address + "\" is no IP address");
+    const asio::ip::tcp::endpoint endpoint(asio::ip::make_address(where.address, error),
+                                           where.port);
+    if (error)
+        throw Error(errc::bad_config,
+                    "tool_channel/listen: \"" + where.address + "\" is no IP address");
     asio::ip::tcp::acceptor acceptor(state_->host.executor);
     error = detail::listen_at(acceptor, endpoint);
     if (error)
-        throw Error(errc::io_error, "tool_channel/listen: cannot listen at " + where.address + " port " +
-                                        std::to_string(where.port) + ": " + error.message());
+        throw Error(errc::io_error, "tool_channel/listen: cannot listen at " + where.address +
+                                        " port " + std::to_string(where.port) + ": " +
+                                        error.message());
     const auto port = where.name_port != 0 ? where.name_port : acceptor.local_endpoint().port();
     const bool v6 = where.name.find(':') != where.name.npos;
-    address.url = "https://" + (v6 ? "[" + where.name + "]" : where.name) + ":" + std::to_string(port);
+    address.url =
+        "https://" + (v6 ? "[" + where.name + "]" : where.name) + ":" + std::to_string(port);
     state_->listener->start(state_, std::move(acceptor), context);
     return address;
 }
 
-IPYBOX_DECL void ToolServer::set_variables(Variables variables) { state_->define(std::move(variables)); }
+IPYBOX_DECL void ToolServer::set_variables(Variables variables) {
+    state_->define(std::move(variables));
+}
 
 IPYBOX_DECL awaitable<json::array> ToolServer::list_tools(std::string name) {
     auto state = state_;
@@ -94,7 +105,9 @@ IPYBOX_DECL awaitable<json::array> ToolServer::list_tools(std::string name) {
     co_return server->tools;
 }
 
-IPYBOX_DECL const json::array& ToolServer::listed_tools(std::string_view name) const { return find(*state_, name)->tools; }
+IPYBOX_DECL const json::array& ToolServer::listed_tools(std::string_view name) const {
+    return find(*state_, name)->tools;
+}
 
 IPYBOX_DECL void ToolServer::begin_execution() { state_->active = true; }
 
@@ -102,26 +115,36 @@ IPYBOX_DECL unsigned long ToolServer::execution() const noexcept { return state_
 
 IPYBOX_DECL void ToolServer::end_execution() { state_->withdraw(); }
 
-IPYBOX_DECL ToolServer::Alone::Alone(asio::any_io_executor executor, PluginRegistry& registry, const ToolServerOptions& options) {
+IPYBOX_DECL ToolServer::Alone::Alone(asio::any_io_executor executor, PluginRegistry& registry,
+                                     const ToolServerOptions& options) {
     host.executor = std::move(executor);
     host.logger = options.logger;
-    host.ask = [approvers = options.approvers](ToolCall call) { return first_answer(approvers, std::move(call)); };
+    host.ask = [approvers = options.approvers](ToolCall call) {
+        return first_answer(approvers, std::move(call));
+    };
     sandbox = registry.make<Sandbox>("none", host, json::object{});
-    policy = registry.make<ApprovalPolicy>(options.approval_required ? "ask" : "allow", host, json::object{});
+    policy = registry.make<ApprovalPolicy>(options.approval_required ? "ask" : "allow", host,
+                                           json::object{});
 }
 
-IPYBOX_DECL ToolServer::ToolServer(const std::shared_ptr<Alone>& alone, PluginRegistry& registry, ToolServerOptions options)
-    : ToolServer(registry, alone->host, *alone->sandbox, *alone->policy, for_use_alone(alone, std::move(options))) {}
+IPYBOX_DECL ToolServer::ToolServer(const std::shared_ptr<Alone>& alone, PluginRegistry& registry,
+                                   ToolServerOptions options)
+    : ToolServer(registry, alone->host, *alone->sandbox, *alone->policy,
+                 for_use_alone(alone, std::move(options))) {}
 
-IPYBOX_DECL ToolServerOptions ToolServer::for_use_alone(const std::shared_ptr<Alone>& alone, ToolServerOptions options) {
+IPYBOX_DECL ToolServerOptions ToolServer::for_use_alone(const std::shared_ptr<Alone>& alone,
+                                                        ToolServerOptions options) {
     options.background_calls = true;
     options.owner = alone;
     return options;
 }
 
-IPYBOX_DECL json::object ToolServer::checked_params(const std::string& name, const json::object& params) {
+IPYBOX_DECL json::object ToolServer::checked_params(const std::string& name,
+                                                    const json::object& params) {
     if (name == own_name)
-        throw Error(errc::bad_config, "MCP server " + name + ": shell commands are asked for under this name; choose another");
+        throw Error(errc::bad_config,
+                    "MCP server " + name +
+                        ": shell commands are asked for under this name; choose another");
     return check_server_params(params, "MCP server " + name);
 }
 
@@ -142,37 +165,46 @@ IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
     return !first;
 }
 
-IPYBOX_DECL ToolServer::State::State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o)
-    : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)),
-      withdrawn(h.executor) {
+IPYBOX_DECL ToolServer::State::State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p,
+                                     ToolServerOptions o)
+    : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)), withdrawn(h.executor) {
     options.token = detail::checked_token(std::move(options.token), "the tool server");
-    options.control_token = detail::checked_token(std::move(options.control_token), "the tool server");
+    options.control_token =
+        detail::checked_token(std::move(options.control_token), "the tool server");
     if (options.token == options.control_token)
         throw Error(errc::bad_argument, "the tool server's token and control_token must differ");
     std::error_code ignored;
     auto& workspace = options.workspace;
-    workspace = std::filesystem::absolute(workspace.empty() ? "." : workspace, ignored).lexically_normal();
-    if (!workspace.has_filename() && workspace.has_relative_path()) workspace = workspace.parent_path();
+    workspace =
+        std::filesystem::absolute(workspace.empty() ? "." : workspace, ignored).lexically_normal();
+    if (!workspace.has_filename() && workspace.has_relative_path())
+        workspace = workspace.parent_path();
     define({});
     detail::HttpLimits limits = detail::limits_of(options, options.max_request);
     limits.crowded_timeout = options.crowded_timeout;
-    listener = std::make_shared<detail::HttpListener>(host.executor, "tool server", limits, host.logger);
+    listener =
+        std::make_shared<detail::HttpListener>(host.executor, "tool server", limits, host.logger);
 }
 
-IPYBOX_DECL detail::HttpReply ToolServer::State::check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) {
+IPYBOX_DECL detail::HttpReply ToolServer::State::check(detail::HttpPeer& peer,
+                                                       const detail::HttpServerRequest& head) {
     Reply reply = judge(*this, peer, head);
     if (reply.status == 200) return {};
     peer.keep_alive = false;
     return to_http(reply);
 }
 
-IPYBOX_DECL awaitable<bool> ToolServer::State::answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ToolServer::State::answer(detail::HttpPeerPtr peer,
+                                                      detail::HttpServerRequest request) {
     return ToolServer::answer(this->shared_from_this(), std::move(peer), std::move(request));
 }
 
 IPYBOX_DECL detail::HttpReply ToolServer::State::refusal(unsigned status, const std::string& why) {
-    if (status == 413) return to_http(failure(why + "; pass less data, or a path to a file", nullptr, status));
-    if (status == 503) return to_http(failure("too much data in tool calls at once; make fewer calls in parallel", nullptr, status));
+    if (status == 413)
+        return to_http(failure(why + "; pass less data, or a path to a file", nullptr, status));
+    if (status == 503)
+        return to_http(failure("too much data in tool calls at once; make fewer calls in parallel",
+                               nullptr, status));
     return to_http(failure(why, nullptr, status));
 }
 
@@ -189,7 +221,8 @@ IPYBOX_DECL void ToolServer::State::close() {
     servers.clear();
 }
 
-IPYBOX_DECL ToolServer::Reply ToolServer::failure(std::string message, const char* type, unsigned status) {
+IPYBOX_DECL ToolServer::Reply ToolServer::failure(std::string message, const char* type,
+                                                  unsigned status) {
     Reply reply;
     reply.body["error"] = std::move(message);
     if (type != nullptr) reply.body["type"] = type;
@@ -197,30 +230,35 @@ IPYBOX_DECL ToolServer::Reply ToolServer::failure(std::string message, const cha
     return reply;
 }
 
-IPYBOX_DECL void ToolServer::register_in(State& state, const std::string& name, json::object params) {
+IPYBOX_DECL void ToolServer::register_in(State& state, const std::string& name,
+                                         json::object params) {
     if (auto old = state.servers.find(name); old != state.servers.end()) {
         old->second->client = nullptr;
         state.servers.erase(old);
     }
     // Who lets a server send more has room for its answers.
-    if (const auto* most = params.if_contains("max_message"); most && most->is_int64() && most->get_int64() > 0) {
+    if (const auto* most = params.if_contains("max_message");
+        most && most->is_int64() && most->get_int64() > 0) {
         const auto room = 4 * static_cast<std::size_t>(most->get_int64());
         state.memory.ensure(room);
         MemoryBudget::process().ensure(room);
     }
-    state.servers.emplace(name, std::make_shared<Server>(name, std::move(params), state.host.executor));
+    state.servers.emplace(name,
+                          std::make_shared<Server>(name, std::move(params), state.host.executor));
 }
 
 IPYBOX_DECL awaitable<void> ToolServer::stop_servers(StatePtr state) {
     state->withdraw();
     std::vector<std::shared_ptr<McpClient>> clients;  // servers may be registered meanwhile
     for (auto& [name, server] : state->servers)
-        if (auto client = std::exchange(server->client, nullptr)) clients.push_back(std::move(client));
+        if (auto client = std::exchange(server->client, nullptr))
+            clients.push_back(std::move(client));
     for (const auto& client : clients) co_await client->close();
 }
 
 IPYBOX_DECL ToolServer::ServerPtr ToolServer::find(State& state, std::string_view name) {
-    if (const auto found = state.servers.find(name); found != state.servers.end()) return found->second;
+    if (const auto found = state.servers.find(name); found != state.servers.end())
+        return found->second;
     std::string known;
     for (const auto& entry : state.servers) known += (known.empty() ? "" : ", ") + entry.first;
     throw Error(errc::bad_argument, "no MCP server is registered as \"" + std::string(name) +
@@ -257,7 +295,8 @@ IPYBOX_DECL awaitable<void> ToolServer::connect_once(StatePtr state, ServerPtr s
     }
     server->client = nullptr;
     const std::string where = "MCP server " + server->name;
-    auto params = substitute_variables(server->params, state->variables, where, state->secrets).as_object();
+    auto params =
+        substitute_variables(server->params, state->variables, where, state->secrets).as_object();
     for (const char* field : {"env", "headers"})
         if (const auto* values = params.if_contains(field))
             for (const auto& entry : values->as_object()) {
@@ -271,7 +310,8 @@ IPYBOX_DECL awaitable<void> ToolServer::connect_once(StatePtr state, ServerPtr s
             }
     if (const auto* auth = params.if_contains("auth")) {
         for (const char* field : {"client_secret", "private_key", "assertion"})
-            if (const auto* value = auth->as_object().if_contains(field)) state->secrets.add(std::string(value->as_string()), true);
+            if (const auto* value = auth->as_object().if_contains(field))
+                state->secrets.add(std::string(value->as_string()), true);
     }
     if (params.contains("command")) place_server(*state, *server, params);
     Sandbox& sandbox = server->sandbox ? *server->sandbox : state->sandbox;
@@ -286,15 +326,20 @@ IPYBOX_DECL awaitable<void> ToolServer::connect_once(StatePtr state, ServerPtr s
     options.connect_timeout = state->options.connect_timeout;
     options.logger.level = state->host.logger.level;
     if (state->host.logger.write)
-        options.logger.write = [weak = std::weak_ptr<State>(state)](LogLevel level, std::string_view line) {
-            if (const auto held = weak.lock()) held->host.logger(level, held->secrets.hide(std::string(line)));
+        options.logger.write = [weak = std::weak_ptr<State>(state)](LogLevel level,
+                                                                    std::string_view line) {
+            if (const auto held = weak.lock())
+                held->host.logger(level, held->secrets.hide(std::string(line)));
         };
-    options.on_tools_changed = [weak_state = std::weak_ptr<State>(state), weak = std::weak_ptr<Server>(server)] {
+    options.on_tools_changed = [weak_state = std::weak_ptr<State>(state),
+                                weak = std::weak_ptr<Server>(server)] {
         auto held = weak_state.lock();
         auto changed = weak.lock();
-        if (held && changed) asio::co_spawn(held->host.executor, relist(held, changed), asio::detached);
+        if (held && changed)
+            asio::co_spawn(held->host.executor, relist(held, changed), asio::detached);
     };
-    auto client = std::make_shared<McpClient>(state->host.executor, std::move(transport), std::move(options));
+    auto client =
+        std::make_shared<McpClient>(state->host.executor, std::move(transport), std::move(options));
     co_await client->connect(sandbox);
     server->era = client->era();
     json::value tools = co_await client->list_tools();
@@ -313,9 +358,12 @@ IPYBOX_DECL void ToolServer::place_server(State& state, Server& server, json::ob
     const std::string where = "MCP server " + server.name;
     const auto& workspace = state.options.workspace;
     if (const auto settings = params.find("sandbox"); settings != params.end()) {
-        if (!state.options.make_sandbox) throw Error(errc::bad_config, where + ": \"sandbox\" is not supported here");
-        if (!settings->value().is_object()) throw Error(errc::bad_config, where + ": \"sandbox\" must be an object");
-        if (!server.sandbox) server.sandbox = state.options.make_sandbox(settings->value().get_object());
+        if (!state.options.make_sandbox)
+            throw Error(errc::bad_config, where + ": \"sandbox\" is not supported here");
+        if (!settings->value().is_object())
+            throw Error(errc::bad_config, where + ": \"sandbox\" must be an object");
+        if (!server.sandbox)
+            server.sandbox = state.options.make_sandbox(settings->value().get_object());
         params.erase(settings);
         params.erase("trust_cwd");  // what it confines needs no trust
         if (!params.contains("cwd")) params["cwd"] = workspace.string();
@@ -323,15 +371,18 @@ IPYBOX_DECL void ToolServer::place_server(State& state, Server& server, json::ob
     }
     if (!params.contains("cwd")) {
         std::error_code ignored;
-        detail::ServerArguments arguments(where, server.params, params, workspace, std::filesystem::current_path(ignored));
+        detail::ServerArguments arguments(where, server.params, params, workspace,
+                                          std::filesystem::current_path(ignored));
         const auto notices = arguments.correct();
         if (!std::exchange(server.told, true))
-            for (const auto& notice : notices) state.host.logger(notice.level, state.secrets.hide(notice.text));
+            for (const auto& notice : notices)
+                state.host.logger(notice.level, state.secrets.hide(notice.text));
     }
     if (!server.sandbox)
         server.sandbox = std::make_unique<UnconfinedServer>(
             state.sandbox, server.name, params,
-            ServerPlace{workspace, state.options.kernel_user, state.host.logger, state.options.record_places});
+            ServerPlace{workspace, state.options.kernel_user, state.host.logger,
+                        state.options.record_places});
     for (const char* field : {"user", "trust_cwd"}) params.erase(field);  // not the transport's
 }
 
@@ -345,13 +396,17 @@ IPYBOX_DECL awaitable<void> ToolServer::relist(StatePtr state, ServerPtr server)
     try {
         co_await connect(state, server);
     } catch (const std::exception& error) {
-        state->host.logger(LogLevel::warning, std::string("its changed tools could not be listed: ") + error.what());
+        state->host.logger(LogLevel::warning,
+                           std::string("its changed tools could not be listed: ") + error.what());
     }
 }
 
-IPYBOX_DECL ToolServer::TlsAddress ToolServer::load_certificate(asio::ssl::context& context, const ToolListener& where) {
-    const auto refuse = [](const char* field, const std::filesystem::path& file, const std::string& why) {
-        throw Error(errc::bad_config, std::string("tool_channel/") + field + ": " + file.string() + ": " + why);
+IPYBOX_DECL ToolServer::TlsAddress ToolServer::load_certificate(asio::ssl::context& context,
+                                                                const ToolListener& where) {
+    const auto refuse = [](const char* field, const std::filesystem::path& file,
+                           const std::string& why) {
+        throw Error(errc::bad_config,
+                    std::string("tool_channel/") + field + ": " + file.string() + ": " + why);
     };
     auto* native = context.native_handle();
     SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
@@ -360,16 +415,21 @@ IPYBOX_DECL ToolServer::TlsAddress ToolServer::load_certificate(asio::ssl::conte
     SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
     boost::system::error_code error;
     // OpenSSL would ask the terminal.
-    context.set_password_callback([](std::size_t, asio::ssl::context::password_purpose) { return std::string(); }, error);
+    context.set_password_callback(
+        [](std::size_t, asio::ssl::context::password_purpose) { return std::string(); }, error);
     context.use_certificate_chain_file(where.certificate.string(), error);
     if (error) refuse("certificate", where.certificate, error.message());
     context.use_private_key_file(where.key.string(), asio::ssl::context::pem, error);
-    if (error) refuse("key", where.key, error.message() + " (a key without a passphrase is needed, in PEM)");
+    if (error)
+        refuse("key", where.key,
+               error.message() + " (a key without a passphrase is needed, in PEM)");
     X509* const own = SSL_CTX_get0_certificate(native);
-    if (X509_cmp_current_time(X509_get0_notAfter(own)) < 0) refuse("certificate", where.certificate, "has expired");
+    if (X509_cmp_current_time(X509_get0_notAfter(own)) < 0)
+        refuse("certificate", where.certificate, "has expired");
     if (X509_check_host(own, where.name.c_str(), where.name.size(), 0, nullptr) != 1 &&
         X509_check_ip_asc(own, where.name.c_str(), 0) != 1)
-        refuse("certificate", where.certificate, "is not made out to " + where.name + ", which \"advertise\" names");
+        refuse("certificate", where.certificate,
+               "is not made out to " + where.name + ", which \"advertise\" names");
     // Not the file itself, in which the key may stand as well.
     const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new(BIO_s_mem()), BIO_free);
     STACK_OF(X509)* others = nullptr;
@@ -392,12 +452,15 @@ IPYBOX_DECL ToolServer::Action ToolServer::action_of(const detail::HttpServerReq
     return target == "/reset" ? Action::reset : Action::run;
 }
 
-IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const detail::HttpPeer& peer, const detail::HttpServerRequest& head) {
+IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const detail::HttpPeer& peer,
+                                                const detail::HttpServerRequest& head) {
     namespace http = boost::beast::http;
-    const auto presented = [given = std::string_view(head[http::field::authorization])](const std::string& token) {
-        const std::string expected = "Bearer " + token;
-        return given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
-    };
+    const auto presented =
+        [given = std::string_view(head[http::field::authorization])](const std::string& token) {
+            const std::string expected = "Bearer " + token;
+            return given.size() == expected.size() &&
+                   CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
+        };
     const bool loopback = peer.port != 0 && !peer.tls;
     const bool controls = loopback && presented(state.options.control_token);
     if (!controls && !presented(state.options.token))
@@ -405,19 +468,27 @@ IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const detail
     const std::string_view target = head.target();
     const auto method = head.method();
     const auto action = action_of(head);
-    const auto wanted = action == Action::run ? http::verb::post : action == Action::status ? http::verb::get : http::verb::put;
+    const auto wanted = action == Action::run      ? http::verb::post
+                        : action == Action::status ? http::verb::get
+                                                   : http::verb::put;
     const bool exists = method == wanted && (action != Action::run || target == "/run");
-    if (!loopback && (!exists || action != Action::run)) return failure("only POST /run exists here", nullptr, 404);
-    if (!exists) return failure("there are POST /run, GET /status, PUT /servers and PUT /reset", nullptr, 404);
+    if (!loopback && (!exists || action != Action::run))
+        return failure("only POST /run exists here", nullptr, 404);
+    if (!exists)
+        return failure("there are POST /run, GET /status, PUT /servers and PUT /reset", nullptr,
+                       404);
     if (!controls && (action == Action::reset || action == Action::register_server))
-        return failure("this token is for calls only; " + std::string(target) + " takes the control token", nullptr, 403);
+        return failure(
+            "this token is for calls only; " + std::string(target) + " takes the control token",
+            nullptr, 403);
     const bool sized = head.count(http::field::content_length) > 0;
     if (!sized && (action == Action::run || head.count(http::field::transfer_encoding) > 0))
         return failure("the request has no Content-Length", nullptr, 411);
     return {};
 }
 
-IPYBOX_DECL awaitable<bool> ToolServer::answer(StatePtr state, detail::HttpPeerPtr peer, detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ToolServer::answer(StatePtr state, detail::HttpPeerPtr peer,
+                                               detail::HttpServerRequest request) {
     const auto action = action_of(request);
     Reply reply;
     auto work = action == Action::run ? handle(state, std::move(request.body()), reply)
@@ -451,7 +522,8 @@ IPYBOX_DECL detail::HttpReply ToolServer::to_http(const Reply& reply) {
     return plain;
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::control(StatePtr state, Action action, std::string body, Reply& reply) {
+IPYBOX_DECL awaitable<void> ToolServer::control(StatePtr state, Action action, std::string body,
+                                                Reply& reply) {
     if (action == Action::status) {
         reply.body["status"] = "ok";
     } else if (action == Action::reset) {
@@ -472,22 +544,27 @@ IPYBOX_DECL void ToolServer::register_by_request(State& state, const json::value
     const auto* name = object ? object->if_contains("server_name") : nullptr;
     const auto* params = object ? object->if_contains("server_params") : nullptr;
     if (!name || !detail::is_text(*name) || !params || !params->is_object() || object->size() != 2)
-        throw Error(errc::bad_config, "a registration is {\"server_name\": text, \"server_params\": object}");
+        throw Error(errc::bad_config,
+                    "a registration is {\"server_name\": text, \"server_params\": object}");
     const std::string server(name->get_string());
     auto checked = checked_params(server, params->get_object());
     const auto known = state.servers.find(server);
-    if (known == state.servers.end() || known->second->params != checked) register_in(state, server, std::move(checked));
+    if (known == state.servers.end() || known->second->params != checked)
+        register_in(state, server, std::move(checked));
 }
 
 IPYBOX_DECL awaitable<void> ToolServer::handle(StatePtr state, std::string body, Reply& reply) {
     if (!state->active && !state->options.background_calls) {
-        reply = failure("no code is being executed: tools can be called while a cell runs, not after it", "inactive");
+        reply = failure(
+            "no code is being executed: tools can be called while a cell runs, not after it",
+            "inactive");
         co_return;
     }
     auto work = call(state, std::move(body), reply);
     auto end = withdrawal(state, state->execution);
     const bool answered = co_await ends_first(std::move(work), std::move(end));
-    if (!answered) reply = failure("the execution ended before this call was answered", "withdrawn");
+    if (!answered)
+        reply = failure("the execution ended before this call was answered", "withdrawn");
 }
 
 IPYBOX_DECL awaitable<void> ToolServer::withdrawal(StatePtr state, unsigned long execution) {
@@ -495,7 +572,8 @@ IPYBOX_DECL awaitable<void> ToolServer::withdrawal(StatePtr state, unsigned long
         co_await state->withdrawn.wait();
         // Asked, because another co_await would throw: that is dear on the way of every call.
         const auto cancelled = co_await asio::this_coro::cancellation_state;
-        over = state->execution != execution || cancelled.cancelled() != asio::cancellation_type::none;
+        over =
+            state->execution != execution || cancelled.cancelled() != asio::cancellation_type::none;
     }
 }
 
@@ -531,14 +609,18 @@ IPYBOX_DECL awaitable<Decision> ToolServer::judge(StatePtr state, ToolCall reque
     co_return co_await approve(state->policy, std::move(request), state->options.approval_timeout);
 }
 
-IPYBOX_DECL std::optional<ToolServer::Reply> ToolServer::refusal_of(const Decision& decision, const std::string& call_name) {
-    if (decision.expired) return failure("approval request for " + call_name + " expired: " + decision.reason, "timeout");
+IPYBOX_DECL std::optional<ToolServer::Reply> ToolServer::refusal_of(const Decision& decision,
+                                                                    const std::string& call_name) {
+    if (decision.expired)
+        return failure("approval request for " + call_name + " expired: " + decision.reason,
+                       "timeout");
     if (decision.verdict == Verdict::allow) return std::nullopt;
     const std::string why = decision.reason.empty() ? "" : ": " + decision.reason;
     return failure("approval request for " + call_name + " rejected" + why, "rejected");
 }
 
-IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::shell_command(StatePtr state, ToolCall request, AuditedCall& audit) {
+IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::shell_command(StatePtr state, ToolCall request,
+                                                                   AuditedCall& audit) {
     const auto* command = request.arguments.if_contains("cmd");
     if (request.arguments.size() != 1 || !command || !detail::is_text(*command))
         throw Error(errc::bad_argument, "a shell command is {\"cmd\": text}");
@@ -556,7 +638,8 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::shell_command(StatePtr stat
 IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
     const auto found = server.by_name.find(request.tool);
     if (found == server.by_name.end())
-        throw Error(errc::bad_argument, "MCP server " + server.name + " has no tool \"" + request.tool + "\"");
+        throw Error(errc::bad_argument,
+                    "MCP server " + server.name + " has no tool \"" + request.tool + "\"");
     Tool& tool = found->second;
     request.annotations = tool.annotations;
     request.input_schema = ToolCall::no_schema();
@@ -564,12 +647,15 @@ IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
     if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(*tool.schema);
     detail::SchemaValidator validator(*tool.document);
     if (const auto problem = validator.problem(tool.document->root(), request.sent_arguments()))
-        throw Error(errc::bad_argument, "the arguments of " + request.tool + " do not fit its schema: " + *problem);
+        throw Error(errc::bad_argument,
+                    "the arguments of " + request.tool + " do not fit its schema: " + *problem);
     request.input_schema = {tool.schema, &tool.schema->get_object()};
 }
 
-IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCall request, AuditedCall& audit) {
-    if (request.origin != CallOrigin::mcp) co_return co_await shell_command(state, std::move(request), audit);
+IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCall request,
+                                                         AuditedCall& audit) {
+    if (request.origin != CallOrigin::mcp)
+        co_return co_await shell_command(state, std::move(request), audit);
     auto server = find(*state, request.server);
     co_await connect(state, server);
     describe(*server, request);
@@ -580,8 +666,10 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCal
     for (int round = 1; decision.verdict == Verdict::allow; ++round) {
         const auto current = state->servers.find(request.server);
         if (current == state->servers.end() || current->second != server)
-            throw Error(errc::bad_argument, "MCP server " + server->name + " was replaced while its call waited for approval");
-        const bool ready = server->client && server->client->alive() && server->client->tools_current();
+            throw Error(errc::bad_argument, "MCP server " + server->name +
+                                                " was replaced while its call waited for approval");
+        const bool ready =
+            server->client && server->client->alive() && server->client->tools_current();
         if (!ready) co_await connect(state, server);
         if (server->listing == judged) break;
         judged = server->listing;
@@ -600,7 +688,8 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCal
     auto refusal = refusal_of(decision, request.server + "." + request.tool);
     if (refusal) co_return std::move(*refusal);
     const std::string name = std::move(request.tool);
-    json::object arguments = request.exact_arguments ? *request.exact_arguments : std::move(request.arguments);
+    json::object arguments =
+        request.exact_arguments ? *request.exact_arguments : std::move(request.arguments);
     auto client = server->client;
     if (!client) throw Error(errc::bad_argument, "MCP server " + server->name + " was stopped");
     CallOptions options;
@@ -631,7 +720,8 @@ IPYBOX_DECL ToolServer::Reply ToolServer::answer(const State& state, CallResult 
                             (!result.structured_content->is_null() || result.content.empty());
     Reply reply;
     if (result.is_error) {
-        reply = failure(state.secrets.hide(text.empty() ? "the tool failed without saying why" : std::move(text)));
+        reply = failure(state.secrets.hide(text.empty() ? "the tool failed without saying why"
+                                                        : std::move(text)));
     } else if (!structured && only_text) {
         reply.body["result"] = std::move(text);
     }
@@ -641,19 +731,24 @@ IPYBOX_DECL ToolServer::Reply ToolServer::answer(const State& state, CallResult 
     return reply;
 }
 
-IPYBOX_DECL std::string ToolServer::parse_call(std::string body, ToolCall& request, MemoryReservation& memory) {
-    // Text that is no Unicode is repaired before anybody judges the call, so that what is shown is what is sent.
+IPYBOX_DECL std::string ToolServer::parse_call(std::string body, ToolCall& request,
+                                               MemoryReservation& memory) {
+    // Text that is no Unicode is repaired before anybody judges the call, so that what is shown is
+    // what is sent.
     auto read = detail::read_json(body, 128, detail::default_max_decoded);
     body = std::string();
     if (read.problem == detail::costs_too_much)
-        return "the arguments take more than the " + std::to_string(detail::default_max_decoded >> 20) +
+        return "the arguments take more than the " +
+               std::to_string(detail::default_max_decoded >> 20) +
                " MiB of memory that those of one call may; pass less data, or a path to a file";
     if (!read.problem.empty()) return "the request " + read.problem;
     auto* object = read.value.if_object();
     if (!object) return "the request must be an object";
     for (const auto& entry : *object)
-        if (entry.key() != "server_name" && entry.key() != "tool_name" && entry.key() != "tool_args")
-            return "unknown key \"" + std::string(entry.key()) + "\"; accepted: server_name, tool_name, tool_args";
+        if (entry.key() != "server_name" && entry.key() != "tool_name" &&
+            entry.key() != "tool_args")
+            return "unknown key \"" + std::string(entry.key()) +
+                   "\"; accepted: server_name, tool_name, tool_args";
     for (const char* key : {"server_name", "tool_name"})
         if (const auto* field = object->if_contains(key); !field || !detail::is_text(*field))
             return std::string(key) + " must be a string";
@@ -661,7 +756,8 @@ IPYBOX_DECL std::string ToolServer::parse_call(std::string body, ToolCall& reque
     if (!arguments || !arguments->is_object()) return "tool_args must be an object";
     request.server = object->at("server_name").get_string();
     request.tool = object->at("tool_name").get_string();
-    // Once for whoever is asked, once for the server; once more with all digits, if there are more than in doubles.
+    // Once for whoever is asked, once for the server; once more with all digits, if there are more
+    // than in doubles.
     const std::size_t copies = detail::holds_exact(*arguments) ? 3 : 2;
     if (!reserve(memory, copies * detail::memory_size(*arguments)))
         return "too much data in tool calls at once; make fewer calls in parallel, or pass less";
