@@ -48,9 +48,8 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     co_await State::ready(state, session);
     const std::string lost = session->lost;
     CodeExecutionResult result;
-    const std::size_t room = room_for(*state, context);
     // More of the output than the answer can hold would be cut off below.
-    detail::StrippedText printed(room);
+    detail::StrippedText printed(room_for(*state, context));
     {
         const Asking asking(session->asking, context);
         auto execution =
@@ -73,9 +72,10 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     }
     session->lost.clear();
     if (auto text = printed.take(); !text.empty()) result.text = std::move(text);
-    auto answer =
-        cell_result(*state, result, room, static_cast<std::size_t>(std::min(characters, 1e12)),
-                    lost, !session->executor->kernel_alive());
+    // After a report there is less room than before.
+    auto answer = cell_result(*state, result, room_for(*state, context),
+                              static_cast<std::size_t>(std::min(characters, 1e12)), lost,
+                              !session->executor->kernel_alive());
     state->list_images(session->executor->workspace(), result.images);
     co_return answer;
 }
