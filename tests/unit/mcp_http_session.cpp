@@ -10,6 +10,8 @@
 
 namespace mcp_http_session_tests {
 
+namespace json = boost::json;
+
 using namespace ipybox;
 using namespace std::chrono_literals;
 using Session = detail::HttpClientSession;

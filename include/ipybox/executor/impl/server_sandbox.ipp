@@ -99,11 +99,11 @@ IPYBOX_DECL void ServerSandbox::confine(SandboxPolicy& policy) const {
     if (::geteuid() == 0 && ::stat(workspace_.c_str(), &owner) == 0 && owner.st_uid != 0)
         policy.user = owner.st_uid;
     if (const auto* config = settings_.if_contains("config")) {
-        const auto home = policy.env.find("HOME");
+        const auto found = policy.env.find("HOME");
+        const std::string home = found == policy.env.end() ? "/" : found->second;
         guard_workspace(policy, workspace_, sources_.protection);
-        policy =
-            apply_srt_settings(config->get_object(), std::move(policy), workspace_,
-                               home == policy.env.end() ? "/" : home->second, sources_.protection);
+        policy = apply_srt_settings(config->get_object(), std::move(policy), workspace_, home,
+                                    sources_.protection);
         return keep_own_state(policy, sources_);
     }
     guard_writable(policy);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/oauth/detail/token_store.hpp>
 #include <ipybox/oauth/protocol.hpp>
 #include <optional>

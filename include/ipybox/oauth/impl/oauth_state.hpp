@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <deque>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/net/domain_rule.hpp>
 #include <ipybox/oauth/redirect.hpp>
 #include <map>
