@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <ipybox/sandbox_kit/detail/placeholder.hpp>
 #include <ipybox/sandbox_kit/detail/project_walk.hpp>
