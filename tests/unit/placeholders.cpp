@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 #include <ipybox/sandbox_kit/detail/placeholders.hpp>
+#include <optional>
 
 #include "test_support.hpp"
 
@@ -62,6 +63,58 @@ BOOST_AUTO_TEST_CASE(what_somebody_else_made_stays) {
     BOOST_TEST(fs::exists(machine.workspace / ".claude" / "commands"));
     BOOST_TEST(fs::exists(machine.workspace / ".envrc"));
     BOOST_TEST(fs::exists(machine.workspace / ".idea"));
+}
+
+BOOST_AUTO_TEST_CASE(names_held_in_a_directory_that_was_not_marked_yet_go_with_it) {
+    const Machine machine;
+    // In either order of their records.
+    for (const bool inner_first : {false, true}) {
+        const auto outer = [&](PlaceholderRecord& record) {
+            record.add(machine.workspace, ".claude");
+            fs::create_directory(machine.workspace / ".claude");
+        };
+        const auto inner = [&](PlaceholderRecord& record) {
+            record.add(machine.workspace, ".claude/commands");
+            fs::create_directories(machine.workspace / ".claude" / "commands");
+        };
+        machine.kill_after(
+            [&](PlaceholderRecord& record) { (inner_first ? inner(record) : outer(record)); });
+        machine.kill_after(
+            [&](PlaceholderRecord& record) { (inner_first ? outer(record) : inner(record)); });
+        machine.sweep();
+        BOOST_TEST(fs::is_empty(machine.workspace));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_directory_goes_when_nobody_holds_names_in_it_any_more) {
+    const Machine machine;
+    const auto claude = machine.workspace / ".claude";
+    machine.kill_after([&](PlaceholderRecord& record) {
+        record.add(machine.workspace, ".claude");
+        fs::create_directory(claude);
+    });
+    {
+        const UniqueFd inside(::open(claude.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+        Placeholders held(machine.state);
+        BOOST_TEST(held.hold(machine.workspace, ".claude/commands", inside, true));
+        machine.sweep();
+        BOOST_TEST(fs::exists(claude / "commands"));
+    }
+    BOOST_TEST(!fs::exists(claude / "commands"));
+    machine.sweep();
+    BOOST_TEST(!fs::exists(claude));
+    // The same where the directory's maker lives longest, but ends before the other does.
+    const UniqueFd place(::open(machine.workspace.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    std::optional<Placeholders> maker(std::in_place, machine.state),
+        other(std::in_place, machine.state);
+    BOOST_TEST(maker->hold(machine.workspace, ".claude", place, true));
+    const UniqueFd inside(::open(claude.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    BOOST_TEST(other->hold(machine.workspace, ".claude/commands", inside, true));
+    maker.reset();
+    other.reset();
+    machine.sweep();
+    BOOST_TEST(!fs::exists(claude));
+    BOOST_TEST(fs::is_empty(machine.state / "placeholders"));
 }
 
 BOOST_AUTO_TEST_CASE(what_a_living_process_holds_stays) {

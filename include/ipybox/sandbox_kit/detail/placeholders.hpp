@@ -23,6 +23,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace ipybox::detail {
 
@@ -38,7 +39,7 @@ public:
     PlaceholderRecord(PlaceholderRecord&&) = default;
     PlaceholderRecord& operator=(PlaceholderRecord&&) = delete;
     ~PlaceholderRecord() {
-        if (file_) ::unlink(path_.c_str());
+        if (file_ && !left_) ::unlink(path_.c_str());
     }
 
     // Throws errc::io_error when it cannot be written.
@@ -48,20 +49,34 @@ public:
         if (file_) write_all(file_.get(), place.native() + '\0' + name + '\0', path_);
     }
 
-    // Calls `sweep` with the names of each process that was killed, and forgets them. Never throws.
-    static void for_each_left(const std::filesystem::path& state,
-                              const std::function<void(const Names&)>& sweep) noexcept {
+    // Something is left that this process cannot remove: the next one that starts a sandbox may.
+    void leave() noexcept { left_ = true; }
+
+    // Calls `sweep` with the names of all processes that were killed, and forgets them; where it
+    // returns false, because something is left, only when no process lives that may hold it.
+    // Never throws.
+    static void sweep_left(const std::filesystem::path& state,
+                           const std::function<bool(const Names&)>& sweep) noexcept {
         try {
+            Names names;
+            bool others = false;
+            std::vector<std::pair<std::filesystem::path, UniqueFd>> records;
             std::error_code error;
             for (std::filesystem::directory_iterator entry(below(state), error), end;
                  !error && entry != end; entry.increment(error)) {
-                const UniqueFd file(
+                UniqueFd file(
                     ::open(entry->path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-                if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
+                if (!file) continue;
+                if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+                    others = true;
+                    continue;
+                }
                 std::string why;
-                if (const auto text = read_regular(file, 16u << 20, why)) sweep(parse(*text));
-                ::unlink(entry->path().c_str());
+                if (const auto text = read_regular(file, 16u << 20, why)) parse(*text, names);
+                records.emplace_back(entry->path(), std::move(file));
             }
+            if (records.empty() || (!sweep(names) && others)) return;
+            for (const auto& record : records) ::unlink(record.first.c_str());
         } catch (const std::exception&) {
             // They stay, for the next one.
         }
@@ -71,11 +86,10 @@ private:
     static std::filesystem::path below(const std::filesystem::path& state) {
         return state.empty() ? state : state / "placeholders";
     }
-    static Names parse(std::string_view text) {
-        Names names;
+    static void parse(std::string_view text, Names& names) {
         while (true) {
             const auto place = text.find('\0'), name = text.find('\0', place + 1);
-            if (place == text.npos || name == text.npos) return names;
+            if (place == text.npos || name == text.npos) return;
             names[text.substr(0, place)].emplace(text.substr(place + 1, name - place - 1));
             text.remove_prefix(name + 1);
         }
@@ -101,6 +115,7 @@ private:
     std::filesystem::path base_;
     std::string path_;
     UniqueFd file_;
+    bool left_ = false;
 };
 
 // Files and directories made on the host so that there is something to mount over. They are empty
@@ -117,7 +132,8 @@ public:
         for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
             // Removing it would take the mount away from another sandbox that still uses it.
             if (::flock(held->file.get(), LOCK_EX | LOCK_NB) == 0)
-                remove(held->parent, held->name, held->file);
+                remove(held->parent, held->name, held->file, true);
+            if (is_directory(held->parent, held->name)) record_.leave();
         }
         exclude_from_git();
     }
@@ -130,18 +146,24 @@ public:
     // Removes what processes that were killed left, in whatever place they held names. Never
     // throws.
     static void sweep_what_others_left(const std::filesystem::path& state) noexcept {
-        PlaceholderRecord::for_each_left(state, [](const PlaceholderRecord::Names& left) {
+        PlaceholderRecord::sweep_left(state, [](const PlaceholderRecord::Names& left) {
+            bool clean = true;
             for (const auto& [place, names] : left) {
                 const UniqueFd top(::open(place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
                 if (!top) continue;
-                for (const auto& name : names) {
-                    const std::filesystem::path path(name);
+                // What is in a directory before the directory: who came between another's making
+                // one and marking it took it for a user's, and held names in it.
+                for (auto name = names.rbegin(); name != names.rend(); ++name) {
+                    const std::filesystem::path path(*name);
                     const auto inside = path.has_parent_path() ? path.parent_path().string() : ".";
                     const auto parent = open_beneath(top.get(), inside, O_PATH | O_DIRECTORY);
-                    if (parent) sweep(parent, path.filename().string(), true);
+                    if (!parent) continue;
+                    sweep(parent, path.filename().string(), true);
+                    if (is_directory(parent, path.filename().string())) clean = false;
                 }
                 detail::exclude_from_git(place, names);
             }
+            return clean;
         });
     }
 
@@ -208,6 +230,12 @@ private:
                now.st_ino == ours.st_ino && now.st_dev == ours.st_dev &&
                ::unlinkat(parent.get(), name.c_str(), S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0) ==
                    0;
+    }
+
+    static bool is_directory(const UniqueFd& parent, const std::string& name) {
+        struct stat found{};
+        return ::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+               S_ISDIR(found.st_mode);
     }
 
     static constexpr timespec stamp[2] = {{placeholder_time, 0}, {placeholder_time, 0}};
