@@ -120,8 +120,9 @@ private:
 
 // Files and directories made on the host so that there is something to mount over. They are empty
 // (but for commondir) and carry a time stamp that tells them from anything else, so that one left
-// behind by a crash is recognised. The host may write to them, which makes them its own: only the
-// guest has them read-only. Several sandboxes may share one; a lock tells whether it is in use.
+// behind by a crash is recognised. The host may write to them, which makes them its own, but for a
+// directory that is empty: only the guest has them read-only. Several sandboxes may share one; a
+// lock tells whether it is in use.
 class Placeholders {
 public:
     // state: ipybox's directory for what it remembers; empty where there is none.
