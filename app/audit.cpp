@@ -54,10 +54,10 @@ int show(const AuditFlags& flags) {
     const auto broken = read_records(flags.file, [&](const json::object& record) {
         if (field(record, "event") == "result") results[field(record, "call")] = record;
     });
-    const detail::Glob sessions(flags.session), tools(flags.tool);
-    const auto fits = [](const detail::Glob& glob, const std::string& text) {
-        std::size_t steps = detail::rule_steps;
-        return glob.matches(text, steps) == detail::Fit::yes;
+    const approval::Glob sessions(flags.session), tools(flags.tool);
+    const auto fits = [](const approval::Glob& glob, const std::string& text) {
+        std::size_t steps = approval::rule_steps;
+        return glob.matches(text, steps) == approval::Fit::yes;
     };
     const bool only_calls = flags.denied || flags.tool != "*";
     read_records(flags.file, [&](const json::object& record) {
@@ -98,9 +98,10 @@ int show(const AuditFlags& flags) {
         }
         const auto* arguments = whole.if_contains("arguments");
         std::cout << shown("verdict") << ' '
-                  << detail::call_text(server, tool,
-                                       arguments && arguments->is_object() ? arguments->get_object()
-                                                                           : json::object())
+                  << approval::call_text(server, tool,
+                                         arguments && arguments->is_object()
+                                             ? arguments->get_object()
+                                             : json::object())
                   << " by " << shown("by");
         if (whole.contains("expired")) std::cout << ", nobody answered";
         if (whole.contains("reason")) std::cout << ", because: " << shown("reason");

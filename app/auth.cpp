@@ -77,7 +77,7 @@ awaitable<std::string> typed_line() {
         // An empty line is no answer.
         for (auto end = typed.find('\n'); end != typed.npos; end = typed.find('\n')) {
             if (end > 0 && typed[end - 1] == '\r') typed[end - 1] = ' ';
-            const auto line = detail::trim_blanks(std::string_view(typed).substr(0, end));
+            const auto line = net::trim_blanks(std::string_view(typed).substr(0, end));
             if (!line.empty()) co_return std::string(line);
             typed.erase(0, end + 1);
         }

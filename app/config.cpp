@@ -11,6 +11,7 @@
 #include <cmath>
 #include <iostream>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/client_config.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
@@ -29,7 +30,7 @@ namespace fs = std::filesystem;
 std::vector<fs::path> places_of(const std::string& client) {
     const char* home_variable = std::getenv("HOME");
     const fs::path home = home_variable != nullptr ? home_variable : "/nonexistent";
-    const fs::path settings = detail::config_directory().parent_path();
+    const fs::path settings = config::config_directory().parent_path();
     const fs::path here = fs::current_path();
     if (client == "claude")
         return {here / ".mcp.json", home / ".claude.json",

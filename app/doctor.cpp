@@ -27,7 +27,7 @@ public:
           workspace_(workspace),
           setup_modules_(modules_of_setup()),
           memory_problem_(Cgroup::problem()),
-          quota_problem_(ipybox::detail::ProjectQuota::problem(workspace)) {
+          quota_problem_(ipybox::sandbox_kit::ProjectQuota::problem(workspace)) {
         host_.executor = executor_;
     }
 
@@ -118,9 +118,9 @@ private:
         policy.cwd = workspace_;
         if (!setup_modules_.empty()) reached_.push_back({setup_modules_, R_OK | X_OK});
         try {
-            const auto identity = ipybox::detail::guest_identity(policy, std::nullopt);
+            const auto identity = ipybox::sandbox_kit::guest_identity(policy, std::nullopt);
             reached_.insert(reached_.begin(), {workspace_, R_OK | W_OK | X_OK});
-            ipybox::detail::check_reach(identity, reached_);
+            ipybox::sandbox_kit::check_reach(identity, reached_);
             good(what, "uid " + std::to_string(identity->user) + " reaches " + workspace_.string() +
                            " and what kernels need");
         } catch (const Error& error) {
@@ -219,7 +219,8 @@ private:
         request.argv = {node->string(), "--version"};
         request.stdio = Stdio::pipes;
         ChildProcess process(executor_, std::move(request));
-        const auto output = co_await ipybox::detail::output_of(process, std::chrono::seconds(10));
+        const auto output =
+            co_await ipybox::sandbox_kit::output_of(process, std::chrono::seconds(10));
         const std::string version = output.value_or("");
         if (version.starts_with("v") && std::atoi(version.c_str() + 1) >= 18) {
             good("Node.js", version.substr(0, version.find('\n')) + " at " + node->string() +
@@ -235,7 +236,7 @@ private:
     asio::any_io_executor executor_;
     std::filesystem::path workspace_;
     std::filesystem::path setup_modules_;
-    std::vector<ipybox::detail::Access> reached_;
+    std::vector<ipybox::sandbox_kit::Access> reached_;
     std::string memory_problem_;  // why total memory cannot be limited; empty: it can
     std::string quota_problem_;   // why the workspace's size cannot
     PluginRegistry registry_;

@@ -59,8 +59,8 @@ inline Duration seconds(double number) {
 // HOST:PORT of a flag. Throws errc::bad_argument.
 inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text,
                                                            const std::string& flag) {
-    const auto [host, port] = detail::split_port(text);
-    const auto number = port == "0" ? std::optional<std::uint16_t>(0) : detail::parse_port(port);
+    const auto [host, port] = net::split_port(text);
+    const auto number = port == "0" ? std::optional<std::uint16_t>(0) : net::parse_port(port);
     if (host.empty() || !number)
         throw Error(errc::bad_argument,
                     flag + ": expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"");

@@ -93,14 +93,14 @@ Decision decide(const json::value& policy, const std::string& file, const ToolCa
     return run_to_end(context, made->decide(call));
 }
 
-std::string_view word(detail::Rule::Effect effect) {
-    return effect == detail::Rule::Effect::allow  ? "allows"
-           : effect == detail::Rule::Effect::deny ? "denies"
-                                                  : "asks";
+std::string_view word(approval::Rule::Effect effect) {
+    return effect == approval::Rule::Effect::allow  ? "allows"
+           : effect == approval::Rule::Effect::deny ? "denies"
+                                                    : "asks";
 }
 
 // Every rule of the policy against the call, in order.
-void explain(const json::value& policy, const detail::CallFacts& facts, const std::string& place,
+void explain(const json::value& policy, const approval::CallFacts& facts, const std::string& place,
              json::array& lines) {
     const auto* object = policy.if_object();
     if (!object || object->size() != 1) return;
@@ -113,23 +113,25 @@ void explain(const json::value& policy, const detail::CallFacts& facts, const st
         return;
     }
     const json::value& list = entry.value().is_object() ? entry.value().at("rules") : entry.value();
-    const detail::RuleSet rules(list);
+    const approval::RuleSet rules(list);
     const auto now = std::chrono::system_clock::now();
     for (std::size_t i = 0; i < rules.rules().size(); ++i) {
         const auto& rule = rules.rules()[i];
-        std::vector<detail::Rule::Part> why;
-        std::size_t steps = detail::rule_steps;
+        std::vector<approval::Rule::Part> why;
+        std::size_t steps = approval::rule_steps;
         const auto fit = rule.fits(facts, now, steps, &why);
         json::object line;
         line["place"] = here + "/" + std::to_string(i);
         line["rule"] = rule.label();
         line["effect"] = word(rule.effect());
-        line["fits"] = fit == detail::Fit::yes ? "yes" : fit == detail::Fit::no ? "no" : "unclear";
-        line["nearly"] = fit == detail::Fit::no && why.size() == 1 && rule.parts() > 1;
+        line["fits"] = fit == approval::Fit::yes  ? "yes"
+                       : fit == approval::Fit::no ? "no"
+                                                  : "unclear";
+        line["nearly"] = fit == approval::Fit::no && why.size() == 1 && rule.parts() > 1;
         json::array reasons;
         for (const auto& part : why)
-            reasons.emplace_back(part.fit == detail::Fit::unclear
-                                     ? detail::RuleSet::unclear_text(part)
+            reasons.emplace_back(part.fit == approval::Fit::unclear
+                                     ? approval::RuleSet::unclear_text(part)
                                      : part.what + " does not hold: " + part.value);
         line["why"] = std::move(reasons);
         lines.push_back(std::move(line));
@@ -152,7 +154,7 @@ int test_policy(const PolicyFlags& flags) {
     if (passes) reason = "no policy judges this call, which denies it";
 
     json::array lines;
-    const detail::CallFacts facts{
+    const approval::CallFacts facts{
         call.server,           call.tool,       to_string(call.origin), call.session,
         call.sent_arguments(), call.annotations};
     explain(policy, facts, "", lines);
@@ -165,7 +167,7 @@ int test_policy(const PolicyFlags& flags) {
         std::cout << detail::write_json(report) << '\n';
     } else {
         std::cout << verdict << ": "
-                  << detail::call_text(call.server, call.tool, call.sent_arguments()) << '\n';
+                  << approval::call_text(call.server, call.tool, call.sent_arguments()) << '\n';
         if (!decision.by.empty())
             std::cout << "decided by " << detail::printable(decision.by) << '\n';
         if (!reason.empty()) std::cout << "reason: " << detail::printable(reason) << '\n';

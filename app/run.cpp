@@ -165,7 +165,8 @@ private:
     // Of what the policy asks: --approve answers, or whoever can be asked, all at once.
     awaitable<Decision> answer(ToolCall call) {
         fresh_line();
-        const std::string shown = detail::call_text(call.server, call.tool, call.sent_arguments());
+        const std::string shown =
+            approval::call_text(call.server, call.tool, call.sent_arguments());
         Decision decision;
         if (flags_.approve == "allow") {
             output_.print(std::cerr, "[allowed] " + shown + '\n');

@@ -144,7 +144,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     options.starts_at_once = flags.starts_at_once;
     options.session_idle = seconds(flags.session_idle);
     options.structured = flags.structured;
-    if (const auto settings = detail::config_directory(); !settings.empty())
+    if (const auto settings = config::config_directory(); !settings.empty())
         options.remembered = settings / "registered" / RememberedServers::file_name(workspace);
     options.server.logger = logger;
     options.server.max_message = flags.max_message;
@@ -166,7 +166,7 @@ std::vector<std::string> bearer_tokens(std::string& said) {
     if (const char* given = std::getenv(token_variable)) {
         std::istringstream list{std::string(given)};
         for (std::string token; std::getline(list, token, ',');) {
-            token = detail::strip(token);
+            token = executor::strip(token);
             if (token.size() < 16)
                 throw Error(errc::bad_argument,
                             std::string(token_variable) + ": a token needs at least 16 characters");
@@ -212,7 +212,7 @@ awaitable<void> serve_until(McpService& service, Ending& ending, bool on_stdio) 
 awaitable<void> parent_gone() {
     const auto parent = ::getppid();
     asio::posix::stream_descriptor watch(co_await asio::this_coro::executor);
-    if (auto handle = detail::open_pidfd(parent); parent > 1 && handle)
+    if (auto handle = sandbox_kit::open_pidfd(parent); parent > 1 && handle)
         watch.assign(handle.release());
     bool watched = watch.is_open();
     while (watched && ::getppid() == parent) {

@@ -33,7 +33,7 @@
 
 namespace {
 using namespace ipybox;
-using detail::WireSession;
+using jupyter::WireSession;
 
 struct Options {
     int starts = 10;

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::launcher {
 
 // The launcher as a file that can be executed and never changes, made when it is first needed.
 // Throws errc::io_error.
@@ -51,4 +51,4 @@ inline void start_by_guard(SpawnRequest& request, std::vector<std::string> words
     request.ends_its_tree = true;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::launcher

@@ -2,6 +2,6 @@
 // The launcher's executable file, for sandboxes to put before their guests.
 #include <string_view>
 
-namespace ipybox::detail {
+namespace ipybox::launcher {
 std::string_view launcher_image();
-}  // namespace ipybox::detail
+}  // namespace ipybox::launcher

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::launcher {
 
 // Appends the limits that it sets on single processes.
 inline void add_rlimits(std::vector<std::string>& command, const Limits& limits) {
@@ -22,4 +22,4 @@ inline void add_rlimits(std::vector<std::string>& command, const Limits& limits)
     add("--rlimit-cpu", limits.cpu_seconds);
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::launcher

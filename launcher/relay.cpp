@@ -26,7 +26,7 @@
 #include "descendants.hpp"
 
 namespace {
-using namespace ipybox::detail;
+using namespace ipybox::sandbox_kit;
 
 [[noreturn]] void fail(const char* what, const char* detail = "", const char* why = "") {
     std::fprintf(stderr, "ipybox-relay: %s%s%s\n", what, detail, why);

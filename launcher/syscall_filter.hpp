@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::launcher {
 
 // What Python, NumPy, pandas, Matplotlib, multiprocessing, Node.js, git, pip and compilers were
 // seen to use, with the older and newer ways to the same on other architectures and C libraries.
@@ -332,4 +332,4 @@ inline std::string denying_filter(bool unix_sockets = true) {
     return filter.code();
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::launcher

@@ -3,8 +3,8 @@
 
 A comment directly above a declaration describes it, as does one behind it on its line; the comment
 at the top describes the file. What Doxygen would take for a command or a tag is escaped; `code` stays
-code. `Example: FILE [PART]` shows that part of a file in examples/. What is not public is left out: function bodies, private members, namespaces `detail`. Lines
-keep their numbers.
+code. `Example: FILE [PART]` shows that part of a file in examples/. What is not public is left out:
+function bodies, private members, namespaces within ipybox. Lines keep their numbers.
 
 Usage: doxygen_filter.py HEADER
 """
@@ -42,7 +42,7 @@ def kind_of(statement, closed):
     if closed in ("body", "hidden") and re.match(r"(,|$)", code):
         return closed  # a constructor's initializers go on, or its body comes
     if re.match(r"(inline )?namespace\b", code):
-        return "hidden" if re.search(r"\bdetail$", code) else "scope"
+        return "scope" if re.search(r"\bnamespace ipybox$", code) else "hidden"
     if found := re.match(r"(?:friend )?(enum|class|struct|union)\b(?:[^(]|\([^)]*\)(?=.*:))*$", code):
         if re.match(r"(class|struct)\s+\w+::", code):
             return "hidden"  # a private part of a class, defined outside of it

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks who includes whom: the rooms of docs/architecture.md.
+"""Checks who includes whom, and the namespaces: the rooms of docs/architecture.md.
 
 Usage: lint_includes.py [--graph]
   --graph  prints the rooms and what each includes, as docs/architecture.md has it; checks nothing
@@ -48,6 +48,8 @@ HOLDERS = {
 }
 # Folders of a room that only the room itself may include.
 INSIDE = ("detail", "impl")
+
+NAMESPACE = re.compile(r"^[ \t]*(?:inline[ \t]+)?namespace[ \t]+([\w:]+)[ \t]*\{", re.M)
 
 
 def own(included: str) -> str | None:
@@ -128,6 +130,29 @@ def header_faults(name: str, included: str):
         yield f"{room(other)} is not below {room(name)}"
 
 
+def namespaces_of(path: Path) -> set[str]:
+    """Those that a file may open: `detail` if and only if it lies in such a folder; what rooms tell each other
+    beside their interface, and not the application, is in the namespace of the room."""
+    folders = [one for one in path.parts[:-1] if one != "impl"]
+    if folders[0] == "launcher":
+        return {"launcher"}
+    if "detail" in folders:
+        return {"detail"}
+    below = folders[len(ROOT.parts):]
+    return {below[0]} if below else {path.stem} & RANK.keys()
+
+
+def namespace_faults(path: Path):
+    text = path.read_text(encoding="utf-8")
+    for found in NAMESPACE.finditer(text):
+        first, _, inner = found[1].removeprefix("ipybox::").partition("::")
+        if first.startswith(f"{path.stem}_"):
+            continue  # within the room's, for a few names of this file
+        if first not in namespaces_of(path) | {"ipybox", "boost", "std"} or inner and first == "ipybox":
+            may = " or ".join(["ipybox", *(f"ipybox::{one}" for one in sorted(namespaces_of(path)))])
+            yield f"{path}:{text.count(chr(10), 0, found.start()) + 1}: namespace {found[1]} in a file of {may}"
+
+
 def is_of_another_plugin(path: Path, included: str) -> bool:
     """A plugin is plugins/KIND/NAME.cpp, or a folder plugins/KIND/NAME that includes its own files."""
     if included.startswith("ipybox/"):
@@ -158,6 +183,8 @@ def faults():
         for included, line in includes(name):
             for why in header_faults(name, included):
                 yield f"{file_of(name)}:{line}: includes {included}: {why}"
+    for path in sorted([*ROOT.rglob("*.?pp"), *Path("launcher").glob("*.?pp")]):
+        yield from namespace_faults(path)
     for folder in ("plugins", "app", "examples", "launcher"):
         for path in sorted(Path(folder).rglob("*.?pp")):
             text = path.read_text(encoding="utf-8")

@@ -39,14 +39,14 @@ Variables parse_env(std::string_view text, const std::string& what);
 // was not. Throws errc::bad_config naming the line.
 Variables read_env_file(const std::filesystem::path& directory, const Logger& logger);
 
-namespace detail {
+namespace config {
 // Whether a name such as "apiKey", "X-Auth-Token" or "db_password" announces a secret.
 bool names_a_secret(std::string_view name);
 
 // Whether a value is a path that exists, or a URL that carries neither a login nor a query: code
 // works with those, and they let nobody in.
 bool is_plain_place(std::string_view value);
-}  // namespace detail
+}  // namespace config
 
 // The values that nobody may see, and the one way to hide them.
 class Secrets {
@@ -87,7 +87,7 @@ private:
     Variables defined_;
 };
 
-namespace detail {
+namespace config {
 // ipybox's directory below `variable`, else below `usual` of HOME; empty when neither is set.
 std::filesystem::path own_directory(const char* variable, const char* usual);
 // Where this person's settings are, and what ipybox keeps for them; existing or not.
@@ -108,7 +108,7 @@ inline std::vector<std::filesystem::path> own_directories() {
 
 std::string substitute_text(std::string_view text, const VariableSource& source,
                             const std::string& where, Secrets& secrets);
-}  // namespace detail
+}  // namespace config
 
 // Replaces ${NAME} and ${NAME:-default} in every string of `value`; the values put in are added
 // to `secrets`, but for those that ipybox itself defines. Throws errc::bad_config naming the

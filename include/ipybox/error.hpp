@@ -31,7 +31,6 @@ enum class errc {
     http_failed,          // an HTTP server cannot be reached, or its answer broke off
 };
 
-namespace detail {
 // The fixed id makes categories compare equal across shared objects.
 struct ErrorCategory final : boost::system::error_category {
     constexpr ErrorCategory() : boost::system::error_category(0x1b0b0c5d11a7e001ULL) {}
@@ -83,11 +82,10 @@ struct ErrorCategory final : boost::system::error_category {
     }
 };
 inline constexpr ErrorCategory error_category{};
-}  // namespace detail
 
 // How errc becomes an error_code.
 inline boost::system::error_code make_error_code(errc code) noexcept {
-    return {static_cast<int>(code), detail::error_category};
+    return {static_cast<int>(code), error_category};
 }
 
 // Thrown for every failure. code() compares with errc; detail() is the sentence for a person:

@@ -24,7 +24,7 @@
 #define IPYBOX_STRING(x) IPYBOX_STRING_(x)
 
 namespace ipybox {
-namespace detail {
+
 // Everything that must agree between a program and a plugin that share C++ objects.
 inline constexpr const char* abi_tag =
     "ipybox " IPYBOX_STRING(IPYBOX_API_VERSION) ", Boost " BOOST_LIB_VERSION ", " BOOST_COMPILER
@@ -40,7 +40,6 @@ inline constexpr const char* abi_tag =
     ;
 // One object per process when symbols are shared as they must be; otherwise neither are Asio's.
 inline char process_anchor = 0;
-}  // namespace detail
 
 // What the program lends to a plugin; outlives everything the plugin makes.
 struct Host {
@@ -61,8 +60,8 @@ using Factory = std::unique_ptr<Interface> (*)(Host& host, const json::object& c
 // What a plugin says of itself. Constant: it is read before any code of the plugin runs.
 struct Plugin {
     // Read and checked before anything else: these two stay first for ever.
-    const char* abi = detail::abi_tag;
-    const void* anchor = &detail::process_anchor;
+    const char* abi = abi_tag;
+    const void* anchor = &process_anchor;
 
     std::string_view name;           // as in the configuration and the file name
     std::string_view summary;        // one line for `ipybox plugins`

@@ -27,11 +27,9 @@
 
 namespace ipybox {
 
-namespace detail {
 // Where `meson install` puts the plugins; a program without ipybox's compiled part does not have
 // it.
-[[gnu::weak]] extern const char* const plugin_directory;
-}  // namespace detail
+[[gnu::weak]] extern const char* const installed_plugin_directory;
 
 // Plugins stay loaded for ever: Asio keeps pointers into them while an io_context lives. Not
 // thread-safe; one registry may serve several executors of one thread.
@@ -59,8 +57,7 @@ public:
         }
         std::error_code ignored;
         const auto beside = program().parent_path() / "plugins";
-        const std::filesystem::path installed =
-            &detail::plugin_directory ? detail::plugin_directory : "";
+        const std::filesystem::path installed = &installed_plugin_directory ? installed_plugin_directory : "";
         if (std::filesystem::is_directory(beside, ignored)) {
             registry.add_directory(beside);
         } else if (std::filesystem::is_directory(installed, ignored)) {
@@ -105,11 +102,11 @@ public:
 
     // Adds one descriptor. `holder` is the file it comes from, for messages.
     void add(const Plugin& plugin, const std::filesystem::path& holder) {
-        if (std::strcmp(plugin.abi, detail::abi_tag) != 0)
+        if (std::strcmp(plugin.abi, abi_tag) != 0)
             throw Error(errc::bad_plugin, holder.string() + ": built for [" + plugin.abi +
-                                              "], this program is [" + detail::abi_tag +
+                                              "], this program is [" + abi_tag +
                                               "]; rebuild the plugin with the same versions");
-        if (plugin.anchor != &detail::process_anchor)
+        if (plugin.anchor != &process_anchor)
             throw Error(errc::bad_plugin,
                         holder.string() +
                             ": does not share the program's symbols; link the program with "

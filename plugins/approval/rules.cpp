@@ -4,14 +4,14 @@
 
 namespace {
 using namespace ipybox;
-using Effect = detail::Rule::Effect;
+using Effect = approval::Rule::Effect;
 
 class Rules final : public ApprovalPolicy {
 public:
     Rules(Host& host, const json::object& config) : host_(host), rules_(config.at("rules")) {}
 
     awaitable<Decision> decide(ToolCall call) override {
-        const detail::CallFacts facts{
+        const approval::CallFacts facts{
             call.server,           call.tool,       to_string(call.origin), call.session,
             call.sent_arguments(), call.annotations};
         const auto found =
@@ -37,7 +37,7 @@ public:
 
 private:
     Host& host_;
-    detail::RuleSet rules_;
+    approval::RuleSet rules_;
 };
 
 constexpr Plugin self{

@@ -28,8 +28,8 @@ namespace {
 using namespace ipybox;
 using namespace std::chrono_literals;
 using detail::PrivateDirectory;
-using detail::WireMessage;
-using detail::WireSession;
+using jupyter::WireMessage;
+using jupyter::WireSession;
 using Descriptor = asio::posix::stream_descriptor;
 
 // What the connection file calls ports; a socket's path is <ip>-<port>.
@@ -78,7 +78,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
         std::string_view type;
         asio::local::stream_protocol::socket socket;
-        detail::ZmtpReader reader;
+        jupyter::ZmtpReader reader;
         MemoryReservation memory;  // for the message that is being read
         Duration waited = {};      // for the rest of that message
         std::string unsent;
@@ -94,7 +94,7 @@ struct Link : std::enable_shared_from_this<Link> {
         }
     };
 
-    Link(asio::any_io_executor on, KernelSpec with, uid_t owner, detail::WireLimits limits)
+    Link(asio::any_io_executor on, KernelSpec with, uid_t owner, jupyter::WireLimits limits)
         : executor(std::move(on)),
           logger(std::move(with.logger)),
           guest(owner),
@@ -198,7 +198,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     void watch_process() {
         UniqueFd handle =
-            process->pid() > 0 ? ipybox::detail::open_pidfd(process->pid()) : UniqueFd();
+            process->pid() > 0 ? ipybox::sandbox_kit::open_pidfd(process->pid()) : UniqueFd();
         if (!handle) {
             exited = true;  // it ended before we could look
             return;
@@ -244,7 +244,7 @@ struct Link : std::enable_shared_from_this<Link> {
         if (error)
             throw Error(errc::io_error,
                         "cannot connect to the kernel's socket: " + error.message());
-        const auto opening = detail::zmtp_opening(port.type);
+        const auto opening = jupyter::zmtp_opening(port.type);
         asio::write(port.socket, asio::buffer(opening), error);  // less than a fresh socket holds
         port.lost = error.failed();
         return true;
@@ -280,8 +280,8 @@ struct Link : std::enable_shared_from_this<Link> {
             fail_protocol("it takes no more requests");
         auto request = session.request(type, content);
         for (std::size_t i = 0; i < request.frames.size(); ++i)
-            detail::append_zmtp_frame(port.unsent, request.frames[i],
-                                      i + 1 < request.frames.size());
+            jupyter::append_zmtp_frame(port.unsent, request.frames[i],
+                                       i + 1 < request.frames.size());
         // When the connection is lost, whoever waits for the answer finds out.
         flush(port);
         return request.id;
@@ -292,7 +292,7 @@ struct Link : std::enable_shared_from_this<Link> {
         if (port.lost && !port.reader.complete()) return false;
         const auto done = port.reader.advance();
         if (!done) {
-            if (done.error() != detail::ZmtpFault::too_large || &port != &iopub ||
+            if (done.error() != jupyter::ZmtpFault::too_large || &port != &iopub ||
                 !leave_out(port.reader.frames()))
                 fail_protocol(describe(done.error()));
             port.reader.skip();
@@ -315,7 +315,7 @@ struct Link : std::enable_shared_from_this<Link> {
     bool leave_out(std::span<const std::string_view> frames) {
         const auto start = std::find(frames.begin(), frames.end(), WireSession::delimiter);
         if (frames.end() - start < 3 || start[2].size() > session.limits().header) return false;
-        const auto header = detail::read_object(start[2], session.limits().depth);
+        const auto header = jupyter::read_object(start[2], session.limits().depth);
         const auto type = header ? detail::string_of(*header, "msg_type") : std::string_view();
         return !type.empty() && execution.leave_out(type, session.limits().bytes);
     }
@@ -351,7 +351,7 @@ struct Link : std::enable_shared_from_this<Link> {
 
     json::object content_of(const WireMessage& message) {
         auto content =
-            detail::read_object(message.content, session.limits().depth, session.limits().decoded);
+            jupyter::read_object(message.content, session.limits().depth, session.limits().decoded);
         if (!content) fail_protocol(describe(content.error()));
         return std::move(*content);
     }
@@ -404,7 +404,7 @@ struct Link : std::enable_shared_from_this<Link> {
         const auto held = process;
         const auto status = co_await held->wait(Clock::now() + patience());
         if (!status) co_return std::string();
-        co_return ipybox::detail::describe_end(*held, *status);
+        co_return ipybox::sandbox_kit::describe_end(*held, *status);
     }
 };
 
@@ -682,7 +682,7 @@ private:
                 co_await throw_if_cancelled();
             }
         }
-        detail::append_zmtp_frame(link->iopub.unsent, detail::zmtp_subscription, false);
+        jupyter::append_zmtp_frame(link->iopub.unsent, jupyter::zmtp_subscription, false);
         link->flush(link->iopub);
     }
 
@@ -751,7 +751,7 @@ private:
     }
 
     asio::any_io_executor executor_;
-    ipybox::detail::WireLimits limits_;
+    ipybox::jupyter::WireLimits limits_;
 };
 
 constexpr Plugin self{

@@ -28,8 +28,8 @@
 namespace {
 using namespace ipybox;
 namespace fs = std::filesystem;
-using detail::absolute_path, detail::check_reach, detail::errno_text, detail::Placeholders,
-    detail::refuse, detail::View, detail::within;
+using sandbox_kit::absolute_path, sandbox_kit::check_reach, sandbox_kit::errno_text,
+    detail::Placeholders, sandbox_kit::refuse, sandbox_kit::View, detail::within;
 
 constexpr std::size_t max_options = 8'000;  // bwrap itself gives up at 9000
 
@@ -163,7 +163,8 @@ private:
 class Confined final : public ConfinedProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
-             std::optional<Cgroup> group, std::optional<detail::ProjectQuota> quota, Layers layers)
+             std::optional<Cgroup> group, std::optional<sandbox_kit::ProjectQuota> quota,
+             Layers layers)
         : ConfinedProcess(executor, std::move(request), std::move(placeholders), std::move(group)),
           quota_(std::move(quota)),
           layers_(std::move(layers.mounted)) {
@@ -185,24 +186,24 @@ private:
         pid_t parent = -1, at = pid();
         UniqueFd handle;
         for (int depth = 0; depth < 3; ++depth) {
-            const auto children = detail::children_of(at);
+            const auto children = sandbox_kit::children_of(at);
             if (children.empty()) return;
             parent = std::exchange(at, children.front());
-            handle = detail::open_child(at, parent);
+            handle = sandbox_kit::open_child(at, parent);
             if (!handle) return;
         }
         // While the command lives, its group's number means no other.
         if (group && ::getpgid(at) == parent)
             ::kill(-parent, number);
         else
-            detail::send_signal(handle, number);
+            sandbox_kit::send_signal(handle, number);
     }
 
     static awaitable<void> refreshed(std::shared_ptr<LayerControl> control) {
         if (control) co_await control->refresh();
     }
 
-    std::optional<detail::ProjectQuota> quota_;
+    std::optional<sandbox_kit::ProjectQuota> quota_;
     std::vector<detail::WorkspaceLayer> layers_;
     std::shared_ptr<LayerControl> control_;
 };
@@ -220,7 +221,7 @@ public:
         if (const auto* calls = config.if_contains("allow_calls"))
             for (const auto& call : calls->get_array()) {
                 allow_calls_.emplace_back(call.get_string());
-                detail::check_call_name(allow_calls_.back());
+                launcher::check_call_name(allow_calls_.back());
             }
         const auto* log = config.if_contains("kernel_log");
         kernel_log_ = log != nullptr && log->get_bool();
@@ -248,7 +249,7 @@ public:
     // Among all files of the host lie sockets that nobody can find beforehand: bound by a relative
     // path, made later, or renamed.
     bool unix_sockets(const SandboxPolicy& policy) const override {
-        return !detail::shows_whole_disk(policy);
+        return !sandbox_kit::shows_whole_disk(policy);
     }
 
     std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
@@ -258,7 +259,7 @@ public:
     }
 
     uid_t guest_user(const SandboxPolicy& policy) const override {
-        const auto identity = detail::guest_identity(policy, user_);
+        const auto identity = sandbox_kit::guest_identity(policy, user_);
         return identity ? identity->user : ::geteuid();
     }
 
@@ -289,10 +290,10 @@ private:
         else if (!scratch_inodes_)
             found.reason = "only bwrap may make user namespaces here";
         // Whoever sees the whole disk would see what lies behind an overlay as well.
-        else if (detail::shows_whole_disk(policy))
+        else if (sandbox_kit::shows_whole_disk(policy))
             found.reason = "the whole disk is in view";
         if (!found.reason.empty() || without("view")) co_return found;
-        const auto identity = detail::guest_identity(policy, user_);
+        const auto identity = sandbox_kit::guest_identity(policy, user_);
         for (const auto& given : policy.writable) {
             const auto place = absolute_path(given);
             if (found.bases.size() == detail::max_layers && !found.bases.contains(place)) {
@@ -306,7 +307,7 @@ private:
                 continue;
             }
             const std::vector<fs::path> bases = {
-                detail::state_directory() / "layers",
+                config::state_directory() / "layers",
                 fs::temp_directory_path() / ("ipybox-layers-" + std::to_string(::geteuid()))};
             std::string reason =
                 "neither ipybox's state nor the temporary directory lies on its file system";
@@ -416,7 +417,7 @@ private:
         refuse_written(bwrap_);
         SpawnRequest request;
         request.stdio = stdio;
-        request.identity = detail::guest_identity(policy, user_);
+        request.identity = sandbox_kit::guest_identity(policy, user_);
         // Unlike 0, 1 also keeps the machine's own handler of core dumps from running.
         request.rlimits = {{RLIMIT_CORE, 1}};
         request.wall_seconds = policy.limits.wall_seconds;
@@ -436,7 +437,7 @@ private:
                 {absolute_path(channel.host_path), is_read_only(channel) ? F_OK : R_OK | W_OK});
         check_reach(request.identity, wanted);
 
-        std::optional<detail::ProjectQuota> quota;
+        std::optional<sandbox_kit::ProjectQuota> quota;
         if (policy.limits.workspace_size && !without("limits")) {
             std::vector<fs::path> limited;
             for (const auto& path : policy.writable) limited.push_back(absolute_path(path));
@@ -460,7 +461,7 @@ private:
         std::optional<RelayPipes> pipes;
         if (relayed.empty()) {
             for (const auto& [name, value] : env) options.add("--setenv", name, value);
-            if (!without("limits")) detail::add_rlimits(command, policy.limits);
+            if (!without("limits")) launcher::add_rlimits(command, policy.limits);
             command.emplace_back("--");
             std::move(argv.begin(), argv.end(), std::back_inserter(command));
         } else {
@@ -478,7 +479,7 @@ private:
         if (pipes) {
             RelayCommand told;
             told.argv = {launcher_path};
-            if (!without("limits")) detail::add_rlimits(told.argv, policy.limits);
+            if (!without("limits")) launcher::add_rlimits(told.argv, policy.limits);
             told.argv.emplace_back("--");
             std::move(argv.begin(), argv.end(), std::back_inserter(told.argv));
             told.env = std::move(env);
@@ -500,9 +501,9 @@ private:
     // Between us and the relay: the guest's standard streams are its own.
     struct RelayPipes {
         RelayPipes() {
-            std::tie(guest_input, input) = detail::make_pipe();
-            std::tie(output, guest_output) = detail::make_pipe();
-            detail::outlive_broken_pipes();
+            std::tie(guest_input, input) = sandbox_kit::make_pipe();
+            std::tie(output, guest_output) = sandbox_kit::make_pipe();
+            sandbox_kit::outlive_broken_pipes();
         }
         UniqueFd guest_input, input, output, guest_output;
     };
@@ -519,9 +520,9 @@ private:
         auto& list = filters_[unix_sockets || without("unix") ? 1 : 0];
         if (list.empty()) {
             if (!without("calls") && !without("seccomp"))
-                list.push_back(detail::allowing_filter(allow_calls_));
+                list.push_back(launcher::allowing_filter(allow_calls_));
             if (!without("seccomp"))
-                list.push_back(detail::denying_filter(unix_sockets || without("unix")));
+                list.push_back(launcher::denying_filter(unix_sockets || without("unix")));
         }
         return list;
     }
@@ -539,7 +540,7 @@ private:
                                       const std::vector<Channel>& channels) const {
         std::vector<std::string> command = {launcher_path};
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
-        options.file(launcher_path, detail::launcher_image(), "0555");
+        options.file(launcher_path, launcher::launcher_image(), "0555");
         // From bwrap, so that its init process has them as well; once more where refusals are
         // logged.
         for (const auto& filter : filters(unix_sockets(policy))) {
@@ -681,7 +682,7 @@ private:
                  {mounts, std::to_string(scratch ? scratch_places : 0), std::string("--")})
                 words.push_back(std::move(word));
         }
-        detail::start_by_guard(request, std::move(words));
+        launcher::start_by_guard(request, std::move(words));
     }
 
     // Where bwrap finds what the guest is to see at a path.
@@ -769,7 +770,7 @@ private:
         limit(&Capabilities::memory_total, "memory_total", Cgroup::problem());
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
         limit(&Capabilities::workspace_size, "workspace_size",
-              detail::ProjectQuota::machine_problem());
+              sandbox_kit::ProjectQuota::machine_problem());
         co_return found;
     }
 
@@ -800,7 +801,7 @@ private:
     }
 
     static std::string setting(const char* path) {
-        auto text = detail::read_proc(path);
+        auto text = sandbox_kit::read_proc(path);
         while (!text.empty() && text.back() == '\n') text.pop_back();
         return text;
     }

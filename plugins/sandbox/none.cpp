@@ -62,7 +62,7 @@ public:
         request.argv = std::move(argv);
         request.env = std::move(policy.env);
         if (!policy.cwd.empty()) request.cwd = std::move(policy.cwd);
-        if (other) request.identity = detail::identity_of(*policy.user);
+        if (other) request.identity = sandbox_kit::identity_of(*policy.user);
         request.stdio = stdio;
         request.wall_seconds = policy.limits.wall_seconds;
         const auto limit = [&request](int resource, const std::optional<std::uint64_t>& value) {
@@ -72,7 +72,7 @@ public:
         limit(RLIMIT_NOFILE, policy.limits.open_files);
         limit(RLIMIT_FSIZE, policy.limits.file_size);
         limit(RLIMIT_CPU, policy.limits.cpu_seconds);
-        detail::start_by_guard(request);
+        launcher::start_by_guard(request);
         co_return std::make_unique<Guarded>(executor_, std::move(request));
     }
 

@@ -32,7 +32,7 @@
 namespace {
 using namespace ipybox;
 namespace fs = std::filesystem;
-using detail::errno_text, detail::refuse, detail::View, detail::within;
+using sandbox_kit::errno_text, sandbox_kit::refuse, sandbox_kit::View, detail::within;
 
 constexpr std::string_view package_name = "@anthropic-ai/sandbox-runtime";
 
@@ -103,7 +103,7 @@ class RunDirectory : public detail::PrivateDirectory {
 public:
     explicit RunDirectory(const std::optional<Identity>& guest)
         : PrivateDirectory(::geteuid(), guest ? guest->user : ::geteuid(), 0755) {
-        write_file("launcher", detail::launcher_image(), ::geteuid(), 0755);
+        write_file("launcher", launcher::launcher_image(), ::geteuid(), 0755);
         write_file("prompt_bridge.cjs", prompt_bridge, ::geteuid(), 0644);
         for (const char* name : {"srt", "scratch"})
             if (::mkdirat(handle(), name, 0700) != 0 ||
@@ -156,17 +156,18 @@ private:
     };
 
     static void send(const Found& to, int number, bool with_children) {
-        const auto children = with_children ? detail::children_of(to.pid) : std::vector<pid_t>();
-        detail::send_signal(to.handle, number);
+        const auto children =
+            with_children ? sandbox_kit::children_of(to.pid) : std::vector<pid_t>();
+        sandbox_kit::send_signal(to.handle, number);
         for (const pid_t child : children) {
-            const Found below{child, detail::open_child(child, to.pid)};
+            const Found below{child, sandbox_kit::open_child(child, to.pid)};
             if (below.handle) send(below, number, true);
         }
     }
 
     // How many pid namespaces a process is in below ours, and whether it is the first of the last.
     static std::pair<std::size_t, bool> place_of(pid_t process) {
-        const auto status = detail::read_proc("/proc/" + std::to_string(process) + "/status");
+        const auto status = sandbox_kit::read_proc("/proc/" + std::to_string(process) + "/status");
         const auto at = status.find("\nNSpid:");
         if (at == std::string::npos) return {0, false};
         std::istringstream numbers(status.substr(at + 7, status.find('\n', at + 1) - at - 7));
@@ -179,15 +180,15 @@ private:
     // The first child of the innermost init process: srt nests one or two pid namespaces.
     static Found find_command(pid_t from, std::size_t depth) {
         Found found;
-        for (const pid_t child : detail::children_of(from)) {
+        for (const pid_t child : sandbox_kit::children_of(from)) {
             const auto [deep, first] = place_of(child);
             if (deep < depth) continue;
             auto below = find_command(child, std::max(deep, depth));
             if (below.handle) return below;
             if (!first || deep < 2) continue;
-            const auto children = detail::children_of(child);
+            const auto children = sandbox_kit::children_of(child);
             if (!children.empty())
-                found = {children.front(), detail::open_child(children.front(), child)};
+                found = {children.front(), sandbox_kit::open_child(children.front(), child)};
         }
         return found;
     }
@@ -206,7 +207,7 @@ public:
         if (const auto* calls = config.if_contains("allow_calls"))
             for (const auto& call : calls->get_array()) {
                 allow_calls_.emplace_back(call.get_string());
-                detail::check_call_name(allow_calls_.back());
+                launcher::check_call_name(allow_calls_.back());
             }
         find(config);
     }
@@ -228,7 +229,7 @@ public:
     }
 
     uid_t guest_user(const SandboxPolicy& policy) const override {
-        const auto identity = detail::guest_identity(policy, user_);
+        const auto identity = sandbox_kit::guest_identity(policy, user_);
         return identity ? identity->user : ::geteuid();
     }
 
@@ -335,7 +336,7 @@ private:
         found.problem = problem_;
         missing_ = !problem_.empty();
         if (missing_) co_return found;
-        const auto nobody = detail::guest_identity(SandboxPolicy(), user_);
+        const auto nobody = sandbox_kit::guest_identity(SandboxPolicy(), user_);
         const auto as_nobody = [&](std::vector<std::string> argv) {
             SpawnRequest request;
             request.argv = std::move(argv);
@@ -351,7 +352,7 @@ private:
                        "/", "--dev", "/dev", "--proc", "/proc", "--", "/bin/true"});
         namespaces.stdio = Stdio::tail;
         ChildProcess trial(executor_, std::move(namespaces));
-        const auto text = co_await detail::output_of(node, std::chrono::seconds(10));
+        const auto text = co_await sandbox_kit::output_of(node, std::chrono::seconds(10));
         const auto version = read_version(text && text->starts_with('v') ? text->substr(1) : "");
         if (!version || *version < engine_) {
             missing_ = true;
@@ -394,10 +395,10 @@ private:
                                     const std::vector<Channel>& channels,
                                     std::vector<MuxChannel>& relayed) {
         SpawnRequest request;
-        request.identity = detail::guest_identity(policy, user_);
+        request.identity = sandbox_kit::guest_identity(policy, user_);
         // What the guest needs besides what the policy names, at the places of the host.
         auto seen = policy;
-        std::vector<detail::Access> wanted = {
+        std::vector<sandbox_kit::Access> wanted = {
             {node_, R_OK | X_OK}, {srt_, R_OK}, {bwrap_, X_OK}, {socat_, X_OK}};
         for (const auto& channel : channels) {
             if (channel.name.empty() ||
@@ -424,7 +425,7 @@ private:
         View view(seen, unix_sockets_, {}, false);
         const auto reach = view.accesses();
         wanted.insert(wanted.end(), reach.begin(), reach.end());
-        detail::check_reach(request.identity, wanted);
+        sandbox_kit::check_reach(request.identity, wanted);
         // The next start would run on the host what this guest made of it.
         for (const auto& program : {package_, node_})
             if (is_writable(view, program))
@@ -709,7 +710,7 @@ private:
             prefix.emplace_back("--seccomp-file");
             prefix.push_back(directory / filter_names[i]);
         }
-        detail::add_rlimits(prefix, limits);
+        launcher::add_rlimits(prefix, limits);
         prefix.emplace_back("--");
         argv.insert(argv.begin(), prefix.begin(), prefix.end());
     }
@@ -718,8 +719,8 @@ private:
     // at.
     const std::vector<std::string>& filters() const {
         if (filters_.empty())
-            filters_ = {detail::allowing_filter(allow_calls_),
-                        detail::denying_filter(unix_sockets_)};
+            filters_ = {launcher::allowing_filter(allow_calls_),
+                        launcher::denying_filter(unix_sockets_)};
         return filters_;
     }
 

@@ -41,7 +41,7 @@ struct Settings {
     std::vector<std::string> arguments;
     std::map<std::string, std::string> env;  // as configured: may hold secrets
     std::filesystem::path cwd;
-    std::size_t max_message = detail::default_max_message;
+    std::size_t max_message = mcp::default_max_message;
     Logger logger;
 
     // The path of a directory, such as the workspace, is no secret.
@@ -68,9 +68,9 @@ struct Connection {
           input(executor),
           output(executor),
           changed(executor),
-          splitter(settings.max_message, [this](const detail::BadLine& line) { noise(line); }) {}
+          splitter(settings.max_message, [this](const mcp::BadLine& line) { noise(line); }) {}
 
-    void noise(const detail::BadLine& line) {
+    void noise(const mcp::BadLine& line) {
         if (++noise_lines > max_noise_lines) return;
         const std::string what = line.problem.empty()
                                      ? " printed a line that is no message: "
@@ -78,7 +78,7 @@ struct Connection {
         settings.logger(
             line.problem.empty() ? LogLevel::info : LogLevel::warning,
             settings.command + what +
-                detail::excerpt(settings.redacted(std::string(line.text.substr(0, 4096))), 512));
+                mcp::excerpt(settings.redacted(std::string(line.text.substr(0, 4096))), 512));
     }
 
     void tell_of_repairs() {
@@ -92,7 +92,7 @@ struct Connection {
     asio::posix::stream_descriptor input;
     asio::posix::stream_descriptor output;
     Event changed;  // something below did
-    detail::MessageSplitter splitter;
+    mcp::MessageSplitter splitter;
     std::deque<std::string> outgoing;  // lines that the pipe had no room for
     std::size_t outgoing_size = 0;
     std::size_t sent_of_first = 0;
@@ -112,8 +112,8 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 [[noreturn]] void throw_closed() { throw Error(errc::cancelled, "the connection was closed"); }
 
 std::string last_words_of(const Connection& connection) {
-    return detail::excerpt(connection.settings.redacted(connection.process->output_tail()),
-                           std::size_t{8} << 10);
+    return mcp::excerpt(connection.settings.redacted(connection.process->output_tail()),
+                        std::size_t{8} << 10);
 }
 
 // Sets connection->end: how the server ended, and its last words. Kills one that lives on without
@@ -240,7 +240,7 @@ bool send_short(Connection& connection, std::int64_t id, std::string_view method
         connection.process->may_be_stale())
         return false;
     // Not written to be thrown away.
-    if (detail::text_size(params) > PIPE_BUF) return false;
+    if (mcp::text_size(params) > PIPE_BUF) return false;
     std::string line = R"({"jsonrpc":"2.0","id":)" + std::to_string(id) + R"(,"method":)";
     detail::append_json_string(line, method);
     line += R"(,"params":)";

@@ -50,7 +50,7 @@ inline void sse(std::string_view input) {
     };
     const auto parse = [](std::string_view text, std::size_t size) {
         Result result;
-        detail::SseParser parser(limit);
+        mcp::SseParser parser(limit);
         in_pieces(text, size, [&](std::string_view piece) {
             parser.feed(piece);
             for (;;) {
@@ -75,8 +75,8 @@ inline void sse(std::string_view input) {
         require(whole.last_id == cut.last_id && whole.retry == cut.retry, "nor ids and times");
     }
     // What is written comes back, with its line ends made one.
-    detail::SseParser parser;
-    parser.feed(detail::sse_event(input));
+    mcp::SseParser parser;
+    parser.feed(mcp::sse_event(input));
     auto event = parser.next();
     require(event && event->has_value(), "what is written is one event");
     std::string lines;
@@ -91,7 +91,7 @@ inline void jsonrpc(std::string_view input) {
     constexpr std::size_t limit = 4096;
     const auto parse = [](std::string_view text, std::size_t size, bool& failed) {
         std::vector<std::string> messages;
-        detail::MessageSplitter splitter(limit, [&](const detail::BadLine& line) {
+        mcp::MessageSplitter splitter(limit, [&](const mcp::BadLine& line) {
             require(line.text.size() <= limit, "a line is not longer than its limit");
         });
         in_pieces(text, size, [&](std::string_view piece) {
@@ -111,8 +111,8 @@ inline void jsonrpc(std::string_view input) {
                 const auto again = detail::parse_exact(messages.back(), wrong, deep);
                 require(!wrong && detail::write_json(again) == messages.back(),
                         "what is written is read as it was");
-                const auto rpc = detail::classify(**message);
-                using Kind = detail::RpcMessage::Kind;
+                const auto rpc = mcp::classify(**message);
+                using Kind = mcp::RpcMessage::Kind;
                 if (rpc.kind == Kind::request) require(rpc.id != nullptr, "a request has an id");
                 if (rpc.kind == Kind::result)
                     require(rpc.id != nullptr && rpc.body != nullptr, "a result has an id");
@@ -120,7 +120,7 @@ inline void jsonrpc(std::string_view input) {
                     require(rpc.body->is_object(), "an error is an object");
                 if (rpc.kind == Kind::malformed)
                     require(*rpc.problem != '\0', "what is malformed is said");
-                detail::text_size(**message);
+                mcp::text_size(**message);
             }
         });
         return messages;
@@ -132,9 +132,9 @@ inline void jsonrpc(std::string_view input) {
     const auto whole = parse(input, 0, whole_failed), cut = parse(input, size, cut_failed);
     if (!cut_failed)
         require(!whole_failed && whole == cut, "cuts do not change what messages there are");
-    const auto text = detail::excerpt(input, 100);
+    const auto text = mcp::excerpt(input, 100);
     require(text.size() <= 105, "an excerpt is short");
-    require(detail::excerpt(text, 105) == text, "and needs no more cleaning");
+    require(mcp::excerpt(text, 105) == text, "and needs no more cleaning");
 }
 
 inline void http(std::string_view input) {
@@ -147,7 +147,7 @@ inline void http(std::string_view input) {
     };
     const auto parse = [](std::string_view text, std::size_t size) {
         Result result;
-        detail::HttpResponseParser parser(max_header, false);
+        net::HttpResponseParser parser(max_header, false);
         boost::beast::flat_buffer waiting;
         in_pieces(text, size, [&](std::string_view piece) {
             if (result.failed || parser.is_done()) return;
@@ -199,21 +199,21 @@ inline void http(std::string_view input) {
             require(error.code() == errc::bad_argument, "a bad reference is a bad argument");
         }
     }
-    detail::bypasses_proxy(line, "198.51.100.7", 80);
-    detail::bypasses_proxy(line, "2001:db8::7", 443);
-    detail::bypasses_proxy(line, "host.test", 80);
+    net::bypasses_proxy(line, "198.51.100.7", 80);
+    net::bypasses_proxy(line, "2001:db8::7", 443);
+    net::bypasses_proxy(line, "host.test", 80);
 }
 
 // What follows a peer's opening.
 inline void zmtp(std::string_view input) {
-    constexpr detail::ZmtpReader::Limits limits{.frames = 8, .bytes = 200'000};
+    constexpr jupyter::ZmtpReader::Limits limits{.frames = 8, .bytes = 200'000};
     struct Result {
         std::vector<std::vector<std::string>> messages;
-        std::optional<detail::ZmtpFault> fault;
+        std::optional<jupyter::ZmtpFault> fault;
     };
     const auto parse = [&](std::string_view text, std::size_t size) {
         Result result;
-        detail::ZmtpReader reader(limits);
+        jupyter::ZmtpReader reader(limits);
         in_pieces(text, size, [&](std::string_view piece) {
             while (!result.fault) {
                 const auto done = reader.advance();
@@ -241,17 +241,17 @@ inline void zmtp(std::string_view input) {
         return result;
     };
     const auto size = take_size(input);
-    const auto text = detail::zmtp_opening("ROUTER").append(input);
+    const auto text = jupyter::zmtp_opening("ROUTER").append(input);
     const auto whole = parse(text, 0), cut = parse(text, size), strange = parse(input, size);
     require(whole.messages == cut.messages && whole.fault == cut.fault,
             "cuts do not change what was said");
     require(strange.messages.empty() || input.starts_with('\xFF'),
             "nothing is heard without a greeting");
     // What is written comes back.
-    std::string written = detail::zmtp_opening("ROUTER");
+    std::string written = jupyter::zmtp_opening("ROUTER");
     for (const auto& message : whole.messages)
         for (std::size_t i = 0; i < message.size(); ++i)
-            detail::append_zmtp_frame(written, message[i], i + 1 < message.size());
+            jupyter::append_zmtp_frame(written, message[i], i + 1 < message.size());
     require(parse(written, size).messages == whole.messages, "what is written comes back");
 }
 

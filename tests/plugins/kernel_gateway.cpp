@@ -278,17 +278,17 @@ std::string script(const std::string& code) {
 BOOST_AUTO_TEST_SUITE(jupyter_websocket)
 
 BOOST_AUTO_TEST_CASE(messages_survive_both_framings) {
-    detail::OutgoingMessage message;
+    jupyter::OutgoingMessage message;
     message.channel = "shell";
     message.header = R"({"msg_id":"a","msg_type":"t"})";
     message.content = R"({"x":1})";
     for (const std::size_t buffers : {0U, 1U, 3U}) {
         message.buffers.assign(buffers, std::string("\0\xff", 2));
-        const detail::WireLimits limits;
-        const auto v1 = detail::encode_v1(message), text = detail::encode_json(message);
+        const jupyter::WireLimits limits;
+        const auto v1 = jupyter::encode_v1(message), text = jupyter::encode_json(message);
         BOOST_TEST(text.binary == (buffers > 0));
-        auto first = detail::decode_v1(v1.bytes, limits),
-             second = detail::decode_json(text.bytes, text.binary, limits);
+        auto first = jupyter::decode_v1(v1.bytes, limits),
+             second = jupyter::decode_json(text.bytes, text.binary, limits);
         for (auto* read : {&first, &second}) {
             BOOST_TEST_REQUIRE(read->has_value());
             auto& one = **read;
@@ -298,7 +298,7 @@ BOOST_AUTO_TEST_CASE(messages_survive_both_framings) {
             BOOST_TEST_REQUIRE(one.buffers.size() == buffers);
             for (const auto buffer : one.buffers)
                 BOOST_TEST(buffer == std::string_view("\0\xff", 2));
-            const auto content = one.read_content(detail::WireLimits());
+            const auto content = one.read_content(jupyter::WireLimits());
             BOOST_TEST_REQUIRE(content.has_value());
             BOOST_TEST((content->at("x") == 1));
         }
@@ -306,33 +306,34 @@ BOOST_AUTO_TEST_CASE(messages_survive_both_framings) {
 }
 
 BOOST_AUTO_TEST_CASE(malformed_frames_are_refused) {
-    detail::OutgoingMessage message;
+    jupyter::OutgoingMessage message;
     message.channel = "iopub";
     message.header = R"({"msg_id":"a","msg_type":"t"})";
     message.content = "{}";
     message.buffers = {"data"};
-    const detail::WireLimits limits;
-    const auto whole = detail::encode_v1(message).bytes, text = detail::encode_json(message).bytes;
+    const jupyter::WireLimits limits;
+    const auto whole = jupyter::encode_v1(message).bytes,
+               text = jupyter::encode_json(message).bytes;
     // Cut short anywhere, or with any byte of the offsets changed: an error or a message, no more.
     for (std::size_t size = 0; size < whole.size() - 4; ++size)
-        BOOST_TEST(!detail::decode_v1(whole.substr(0, size), limits));
+        BOOST_TEST(!jupyter::decode_v1(whole.substr(0, size), limits));
     for (std::size_t size = 0; size < text.size() - 4; ++size)
-        BOOST_TEST(!detail::decode_json(text.substr(0, size), true, limits));
+        BOOST_TEST(!jupyter::decode_json(text.substr(0, size), true, limits));
     for (std::size_t at = 0; at < 64; ++at)
         for (const char byte : {'\0', '\1', '\x7f', '\xff'}) {
             auto changed = whole, other = text;
             changed[at] = byte;
             other[at % 12] = byte;
-            const auto one = detail::decode_v1(changed, limits);
-            const auto two = detail::decode_json(other, true, limits);
+            const auto one = jupyter::decode_v1(changed, limits);
+            const auto two = jupyter::decode_json(other, true, limits);
             BOOST_TEST((!one || one->type.size() <= 100));
             BOOST_TEST((!two || two->type.size() <= 100));
         }
-    BOOST_TEST(!detail::decode_json("[]", false, limits));
-    BOOST_TEST(!detail::decode_json("{}", false, limits));
-    detail::WireLimits small;
+    BOOST_TEST(!jupyter::decode_json("[]", false, limits));
+    BOOST_TEST(!jupyter::decode_json("{}", false, limits));
+    jupyter::WireLimits small;
     small.bytes = 10;
-    BOOST_TEST((detail::decode_v1(whole, small).error() == detail::WireFault::too_large));
+    BOOST_TEST((jupyter::decode_v1(whole, small).error() == jupyter::WireFault::too_large));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

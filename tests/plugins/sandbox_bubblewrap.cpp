@@ -135,7 +135,7 @@ bool contains(const std::string& text, std::string_view words) {
 }
 
 bool alive(pid_t pid) {
-    const auto stat = detail::read_proc("/proc/" + std::to_string(pid) + "/stat");
+    const auto stat = sandbox_kit::read_proc("/proc/" + std::to_string(pid) + "/stat");
     const auto end = stat.rfind(')');
     return end != std::string::npos && stat[end + 2] != 'Z' && stat[end + 2] != 'X';
 }
@@ -146,7 +146,7 @@ bool dies(pid_t pid) {
 std::vector<pid_t> descendants(pid_t pid) {
     std::vector<pid_t> all{pid};
     for (std::size_t i = 0; i < all.size(); ++i)
-        for (const pid_t child : detail::children_of(all[i])) all.push_back(child);
+        for (const pid_t child : sandbox_kit::children_of(all[i])) all.push_back(child);
     return all;
 }
 }  // namespace
@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(probe_finds_what_it_enforces) {
          {able.filesystem, able.network_none, able.network_allow_list, able.process_isolation,
           able.limits_per_process, able.wall_time, able.scratch_size})
         BOOST_TEST(claim);
-    BOOST_TEST(able.workspace_size == detail::ProjectQuota::machine_problem().empty());
+    BOOST_TEST(able.workspace_size == sandbox_kit::ProjectQuota::machine_problem().empty());
 }
 
 BOOST_AUTO_TEST_CASE(probe_tells_the_remedy) {
@@ -246,7 +246,7 @@ BOOST_AUTO_TEST_CASE(guest_has_no_privileges) {
     auto process = shell("echo ready; cat", Stdio::pipes);
     line(*process);
     for (const pid_t pid : descendants(process->pid())) {
-        const auto status = detail::read_proc("/proc/" + std::to_string(pid) + "/status");
+        const auto status = sandbox_kit::read_proc("/proc/" + std::to_string(pid) + "/status");
         const auto id = std::to_string(guest);
         BOOST_TEST(contains(status, "Uid:\t" + id + "\t" + id + "\t" + id + "\t" + id), status);
     }
@@ -273,8 +273,8 @@ BOOST_AUTO_TEST_CASE(environment_is_exact_and_in_nobody_elses_sight) {
                                          "TOKEN=s3cret-value", "PWD=" + workspace.string()};
     BOOST_TEST(seen == expected, boost::test_tools::per_element());
     for (const pid_t pid : descendants(process->pid()))
-        BOOST_TEST(
-            !contains(detail::read_proc("/proc/" + std::to_string(pid) + "/cmdline"), "s3cret"));
+        BOOST_TEST(!contains(sandbox_kit::read_proc("/proc/" + std::to_string(pid) + "/cmdline"),
+                             "s3cret"));
     BOOST_TEST(sh("cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | wc -c") == "0\n");
 }
 
@@ -910,7 +910,8 @@ BOOST_AUTO_TEST_CASE(the_limit_behind_a_death_is_told) {
         const auto process = shell(std::move(script));
         const auto status = finish(*process);
         const auto seen = process->violations();
-        return (seen.empty() ? "" : seen[0].layer + "; ") + detail::describe_end(*process, status);
+        return (seen.empty() ? "" : seen[0].layer + "; ") +
+               sandbox_kit::describe_end(*process, status);
     };
     BOOST_TEST(last("while :; do :; done") ==
                "cpu; exit code 152, SIGXCPU: it used up the processor time of the limit cpu");
@@ -1001,7 +1002,7 @@ BOOST_AUTO_TEST_CASE(interrupt_and_signal_reach_the_command) {
 }
 
 BOOST_AUTO_TEST_CASE(whole_tree_dies) {
-    const auto others = detail::children_of(::getpid());
+    const auto others = sandbox_kit::children_of(::getpid());
     const std::string script =
         "setsid sh -c 'setsid sleep 1000 & sleep 1000' & "
         "sh -c 'sleep 1000 & sleep 1000 & exit' ; echo ready; cat";
@@ -1021,7 +1022,7 @@ BOOST_AUTO_TEST_CASE(whole_tree_dies) {
     tree = descendants(process->pid());
     process.reset();  // nothing runs the context
     for (const pid_t pid : tree) BOOST_TEST(!fs::exists("/proc/" + std::to_string(pid)));
-    BOOST_TEST(detail::children_of(::getpid()) == others, boost::test_tools::per_element());
+    BOOST_TEST(sandbox_kit::children_of(::getpid()) == others, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(tree_dies_with_its_killed_host) {
@@ -1076,7 +1077,7 @@ BOOST_AUTO_TEST_CASE(policies_that_ask_too_much_are_refused) {
         refuses(words);
     };
     // A machine whose temporary directory has quotas refuses nothing; few do.
-    if (!detail::ProjectQuota::problem(workspace).empty())
+    if (!sandbox_kit::ProjectQuota::problem(workspace).empty())
         change([](auto& p) { p.limits.workspace_size = 1 << 30; },
                "workspace_size cannot be enforced here");
     change([](auto& p) { p.readable = {"/nowhere/at/all"}; }, "/nowhere/at/all does not exist");
@@ -1283,7 +1284,7 @@ BOOST_AUTO_TEST_CASE(nothing_of_it_stays) {
     if (fs::exists(base))
         BOOST_TEST(fs::is_empty(base));
     else
-        base = detail::state_directory() / "layers";
+        base = config::state_directory() / "layers";
 
     // Nor does what an earlier start held on the disk, or of a host that was killed.
     make_file(workspace / ".mcp.json", "");

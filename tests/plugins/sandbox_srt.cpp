@@ -478,7 +478,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_left_when_it_is_killed) {
     BOOST_TEST(processes() == 0);
     process = launch("echo ready; sleep 1000");
     run(context, wait_ready());
-    const auto srt = ipybox::detail::children_of(process->pid());
+    const auto srt = ipybox::sandbox_kit::children_of(process->pid());
     BOOST_TEST_REQUIRE(!srt.empty());
     ::kill(srt.front(), SIGKILL);
     BOOST_TEST(run(context, process->wait(deadline_after(20s))).has_value());

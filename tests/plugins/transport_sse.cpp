@@ -14,7 +14,7 @@ namespace plugin_transport_sse_tests {
 
 using namespace ipybox;
 using namespace std::chrono_literals;
-using detail::sse_event;
+using mcp::sse_event;
 using test::contains;
 using test::HttpMessage;
 using test::HttpPeerPtr;
@@ -47,11 +47,10 @@ struct Fixture : test::HttpFixture {
                 if (method == "initialize")
                     result = {{"protocolVersion", "2024-11-05"}, {"capabilities", json::object()}};
                 std::string text = sse_event("garbage") + ":\n\n";
-                text +=
-                    sse_event(json::serialize(detail::rpc_result(rpc.at("id"), std::move(result))),
-                              "message");
+                text += sse_event(json::serialize(mcp::rpc_result(rpc.at("id"), std::move(result))),
+                                  "message");
                 if (method == "server/discover")
-                    text = sse_event(json::serialize(detail::rpc_error(rpc.at("id"), -32601, "?")));
+                    text = sse_event(json::serialize(mcp::rpc_error(rpc.at("id"), -32601, "?")));
                 if (method != "tools/call" || answers) co_await stream->chunk(std::move(text));
             });
     }

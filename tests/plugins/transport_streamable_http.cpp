@@ -19,7 +19,7 @@ namespace plugin_transport_streamable_http_tests {
 
 using namespace ipybox;
 using namespace std::chrono_literals;
-using detail::sse_event;
+using mcp::sse_event;
 using test::contains;
 using test::HttpMessage;
 using test::HttpPeerPtr;
@@ -28,14 +28,14 @@ using test::text_of;
 namespace {
 
 std::string answer_to(const json::object& request, json::object result) {
-    return json::serialize(detail::rpc_result(request.at("id"), std::move(result)));
+    return json::serialize(mcp::rpc_result(request.at("id"), std::move(result)));
 }
 std::string text_answer(const json::object& request, std::string text) {
     json::object block{{"type", "text"}, {"text", std::move(text)}};
     return answer_to(request, json::object{{"content", json::array{std::move(block)}}});
 }
 std::string notification(std::string_view method, json::object params = {}) {
-    return json::serialize(detail::rpc_notification(method, std::move(params)));
+    return json::serialize(mcp::rpc_notification(method, std::move(params)));
 }
 constexpr const char* json_type = "Content-Type: application/json\r\n";
 constexpr const char* stream_type = "Content-Type: text/event-stream; charset=utf-8\r\n";
@@ -507,7 +507,7 @@ BOOST_AUTO_TEST_CASE(the_server_s_own_messages_come_by_a_stream_that_is_kept_up)
         ids.emplace_back(message.header("Last-Event-ID"));
         const auto number = std::to_string(ids.size());
         co_await peer->begin_chunks(stream_type);
-        co_await peer->chunk(sse_event("", "", number, 10ms) + std::string(detail::sse_keep_alive));
+        co_await peer->chunk(sse_event("", "", number, 10ms) + std::string(mcp::sse_keep_alive));
         co_await peer->chunk(
             sse_event(notification("notifications/tools/list_changed"), "", number + "b"));
         if (ids.size() < 3) {
@@ -653,7 +653,7 @@ BOOST_AUTO_TEST_CASE(an_endless_stream_neither_stalls_others_nor_grows) {
     sent = 0;
     auto raw = transport(url());
     test::run(context, raw->open(*sandbox));
-    auto request = detail::rpc_request(1, "tools/call", {{"name", "endless"}});
+    auto request = mcp::rpc_request(1, "tools/call", {{"name", "endless"}});
     sessions.clear();
     asio::co_spawn(context, raw->send(std::move(request)), asio::detached);
     std::size_t before = 1;
@@ -764,11 +764,11 @@ BOOST_AUTO_TEST_CASE(a_person_may_take_longer_than_the_server) {
     host.browse = [&](std::string page) -> awaitable<std::string> {
         ++asked;
         co_await sleep_until(Clock::now() + 1200ms);
-        const auto query = detail::parse_query(detail::query_of(page)).value();
-        detail::Form answer;
+        const auto query = oauth::parse_query(oauth::query_of(page)).value();
+        oauth::Form answer;
         answer.emplace_back("code", "c");
         answer.emplace_back("state", query.at("state"));
-        co_return query.at("redirect_uri") + "?" + detail::encode_form(answer);
+        co_return query.at("redirect_uri") + "?" + oauth::encode_form(answer);
     };
     json::object auth{{"client_id", "me"}};
     json::object config{{"url", url()}, {"auth", auth}};
@@ -825,7 +825,7 @@ BOOST_AUTO_TEST_CASE(closing_and_destroying_end_what_is_in_flight) {
     test::run(context, raw->close());
     BOOST_TEST((failure([&] { test::run(context, raw->receive()); }).code() == errc::cancelled));
     BOOST_TEST((failure([&] {
-                    test::run(context, raw->send(detail::rpc_notification("x", {})));
+                    test::run(context, raw->send(mcp::rpc_notification("x", {})));
                 }).code() == errc::cancelled));
 }
 

@@ -31,9 +31,9 @@ inline KilledHosts kill_hosts(asio::io_context& context, int count, int together
     KilledHosts result;
     std::set<pid_t> hosts;
     // What other tests started and still need.
-    const auto others = detail::children_of(::getpid());
+    const auto others = sandbox_kit::children_of(::getpid());
     const auto children = [&others] {
-        auto all = detail::children_of(::getpid());
+        auto all = sandbox_kit::children_of(::getpid());
         std::erase_if(all, [&](pid_t child) {
             return std::find(others.begin(), others.end(), child) != others.end();
         });
@@ -84,7 +84,8 @@ inline KilledHosts kill_hosts(asio::io_context& context, int count, int together
         ::usleep(10'000);
     }
     for (const pid_t child : children()) {
-        result.outlive.push_back(detail::read_proc("/proc/" + std::to_string(child) + "/cmdline"));
+        result.outlive.push_back(
+            sandbox_kit::read_proc("/proc/" + std::to_string(child) + "/cmdline"));
         ::kill(child, SIGKILL);
         ::waitpid(child, nullptr, 0);
     }

@@ -30,7 +30,7 @@ public:
             problem_ = "this machine cannot make or mount one";
         } else {
             mounted_ = true;
-            problem_ = detail::ProjectQuota::problem(path());
+            problem_ = sandbox_kit::ProjectQuota::problem(path());
         }
         if (!problem_.empty())
             std::cerr << "skipped: quotas on " << type << ": " << problem_ << '\n';

@@ -2,15 +2,15 @@
 #include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
 
-BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::detail::Fit)
-BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::detail::Rule::Effect)
+BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::approval::Fit)
+BOOST_TEST_DONT_PRINT_LOG_VALUE(ipybox::approval::Rule::Effect)
 
 namespace approval_rules_tests {
 
 using namespace ipybox;
-using detail::Fit;
-using detail::RuleSet;
-using Effect = detail::Rule::Effect;
+using approval::Fit;
+using approval::RuleSet;
+using Effect = approval::Rule::Effect;
 
 namespace {
 const auto wall = std::chrono::system_clock::from_time_t(1'800'000'000);  // 2027-01-15
@@ -21,7 +21,7 @@ json::value parsed(std::string_view text) { return parse_json(text, "test"); }
 struct Call {
     std::string_view server = "files", tool = "write_file", origin = "mcp", session = "a";
     json::object arguments, annotations;
-    detail::CallFacts facts() const {
+    approval::CallFacts facts() const {
         return {server, tool, origin, session, arguments, annotations};
     }
     Call& with(std::string_view text) {
@@ -36,10 +36,10 @@ Effect judged(std::string_view rules, const Call& call) {
 
 // What one condition on /x says to a value.
 Fit fits(std::string_view conditions, std::string_view value) {
-    const auto all = detail::ConditionReader::read(parsed(conditions), "test");
+    const auto all = approval::ConditionReader::read(parsed(conditions), "test");
     const json::value found = parsed(value);
-    std::size_t steps = detail::rule_steps;
-    return detail::ConditionReader::all_fit(all, found.is_null() ? nullptr : &found, steps);
+    std::size_t steps = approval::rule_steps;
+    return approval::ConditionReader::all_fit(all, found.is_null() ? nullptr : &found, steps);
 }
 
 std::string refusal(std::string_view rules) {
@@ -53,7 +53,7 @@ std::string refusal(std::string_view rules) {
 }
 bool globs(std::string_view pattern, std::string_view text) {
     std::size_t steps = 10'000;
-    return detail::Glob(pattern).matches(text, steps) == Fit::yes;
+    return approval::Glob(pattern).matches(text, steps) == Fit::yes;
 }
 }  // namespace
 
@@ -72,16 +72,16 @@ BOOST_AUTO_TEST_CASE(globs_match_whole_texts) {
     BOOST_TEST(globs("a\\*", "a*"));
     BOOST_TEST(!globs("a\\*", "ab"));
     for (const char* odd : {"*", "a?b", "x\\y", "**\\?"}) {
-        BOOST_TEST(globs(detail::Glob::quoted(odd), odd));
-        BOOST_TEST(!globs(detail::Glob::quoted(odd), std::string(odd) + "z"));
+        BOOST_TEST(globs(approval::Glob::quoted(odd), odd));
+        BOOST_TEST(!globs(approval::Glob::quoted(odd), std::string(odd) + "z"));
     }
-    BOOST_TEST(!globs(detail::Glob::quoted("*"), "anything"));
+    BOOST_TEST(!globs(approval::Glob::quoted("*"), "anything"));
 }
 
 BOOST_AUTO_TEST_CASE(work_is_bounded_and_what_costs_too_much_is_unclear) {
     std::size_t steps = 100'000;
     const std::string text(200'000, 'a');
-    BOOST_TEST(detail::Glob("*a*a*a*a*b").matches(text, steps) == Fit::unclear);
+    BOOST_TEST(approval::Glob("*a*a*a*a*b").matches(text, steps) == Fit::unclear);
     BOOST_TEST(steps == 0u);
     const std::string big = '"' + std::string(3u << 20, 'a') + '"';
     BOOST_TEST(fits(R"({"regex": "(a+)+b"})", big) == Fit::unclear);

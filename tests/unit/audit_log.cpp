@@ -114,10 +114,10 @@ BOOST_AUTO_TEST_CASE(not_in_the_workspace_nor_through_a_link) {
 BOOST_AUTO_TEST_CASE(secrets_are_masked_by_name_and_by_value) {
     for (const char* name : {"password", "db_password", "apiKey", "api_key", "X-Auth-Token",
                              "Authorization", "KEY", "client-secret", "myToken"})
-        BOOST_TEST(detail::names_a_secret(name), name);
+        BOOST_TEST(config::names_a_secret(name), name);
     for (const char* name :
          {"path", "monkey", "keyboard", "tokens", "max_tokens", "author", "passage", ""})
-        BOOST_TEST(!detail::names_a_secret(name), name);
+        BOOST_TEST(!config::names_a_secret(name), name);
     secrets.add("s3cr3t-value");
     ToolCall made = call();
     made.arguments["password"] = "hunter2";

@@ -6,7 +6,7 @@
 namespace domain_rule_tests {
 
 namespace {
-using namespace ipybox::detail;
+using namespace ipybox::net;
 using namespace std::string_view_literals;
 
 bool matches(std::string_view rule, std::string_view host, std::uint16_t port = 443,

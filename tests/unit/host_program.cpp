@@ -57,7 +57,7 @@ BOOST_AUTO_TEST_CASE(path_is_searched_where_no_code_could_write) {
 }
 
 BOOST_AUTO_TEST_CASE(an_interpreter_is_judged_with_what_tells_it_where_its_library_is) {
-    const auto judge = [&](const fs::path& python) { detail::refuse_written_python(python); };
+    const auto judge = [&](const fs::path& python) { sandbox_kit::refuse_written_python(python); };
     const auto python = program("kept/venv/bin/python");
     test::write_file(root / "kept/venv/pyvenv.cfg",
                      "home = " + (written / "bin").string() + "\nversion = 3.11\n");

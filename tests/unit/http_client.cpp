@@ -596,7 +596,7 @@ BOOST_AUTO_TEST_CASE(a_proxy_is_asked_for_no_name_that_may_not_be_connected_to) 
     BOOST_TEST(get("http://corp.internal/").body == "GET http://corp.internal/ ");  // nobody judges
     client.reset();
     options.may_name = [](const std::string& host) {
-        return detail::classify_name(host) == detail::AddressKind::public_;
+        return net::classify_name(host) == net::AddressKind::public_;
     };
     for (const char* host : {"corp.internal", "printer", "127.1", "0x7f000001", "localhost.",
                              "kubernetes.default.svc"})
@@ -615,7 +615,7 @@ BOOST_AUTO_TEST_CASE(a_proxy_is_asked_for_no_name_that_may_not_be_connected_to) 
 
 BOOST_AUTO_TEST_CASE(no_proxy_lists_are_understood) {
     const auto bypasses = [](std::string_view list, const char* host, std::uint16_t port = 80) {
-        return detail::bypasses_proxy(list, host, port);
+        return net::bypasses_proxy(list, host, port);
     };
     BOOST_TEST(bypasses("*", "a.b"));
     BOOST_TEST(bypasses("x, A.b ,y", "a.b"));

@@ -17,25 +17,25 @@ namespace {
 using Tcp = asio::ip::tcp;
 
 // Answers who says "good"; /slow is answered when `let` is set.
-struct Service final : detail::HttpService {
+struct Service final : net::HttpService {
     explicit Service(asio::io_context& context) : changed(context.get_executor()) {}
-    detail::HttpReply check(detail::HttpPeer&, const detail::HttpServerRequest& head) override {
-        detail::HttpReply reply;
+    net::HttpReply check(net::HttpPeer&, const net::HttpServerRequest& head) override {
+        net::HttpReply reply;
         if (head["Authorization"] != "good") reply.status = 401;
         return reply;
     }
-    awaitable<bool> answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) override {
+    awaitable<bool> answer(net::HttpPeerPtr peer, net::HttpServerRequest request) override {
         ++begun;
         while (request.target() == "/slow" && !let) co_await changed.wait();
-        detail::HttpReply reply;
+        net::HttpReply reply;
         reply.status = 200;
         reply.body = request.body();
-        auto text = detail::render(*peer, reply);
+        auto text = net::render(*peer, reply);
         const bool written = co_await peer->write(std::move(text));
         co_return written && peer->keep_alive;
     }
-    detail::HttpReply refusal(unsigned status, const std::string& why) override {
-        detail::HttpReply reply;
+    net::HttpReply refusal(unsigned status, const std::string& why) override {
+        net::HttpReply reply;
         reply.status = status;
         reply.body = why;
         return reply;
@@ -63,10 +63,10 @@ struct Fixture {
         BOOST_TEST(listener->connections() == 0u);
     }
     void start() {
-        listener = std::make_shared<detail::HttpListener>(context.get_executor(), "test", limits,
-                                                          Logger());
+        listener =
+            std::make_shared<net::HttpListener>(context.get_executor(), "test", limits, Logger());
         Tcp::acceptor acceptor(context);
-        detail::listen_on_loopback(acceptor, "127.0.0.1", 0, "test");
+        net::listen_on_loopback(acceptor, "127.0.0.1", 0, "test");
         endpoint = acceptor.local_endpoint();
         listener->start(service, std::move(acceptor));
     }
@@ -105,9 +105,9 @@ struct Fixture {
         return receive(socket);
     }
     asio::io_context context{1};
-    detail::HttpLimits limits;
+    net::HttpLimits limits;
     std::shared_ptr<Service> service = std::make_shared<Service>(context);
-    std::shared_ptr<detail::HttpListener> listener;
+    std::shared_ptr<net::HttpListener> listener;
     Tcp::endpoint endpoint;
 };
 

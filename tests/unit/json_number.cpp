@@ -16,6 +16,7 @@
 namespace json_number_tests {
 
 using namespace ipybox;
+using namespace ipybox::approval;
 using namespace ipybox::detail;
 
 namespace {
@@ -288,31 +289,31 @@ BOOST_AUTO_TEST_CASE(questions_show_the_digits) {
         "bank.pay(n=123456789012345678901, x=[1e2, 0.1000, 1.0, 5, -0], s='1e2', big=1e999)");
     // Digits that nobody can read are not asked about.
     const auto endless = parsed("{\"n\": " + std::string(100'000, '1') + "}");
-    BOOST_TEST(!question_text("bank", "pay", endless.as_object()).problem.empty());
+    BOOST_TEST(!approval::question_text("bank", "pay", endless.as_object()).problem.empty());
 }
 
 BOOST_AUTO_TEST_CASE(rules_compare_all_digits) {
     const auto verdict = [](std::string_view conditions, std::string_view value) {
-        const auto read = ConditionReader::read(parsed(conditions), "test");
+        const auto read = approval::ConditionReader::read(parsed(conditions), "test");
         const auto number = parsed(value);
         std::size_t steps = 1000;
-        return ConditionReader::all_fit(read, &number, steps);
+        return approval::ConditionReader::all_fit(read, &number, steps);
     };
     BOOST_TEST(
         (verdict(R"({"maximum": 123456789012345678901})", "123456789012345678901") == Fit::yes));
     BOOST_TEST(
         (verdict(R"({"maximum": 123456789012345678901})", "123456789012345678902") == Fit::no));
-    BOOST_TEST((verdict(R"({"minimum": 100})", "1e2") == Fit::yes));
-    BOOST_TEST((verdict(R"({"minimum": 100})", "99.99999999999999999999") == Fit::no));
+    BOOST_TEST((verdict(R"({"minimum": 100})", "1e2") == approval::Fit::yes));
+    BOOST_TEST((verdict(R"({"minimum": 100})", "99.99999999999999999999") == approval::Fit::no));
     BOOST_TEST(
         (verdict(R"({"equals": 123456789012345678901})", "123456789012345678901") == Fit::yes));
     BOOST_TEST(
         (verdict(R"({"equals": 123456789012345678901})", "123456789012345678900") == Fit::no));
-    BOOST_TEST((verdict(R"({"one_of": [1, 2]})", "2e0") == Fit::yes));
+    BOOST_TEST((verdict(R"({"one_of": [1, 2]})", "2e0") == approval::Fit::yes));
     BOOST_CHECK_THROW(verdict(R"({"glob": 1e2})", "1"), Error);
     BOOST_CHECK_THROW(verdict(R"({"minimum": "1e2"})", "1"), Error);
-    BOOST_TEST((verdict(R"({"glob": "*"})", "1e2") == Fit::unclear));
-    BOOST_TEST((verdict(R"({"regex": ".*"})", "123456789012345678901") == Fit::unclear));
+    BOOST_TEST((verdict(R"({"glob": "*"})", "1e2") == approval::Fit::unclear));
+    BOOST_TEST((verdict(R"({"regex": ".*"})", "123456789012345678901") == approval::Fit::unclear));
 }
 
 BOOST_AUTO_TEST_CASE(a_call_has_ordinary_numbers_for_policies_and_exact_ones_to_send) {

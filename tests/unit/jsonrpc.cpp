@@ -11,6 +11,7 @@ namespace jsonrpc_tests {
 
 using namespace ipybox;
 using namespace ipybox::detail;
+using namespace ipybox::mcp;
 
 namespace {
 

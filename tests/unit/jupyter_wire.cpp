@@ -6,6 +6,7 @@
 namespace jupyter_wire_tests {
 
 using namespace ipybox::detail;
+using namespace ipybox::jupyter;
 
 namespace {
 using Frames = std::vector<std::string>;

@@ -63,11 +63,11 @@ BOOST_AUTO_TEST_CASE(the_name_of_the_workspace_is_no_pattern) {
         BOOST_TEST(!reads("sub/.env"), name);
         BOOST_TEST(!writes("sub/.env"), name);
         BOOST_TEST(reads("sub/env"), name);
-        detail::View view(policy().policy(), false);
+        sandbox_kit::View view(policy().policy(), false);
         for (const char* file : {".env", "sub/.env"}) {
             const auto place = sources.workspace / file;
             BOOST_REQUIRE(view.mounts().contains(place));
-            BOOST_TEST((view.kind(place) == detail::View::Kind::hidden), place);
+            BOOST_TEST((view.kind(place) == sandbox_kit::View::Kind::hidden), place);
         }
         settings(R"({"filesystem": {"allowWrite": ["."], "denyRead": ["keys/*.pem"]}})");
         BOOST_TEST(!reads("keys/a.pem"), name);
@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(the_name_of_the_workspace_is_no_pattern) {
     make("set 1");
     test::write_file(root / "set 1/.env", "x");
     sources.workspace = root / "set [1]";
-    detail::View view(policy().policy(), false);
+    sandbox_kit::View view(policy().policy(), false);
     BOOST_TEST(!view.mounts().contains(root / "set 1/.env"));
 }
 
@@ -135,8 +135,8 @@ BOOST_AUTO_TEST_CASE(no_setting_opens_what_is_ipybox_s_own) {
     settings(R"({"filesystem": {"allowWrite": [")" + (root / "logs").string() + R"("]}})");
     BOOST_TEST(!writes(sources.audit_log));
     BOOST_TEST(writes(root / "logs/other"));
-    detail::View view(policy().policy(), false);
-    BOOST_TEST((view.kind(sources.audit_log) == detail::View::Kind::hidden));
+    sandbox_kit::View view(policy().policy(), false);
+    BOOST_TEST((view.kind(sources.audit_log) == sandbox_kit::View::Kind::hidden));
 }
 
 BOOST_AUTO_TEST_CASE(own_directories_are_found_where_they_really_lie) {
@@ -151,8 +151,8 @@ BOOST_AUTO_TEST_CASE(own_directories_are_found_where_they_really_lie) {
     struct stat found{};
     BOOST_REQUIRE(::stat((dotfiles / "ipybox").c_str(), &found) == 0);
     BOOST_TEST((found.st_mode & 0777) == 0700u);
-    detail::View view(policy().policy(), false);
-    BOOST_TEST((view.kind(dotfiles / "ipybox") == detail::View::Kind::hidden));
+    sandbox_kit::View view(policy().policy(), false);
+    BOOST_TEST((view.kind(dotfiles / "ipybox") == sandbox_kit::View::Kind::hidden));
     BOOST_TEST(view.mounts().contains(dotfiles));  // cannot be renamed
     // A link that code could exchange leads anywhere.
     make("elsewhere/ipybox");
@@ -256,12 +256,12 @@ BOOST_AUTO_TEST_CASE(what_code_left_does_not_stop_the_next_start) {
         BOOST_REQUIRE(left_out.size() == 1u);
         BOOST_TEST(left_out[0].find(" and 1 more: is a symbolic link") != std::string::npos,
                    left_out[0]);
-        detail::View view(made.policy(), false);
+        sandbox_kit::View view(made.policy(), false);
         std::size_t longest = 0, closed = 0;
         for (const auto& [path, rule] : view.mounts()) {
             longest = std::max(longest, path.native().size());
             closed += detail::within(path, sources.workspace / "deep") &&
-                              rule == detail::View::Kind::hidden
+                              rule == sandbox_kit::View::Kind::hidden
                           ? 1
                           : 0;
         }
@@ -283,7 +283,7 @@ BOOST_AUTO_TEST_CASE(a_link_called_env_hides_no_program) {
     sources.interpreter = {python};
     for (const char* text : {"", R"({"filesystem": {"allowWrite": ["."]}})"}) {
         if (*text != 0) settings(text);
-        detail::View view(policy().policy(), false);
+        sandbox_kit::View view(policy().policy(), false);
         BOOST_TEST(!view.mounts().contains(python / "json.py"));
         BOOST_TEST(!view.mounts().contains(fs::canonical("/usr/bin/env")));
         BOOST_TEST(view.mounts().contains(sources.workspace / "secrets"));
@@ -303,9 +303,9 @@ BOOST_AUTO_TEST_CASE(what_a_hidden_link_leads_to_is_read_by_nobody) {
     for (const char* text : {"", R"({"filesystem": {"allowWrite": ["."]}})"}) {
         if (*text != 0) settings(text);
         const auto made = policy();
-        detail::View view(made.policy(), false);
+        sandbox_kit::View view(made.policy(), false);
         for (const char* name : {"other/deep/file", "top/secrets"}) {
-            BOOST_TEST((view.kind(in(name)) == detail::View::Kind::hidden), name);
+            BOOST_TEST((view.kind(in(name)) == sandbox_kit::View::Kind::hidden), name);
             BOOST_TEST(!made.may_read(name), name);
             BOOST_TEST(!made.may_write(name), name);
         }
@@ -318,7 +318,7 @@ BOOST_AUTO_TEST_CASE(what_a_hidden_link_leads_to_is_read_by_nobody) {
 
     // The link is the code's to remove, and what holds the file is its to rename: neither opens it.
     const auto made = policy();
-    const detail::View guest(made.policy(), false);
+    const sandbox_kit::View guest(made.policy(), false);
     fs::remove(in("sub/.env"));
     fs::rename(in("other"), in("sub/renamed"));
     BOOST_TEST(!made.may_read("sub/renamed/deep/file"));
@@ -334,9 +334,9 @@ BOOST_AUTO_TEST_CASE(what_a_hidden_link_leads_to_is_read_by_nobody) {
     settings(R"({"filesystem": {"allowWrite": ["."], "allowRead": ["top/secrets"]}})");
     const auto opening = policy();
     BOOST_TEST(opening.may_read("top/secrets"));
-    detail::View view(opening.policy(), false);
+    sandbox_kit::View view(opening.policy(), false);
     BOOST_TEST(!(view.mounts().contains(in("top/secrets")) &&
-                 view.kind(in("top/secrets")) == detail::View::Kind::hidden));
+                 view.kind(in("top/secrets")) == sandbox_kit::View::Kind::hidden));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_never_lives_fails_with_its_last_words) {
 BOOST_AUTO_TEST_CASE(modern_errors_tell_the_era) {
     peer->on_message = [](Wire& wire, const json::object& message) {
         if (detail::string_of(message, "method") == "initialize") return legacy(wire, message);
-        auto refusal = detail::rpc_error(message.at("id"), -32022, "Unsupported protocol version");
+        auto refusal = mcp::rpc_error(message.at("id"), -32022, "Unsupported protocol version");
         refusal["error"].as_object()["data"] = json::parse(R"({"supported":["2025-11-25"]})");
         wire.say(refusal);
     };
@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(modern_errors_tell_the_era) {
     BOOST_TEST((client().era() == McpEra::legacy));
     Fixture newer;
     newer.peer->on_message = [](Wire& wire, const json::object& message) {
-        auto refusal = detail::rpc_error(message.at("id"), -32022, "Unsupported protocol version");
+        auto refusal = mcp::rpc_error(message.at("id"), -32022, "Unsupported protocol version");
         refusal["error"].as_object()["data"] = json::parse(R"({"supported":["2031-01-01"]})");
         wire.say(refusal);
     };
@@ -407,7 +407,7 @@ BOOST_AUTO_TEST_CASE(progress_postpones_the_idle_limit_but_not_the_absolute_one)
             params["progress"] = step;
             params["total"] = 15.5;
             params["message"] = "working";
-            peer->say(detail::rpc_notification("notifications/progress", params));
+            peer->say(mcp::rpc_notification("notifications/progress", params));
         }
         if (finish) text_result(*peer, peer->last("tools/call"), "done");
     };
@@ -448,7 +448,7 @@ BOOST_AUTO_TEST_CASE(a_failing_progress_callback_does_no_harm) {
         if (detail::string_of(message, "method") != "tools/call") return;
         json::object params;
         params["progressToken"] = message.at("id");
-        wire.say(detail::rpc_notification("notifications/progress", params));
+        wire.say(mcp::rpc_notification("notifications/progress", params));
         text_result(wire, message, "fine");
     };
     connect();
@@ -500,7 +500,7 @@ BOOST_AUTO_TEST_CASE(requests_of_the_server_are_answered) {
     connect();
     const auto asked = [this](std::string_view method) {
         const auto before = peer->sent.size();
-        peer->say(detail::rpc_request("q", method, json::object()));
+        peer->say(mcp::rpc_request("q", method, json::object()));
         settle();
         BOOST_REQUIRE_EQUAL(peer->sent.size(), before + 1);
         BOOST_TEST(peer->sent.back().at("id").as_string() == "q");

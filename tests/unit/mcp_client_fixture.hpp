@@ -30,10 +30,10 @@ struct Wire {
     }
     void say(std::string_view text) { say(json::parse(text).as_object()); }
     void answer(const json::object& request, json::object result) {
-        say(detail::rpc_result(request.at("id"), std::move(result)));
+        say(mcp::rpc_result(request.at("id"), std::move(result)));
     }
     void refuse(const json::object& request, int code, std::string_view why) {
-        say(detail::rpc_error(request.at("id"), code, why));
+        say(mcp::rpc_error(request.at("id"), code, why));
     }
     void die(std::string why) {
         death.emplace(errc::mcp_connection, std::move(why));

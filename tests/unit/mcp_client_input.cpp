@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(only_offered_modes_are_answered) {
     peer->on_message = legacy;
     connect();
     const auto asked = [this](std::string_view params) {
-        peer->say(detail::rpc_request("q", "elicitation/create", object(params)));
+        peer->say(mcp::rpc_request("q", "elicitation/create", object(params)));
         settle();
         return json::serialize(peer->sent.back());
     };
@@ -208,7 +208,7 @@ BOOST_AUTO_TEST_CASE(pages_are_visited_and_the_call_made_again) {
         legacy(wire, message);
         if (!is(message, "tools/call")) return;
         if (number++ > 0) return text_result(wire, message, "welcome");
-        auto refusal = detail::rpc_error(message.at("id"), -32042, "log in first");
+        auto refusal = mcp::rpc_error(message.at("id"), -32042, "log in first");
         refusal["error"].as_object()["data"] = object(
             R"({"elicitations":[{"elicitationId":"e1","url":"https://login.example","message":"m"}]})");
         wire.say(refusal);
@@ -244,7 +244,7 @@ BOOST_AUTO_TEST_CASE(a_refusal_of_the_version_it_supports_is_not_taken_for_an_an
     int asked = 0;
     peer->on_message = [&](Wire& wire, const json::object& message) {
         if (is(message, "server/discover") && asked++ == 0) {
-            auto refusal = detail::rpc_error(message.at("id"), -32022, "no");
+            auto refusal = mcp::rpc_error(message.at("id"), -32022, "no");
             refusal["error"].as_object()["data"] = object(R"({"supported":["2026-07-28"]})");
             return wire.say(refusal);
         }
@@ -259,7 +259,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_refuses_a_version_gets_one_it_knows) {
     peer->on_message = [&](Wire& wire, const json::object& message) {
         if (is(message, "initialize") &&
             message.at("params").at("protocolVersion").as_string() != "2024-11-05") {
-            auto refusal = detail::rpc_error(message.at("id"), -32602, "Unsupported");
+            auto refusal = mcp::rpc_error(message.at("id"), -32602, "Unsupported");
             refusal["error"].as_object()["data"] = object(R"({"supported":["2024-11-05"]})");
             return wire.say(refusal);
         }
@@ -388,7 +388,7 @@ BOOST_AUTO_TEST_CASE(modern_subscriptions_are_agreed_on_and_renewed) {
         ++listens;
         auto params = object(R"({"notifications":{"resourceSubscriptions":["x:/1"]},"_meta":{}})");
         params["_meta"].as_object()["io.modelcontextprotocol/subscriptionId"] = message.at("id");
-        wire.say(detail::rpc_notification("notifications/subscriptions/acknowledged", params));
+        wire.say(mcp::rpc_notification("notifications/subscriptions/acknowledged", params));
     };
     connect();
     test::run(context, client().subscribe("x:/1"));
@@ -427,7 +427,7 @@ BOOST_AUTO_TEST_CASE(a_refused_subscription_is_an_error) {
         if (!is(message, "subscriptions/listen")) return;
         auto params = object(R"({"notifications":{},"_meta":{}})");
         params["_meta"].as_object()["io.modelcontextprotocol/subscriptionId"] = message.at("id");
-        wire.say(detail::rpc_notification("notifications/subscriptions/acknowledged", params));
+        wire.say(mcp::rpc_notification("notifications/subscriptions/acknowledged", params));
     };
     BOOST_TEST(contains(failure(subscribe).detail(), "does not tell of changes of x:/1"));
     BOOST_TEST((failure([&] { test::run(context, client().subscribe("")); }).code() ==
@@ -469,7 +469,7 @@ BOOST_AUTO_TEST_CASE(the_list_of_modern_tools_is_watched) {
         ++listens;
         auto params = object(R"({"notifications":{"toolsListChanged":true},"_meta":{}})");
         params["_meta"].as_object()["io.modelcontextprotocol/subscriptionId"] = message.at("id");
-        wire.say(detail::rpc_notification("notifications/subscriptions/acknowledged", params));
+        wire.say(mcp::rpc_notification("notifications/subscriptions/acknowledged", params));
     };
     connect();
     settle();

@@ -186,7 +186,7 @@ struct Fixture {
         std::string all = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: " + std::string(method) +
                           "\r\n" + std::string(headers);
         if (name != nullptr) all += "Mcp-Name: " + std::string(name->as_string()) + "\r\n";
-        return post(detail::rpc_request(1, method, std::move(params)), all);
+        return post(mcp::rpc_request(1, method, std::move(params)), all);
     }
     Answer ask(std::string text) {
         Connection connection(context, port);
@@ -203,20 +203,19 @@ struct Fixture {
         json::object params{{"protocolVersion", version},
                             {"capabilities", json::object()},
                             {"clientInfo", json::object{{"name", "t"}, {"version", "1"}}}};
-        const auto told =
-            ask(post(detail::rpc_request(0, "initialize", std::move(params)), headers));
+        const auto told = ask(post(mcp::rpc_request(0, "initialize", std::move(params)), headers));
         BOOST_REQUIRE(told.status == 200u);
         std::string session = "Mcp-Session-Id: " + told.header("Mcp-Session-Id") +
                               "\r\nMCP-Protocol-Version: " + std::string(version) + "\r\n" +
                               std::string(headers);
         BOOST_TEST(
-            ask(post(detail::rpc_notification("notifications/initialized", {}), session)).status ==
+            ask(post(mcp::rpc_notification("notifications/initialized", {}), session)).status ==
             202u);
         return session;
     }
     static json::object call(json::value id, std::string_view tool, json::object arguments = {}) {
-        return detail::rpc_request(std::move(id), "tools/call",
-                                   {{"name", tool}, {"arguments", std::move(arguments)}});
+        return mcp::rpc_request(std::move(id), "tools/call",
+                                {{"name", tool}, {"arguments", std::move(arguments)}});
     }
 
     asio::io_context context;
@@ -297,7 +296,7 @@ BOOST_AUTO_TEST_CASE(strange_hosts_and_origins_are_refused_before_the_body) {
         BOOST_TEST(
             fixture.ask(fixture.head("POST /mcp", "Origin: " + bad + "\r\n") + rest).status == 403u,
             bad);
-    const json::object ping = detail::rpc_request(1, "ping", {});
+    const json::object ping = mcp::rpc_request(1, "ping", {});
     for (const auto& good :
          {"http://localhost" + port, "http://127.0.0.1" + port, "http://[::1]" + port}) {
         const auto answer = fixture.ask(fixture.post(ping, "Origin: " + good + "\r\n"));
@@ -441,7 +440,7 @@ BOOST_AUTO_TEST_CASE(headers_of_modern_requests_match_the_body) {
     const auto refused = [&](std::string text) {
         const auto answer = fixture.ask(std::move(text));
         return answer.status == 400 &&
-               answer.json().at("error").at("code").to_number<int>() == detail::rpc_header_mismatch;
+               answer.json().at("error").at("code").to_number<int>() == mcp::rpc_header_mismatch;
     };
     const auto without = [](std::string text, std::string_view line) {
         const auto at = text.find(line);
@@ -466,19 +465,19 @@ BOOST_AUTO_TEST_CASE(batches_are_for_the_version_that_has_them) {
     const auto session = fixture.begin("2025-03-26");
     json::array batch;
     batch.push_back(fixture.call("a", "echo"));
-    batch.push_back(detail::rpc_notification("notifications/x", {}));
+    batch.push_back(mcp::rpc_notification("notifications/x", {}));
     batch.push_back(fixture.call("b", "polled"));  // a log line: the answers come as a stream
     const auto streamed = fixture.ask(fixture.post(batch, session));
     BOOST_TEST(streamed.header("Content-Type") == "text/event-stream");
     batch.pop_back();
-    batch.push_back(detail::rpc_request("c", "ping", {}));
+    batch.push_back(mcp::rpc_request("c", "ping", {}));
     batch.push_back(17);
     const auto answers = json::parse(fixture.ask(fixture.post(batch, session)).body).as_array();
     BOOST_TEST(answers.size() == 3u);
-    BOOST_TEST(fixture
-                   .ask(fixture.post(json::array{detail::rpc_notification("notifications/x", {})},
-                                     session))
-                   .status == 202u);
+    BOOST_TEST(
+        fixture
+            .ask(fixture.post(json::array{mcp::rpc_notification("notifications/x", {})}, session))
+            .status == 202u);
     BOOST_TEST(fixture.ask(fixture.post(json::array(), session)).status == 400u);
     BOOST_TEST(fixture.ask(fixture.post(batch, fixture.begin("2025-06-18"))).status == 400u);
 }
@@ -584,10 +583,10 @@ BOOST_AUTO_TEST_CASE(clients_of_2024_11_05_have_a_stream_and_a_place_to_post) {
     BOOST_TEST(post(fixture.call(1, "echo"), token) == 202u);
     BOOST_TEST(read_to("must be initialize").find("\"id\":1") != std::string::npos);
     json::object params{{"protocolVersion", "2024-11-05"}};
-    BOOST_TEST(post(detail::rpc_request(2, "initialize", params), token) == 202u);
+    BOOST_TEST(post(mcp::rpc_request(2, "initialize", params), token) == 202u);
     read_to("\"protocolVersion\":\"2024-11-05\"");
-    BOOST_TEST(post(detail::rpc_notification("notifications/initialized", {}), token) == 202u);
-    BOOST_TEST(post(detail::rpc_request(3, "server/discover", {}), token) == 202u);
+    BOOST_TEST(post(mcp::rpc_notification("notifications/initialized", {}), token) == 202u);
+    BOOST_TEST(post(mcp::rpc_request(3, "server/discover", {}), token) == 202u);
     read_to("older versions");
     fixture.server->tools_changed();
     BOOST_TEST(read_to("tools/list_changed") != "the end");
@@ -601,7 +600,7 @@ BOOST_AUTO_TEST_CASE(clients_of_2024_11_05_have_a_stream_and_a_place_to_post) {
     const auto streamable = fixture.begin("2025-06-18", token);
     // A cancelled call ends itself, not the stream.
     BOOST_TEST(post(fixture.call("h", "hang"), token) == 202u);
-    BOOST_TEST(post(detail::rpc_notification("notifications/cancelled", {{"requestId", "h"}}),
+    BOOST_TEST(post(mcp::rpc_notification("notifications/cancelled", {{"requestId", "h"}}),
                     token) == 202u);
     fixture.settle();
     BOOST_TEST(fixture.cancelled == 1);
@@ -645,7 +644,7 @@ BOOST_AUTO_TEST_CASE(modern_clients_cancel_by_hanging_up_and_legacy_ones_by_sayi
     BOOST_TEST(
         fixture
             .ask(fixture.post(
-                detail::rpc_notification("notifications/cancelled", {{"requestId", "h"}}), session))
+                mcp::rpc_notification("notifications/cancelled", {{"requestId", "h"}}), session))
             .status == 202u);
     fixture.settle();
     BOOST_TEST(fixture.cancelled == 2);
@@ -694,8 +693,7 @@ BOOST_AUTO_TEST_CASE(sessions_and_connections_have_limits) {
     fixture.begin();
     fixture.begin();
     const json::object params{{"protocolVersion", "2025-11-25"}};
-    BOOST_TEST(fixture.ask(fixture.post(detail::rpc_request(0, "initialize", params))).status ==
-               503u);
+    BOOST_TEST(fixture.ask(fixture.post(mcp::rpc_request(0, "initialize", params))).status == 503u);
     Connection idle(fixture.context, fixture.port);
     fixture.settle(2200ms);
     BOOST_TEST(fixture.ended == 2);
@@ -718,14 +716,12 @@ BOOST_AUTO_TEST_CASE(who_has_a_token_finds_room_among_those_who_have_none) {
     fixture.settle();
     std::list<Connection> strangers, idle;
     for (int i = 0; i < 200; ++i) strangers.emplace_back(fixture.context, fixture.port);
-    BOOST_TEST(fixture.ask(fixture.post(detail::rpc_request(1, "ping", {}), session)).status ==
-               200u);
+    BOOST_TEST(fixture.ask(fixture.post(mcp::rpc_request(1, "ping", {}), session)).status == 200u);
     // Of one's own, the longest idle goes; the stream stays.
     for (int i = 0; i < 8; ++i) {
         idle.emplace_back(fixture.context, fixture.port);
-        BOOST_TEST(
-            fixture.ask(idle.back(), fixture.post(detail::rpc_request(1, "ping", {}), session))
-                .status == 200u);
+        BOOST_TEST(fixture.ask(idle.back(), fixture.post(mcp::rpc_request(1, "ping", {}), session))
+                       .status == 200u);
     }
     fixture.settle();
     BOOST_TEST(fixture.http->connections() <= 4u + 17u);
@@ -857,7 +853,7 @@ BOOST_AUTO_TEST_CASE(many_calls_of_many_sessions_are_neither_lost_nor_mixed_up) 
     for (auto& id : ids) {
         Connection connection(context, port);
         const auto text =
-            post(detail::rpc_request(0, "initialize", {{"protocolVersion", "2025-11-25"}}), "");
+            post(mcp::rpc_request(0, "initialize", {{"protocolVersion", "2025-11-25"}}), "");
         id = test::run(context, [](Connection& one, std::string said) -> awaitable<std::string> {
             co_await one.send(std::move(said));
             const auto answer = co_await one.read();
@@ -916,7 +912,7 @@ BOOST_AUTO_TEST_CASE(client_transport_and_server_agree_on_header_parameters_of_a
         const auto refused = each.ask(
             each.modern("tools/call", {{"name", name}, {"arguments", nested_arguments(depth)}}));
         BOOST_TEST(refused.status == 400u, name);
-        BOOST_TEST(refused.json().at("error").at("code") == detail::rpc_header_mismatch, name);
+        BOOST_TEST(refused.json().at("error").at("code") == mcp::rpc_header_mismatch, name);
     }
     test::run(each.context, client.close());
 }

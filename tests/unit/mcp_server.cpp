@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/test/unit_test.hpp>
@@ -28,7 +29,7 @@ json::object call(json::value id, std::string_view tool, json::object arguments 
     json::object params;
     params["name"] = tool;
     params["arguments"] = std::move(arguments);
-    return detail::rpc_request(std::move(id), "tools/call", std::move(params));
+    return mcp::rpc_request(std::move(id), "tools/call", std::move(params));
 }
 
 // As a modern client says it.
@@ -173,8 +174,8 @@ struct Pipes {
         json::object params{{"protocolVersion", version},
                             {"clientInfo", {{"name", "test"}, {"version", "1"}}}};
         params["capabilities"] = std::move(capabilities);
-        auto answer = ask(detail::rpc_request(0, "initialize", std::move(params)));
-        send(detail::rpc_notification("notifications/initialized", {}));
+        auto answer = ask(mcp::rpc_request(0, "initialize", std::move(params)));
+        send(mcp::rpc_notification("notifications/initialized", {}));
         return answer;
     }
 
@@ -289,23 +290,23 @@ BOOST_AUTO_TEST_CASE(legacy_clients_shake_hands_and_call) {
     for (const auto* version : {"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"}) {
         Pipes pipes;
         const auto early = pipes.ask(call(1, "echo", {{"text", "x"}}));
-        BOOST_TEST(code_of(early) == detail::rpc_invalid_request);
+        BOOST_TEST(code_of(early) == mcp::rpc_invalid_request);
         const auto told = pipes.initialize(version);
         BOOST_TEST(told.at("result").at("protocolVersion").as_string() == version);
         BOOST_TEST(text_of(pipes.ask(call("a", "echo", {{"text", "hello"}}))) == "hello");
         const auto failed = pipes.ask(call(2, "fail"));
         BOOST_TEST(failed.at("result").at("isError").as_bool());
         BOOST_TEST(text_of(failed) == "the disk is full; free some space");
-        BOOST_TEST(code_of(pipes.ask(call(3, "nothing"))) == detail::rpc_invalid_params);
+        BOOST_TEST(code_of(pipes.ask(call(3, "nothing"))) == mcp::rpc_invalid_params);
         const auto wrong = pipes.ask(call(4, "echo", {{"text", 1}}));
         if (std::string_view(version) < "2025-11-25") {
-            BOOST_TEST(code_of(wrong) == detail::rpc_invalid_params);
+            BOOST_TEST(code_of(wrong) == mcp::rpc_invalid_params);
         } else {
             BOOST_TEST(wrong.at("result").at("isError").as_bool());
         }
-        BOOST_TEST(code_of(pipes.ask(detail::rpc_request(5, "no/method", {}))) ==
-                   detail::rpc_method_not_found);
-        BOOST_TEST(pipes.ask(detail::rpc_request(6, "ping", {})).at("result").as_object().empty());
+        BOOST_TEST(code_of(pipes.ask(mcp::rpc_request(5, "no/method", {}))) ==
+                   mcp::rpc_method_not_found);
+        BOOST_TEST(pipes.ask(mcp::rpc_request(6, "ping", {})).at("result").as_object().empty());
         BOOST_TEST(pipes.seen->begun == 1);
     }
 }
@@ -317,7 +318,7 @@ BOOST_AUTO_TEST_CASE(lenient_servers_read_strings_and_answer_with_results) {
         "either": {"type": ["number", "string"]}, "any": {}}})");
     const auto parsed = [&](std::string_view name, std::string_view text) {
         json::object arguments{{name, text}};
-        detail::parse_arguments(arguments, schema);
+        mcp::parse_arguments(arguments, schema);
         return json::serialize(arguments.at(name));
     };
     for (const auto& [name, text, result] : {std::tuple("number", " 60 ", "60"),
@@ -359,7 +360,7 @@ BOOST_AUTO_TEST_CASE(lenient_servers_read_strings_and_answer_with_results) {
         BOOST_TEST(text_of(wrong).starts_with("Error executing tool echo: "));
     }
     Pipes pipes(options);
-    BOOST_TEST(code_of(pipes.ask(modern(call(3, "nothing")))) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(pipes.ask(modern(call(3, "nothing")))) == mcp::rpc_invalid_params);
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_legacy_version_gets_the_newest) {
@@ -370,23 +371,23 @@ BOOST_AUTO_TEST_CASE(an_unknown_legacy_version_gets_the_newest) {
 
 BOOST_AUTO_TEST_CASE(modern_clients_need_no_handshake) {
     Pipes pipes;
-    const auto told = pipes.ask(modern(detail::rpc_request(1, "server/discover", {})));
+    const auto told = pipes.ask(modern(mcp::rpc_request(1, "server/discover", {})));
     BOOST_TEST(told.at("result").at("supportedVersions").at(0).as_string() == "2026-07-28");
     BOOST_TEST(told.at("result").at("resultType").as_string() == "complete");
     const auto answer = pipes.ask(modern(call(2, "echo", {{"text", "x"}})));
     BOOST_TEST(text_of(answer) == "x");
     BOOST_TEST(answer.at("result").at("resultType").as_string() == "complete");
-    const auto listed = pipes.ask(modern(detail::rpc_request(3, "tools/list", {})));
+    const auto listed = pipes.ask(modern(mcp::rpc_request(3, "tools/list", {})));
     BOOST_TEST(listed.at("result").at("ttlMs").to_number<int>() == 0);
     BOOST_TEST(listed.at("result").at("cacheScope").as_string() == "private");
-    BOOST_TEST(code_of(pipes.ask(modern(detail::rpc_request(4, "ping", {})))) ==
-               detail::rpc_method_not_found);
-    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(5, "server/discover", {}))) ==
-               detail::rpc_invalid_params);
-    auto future = modern(detail::rpc_request(6, "tools/list", {}));
+    BOOST_TEST(code_of(pipes.ask(modern(mcp::rpc_request(4, "ping", {})))) ==
+               mcp::rpc_method_not_found);
+    BOOST_TEST(code_of(pipes.ask(mcp::rpc_request(5, "server/discover", {}))) ==
+               mcp::rpc_invalid_params);
+    auto future = modern(mcp::rpc_request(6, "tools/list", {}));
     future["params"].as_object()["_meta"].as_object()[detail::meta_version] = "2099-01-01";
     const auto refused = pipes.ask(future);
-    BOOST_TEST(code_of(refused) == detail::rpc_unsupported_version);
+    BOOST_TEST(code_of(refused) == mcp::rpc_unsupported_version);
     BOOST_TEST(refused.at("error").at("data").at("requested").as_string() == "2099-01-01");
 }
 
@@ -394,51 +395,51 @@ BOOST_AUTO_TEST_CASE(garbage_is_answered_or_ignored_and_the_next_message_is_not)
     Pipes pipes;
     pipes.send("hello?");
     pipes.send("{broken");
-    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_parse_error);
+    BOOST_TEST(code_of(pipes.receive()) == mcp::rpc_parse_error);
     BOOST_TEST(code_of(pipes.ask(object(R"({"jsonrpc": "2.0", "id": 1})"))) ==
-               detail::rpc_invalid_request);
+               mcp::rpc_invalid_request);
     BOOST_TEST(code_of(pipes.ask(
                    object(R"({"jsonrpc": "2.0", "id": 2, "method": "ping", "params": []})"))) ==
-               detail::rpc_invalid_params);
+               mcp::rpc_invalid_params);
     pipes.send(object(R"({"jsonrpc": "2.0", "id": 77, "result": {}})"));
     pipes.send(object(
         R"({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": [1]}})"));
-    BOOST_TEST(pipes.ask(detail::rpc_request(3, "ping", {})).contains("result"));
+    BOOST_TEST(pipes.ask(mcp::rpc_request(3, "ping", {})).contains("result"));
     McpServerOptions options;
     options.max_message = 1000;
     Pipes small(std::move(options));
     small.send(std::string(5000, 'x'));
-    const auto refused = small.ask(detail::rpc_request(4, "ping", {{"x", std::string(5000, 'x')}}));
-    BOOST_TEST(code_of(refused) == detail::rpc_invalid_request);
+    const auto refused = small.ask(mcp::rpc_request(4, "ping", {{"x", std::string(5000, 'x')}}));
+    BOOST_TEST(code_of(refused) == mcp::rpc_invalid_request);
     BOOST_TEST(refused.at("id").as_int64() == 4);
     small.send(R"({"method": "ping", "params": {"x": NaN}, "id": "a", "jsonrpc": "2.0"})");
     const auto unreadable = small.receive();
-    BOOST_TEST(code_of(unreadable) == detail::rpc_parse_error);
+    BOOST_TEST(code_of(unreadable) == mcp::rpc_parse_error);
     BOOST_TEST(unreadable.at("id").as_string() == "a");
-    BOOST_TEST(small.ask(detail::rpc_request(5, "ping", {})).contains("result"));
+    BOOST_TEST(small.ask(mcp::rpc_request(5, "ping", {})).contains("result"));
 }
 
 BOOST_AUTO_TEST_CASE(a_batch_gets_one_answer_where_there_are_batches) {
     Pipes pipes;
-    const auto ping = [](int id) { return detail::rpc_request(id, "ping", {}); };
+    const auto ping = [](int id) { return mcp::rpc_request(id, "ping", {}); };
     const auto batch = [](json::array messages) { return json::serialize(messages); };
     // Before the handshake, and in every other version.
     pipes.send(batch({ping(1), ping(2)}));
-    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_invalid_request);
+    BOOST_TEST(code_of(pipes.receive()) == mcp::rpc_invalid_request);
     for (const std::string version : {"2024-11-05", "2025-06-18", "2025-11-25"}) {
         Pipes other;
         other.initialize(version);
         other.send(batch({ping(1), ping(2)}));
         const auto refused = other.receive();
-        BOOST_TEST(code_of(refused) == detail::rpc_invalid_request);
+        BOOST_TEST(code_of(refused) == mcp::rpc_invalid_request);
         BOOST_TEST(refused.at("id").is_null());
         BOOST_TEST(other.ask(ping(3)).at("id").to_number<int>() == 3);
     }
     pipes.initialize("2025-03-26");
     // The slow one of the two holds back both; the log line does not wait for them.
-    json::object slow = detail::rpc_request("slow", "tools/call", {{"name", "talk"}});
-    pipes.send(batch({ping(1), detail::rpc_notification("notifications/x", {}), slow, 17,
-                      detail::rpc_request("again", "initialize", {})}));
+    json::object slow = mcp::rpc_request("slow", "tools/call", {{"name", "talk"}});
+    pipes.send(batch({ping(1), mcp::rpc_notification("notifications/x", {}), slow, 17,
+                      mcp::rpc_request("again", "initialize", {})}));
     auto line = test::run(pipes.context, pipes.line());
     while (line.starts_with('{')) line = test::run(pipes.context, pipes.line());
     const auto answers = json::parse(line).as_array();
@@ -447,14 +448,14 @@ BOOST_AUTO_TEST_CASE(a_batch_gets_one_answer_where_there_are_batches) {
     for (const auto& answer : answers) by_id[json::serialize(answer.at("id"))] = answer.as_object();
     BOOST_TEST(by_id["1"].contains("result"));
     BOOST_TEST(by_id["\"slow\""].contains("result"));
-    BOOST_TEST(code_of(by_id["null"]) == detail::rpc_invalid_request);
-    BOOST_TEST(code_of(by_id["\"again\""]) == detail::rpc_invalid_request);
+    BOOST_TEST(code_of(by_id["null"]) == mcp::rpc_invalid_request);
+    BOOST_TEST(code_of(by_id["\"again\""]) == mcp::rpc_invalid_request);
     // No request, no answer; none at all is a mistake.
-    pipes.send(batch({detail::rpc_notification("notifications/x", {})}));
+    pipes.send(batch({mcp::rpc_notification("notifications/x", {})}));
     pipes.send(batch({}));
-    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_invalid_request);
+    BOOST_TEST(code_of(pipes.receive()) == mcp::rpc_invalid_request);
     pipes.send(batch(json::array(101, ping(1))));
-    BOOST_TEST(code_of(pipes.receive()) == detail::rpc_invalid_request);
+    BOOST_TEST(code_of(pipes.receive()) == mcp::rpc_invalid_request);
     BOOST_TEST(pipes.ask(ping(5)).at("id").to_number<int>() == 5);
 }
 
@@ -475,10 +476,10 @@ BOOST_AUTO_TEST_CASE(a_question_suspends_a_modern_call_without_running_it_again)
     };
     const std::string_view good = R"({"who": {"action": "accept", "content": {"name": "ann"}}})";
     // Forged, and of another request.
-    BOOST_TEST(code_of(retry(2, "ask", state + "x", good)) == detail::rpc_invalid_params);
-    BOOST_TEST(code_of(retry(3, "hang", state, good)) == detail::rpc_invalid_params);
-    BOOST_TEST(code_of(retry(4, "ask", state, good, {{"other", 1}})) == detail::rpc_invalid_params);
-    BOOST_TEST(code_of(retry(5, "ask", state, "[]")) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(retry(2, "ask", state + "x", good)) == mcp::rpc_invalid_params);
+    BOOST_TEST(code_of(retry(3, "hang", state, good)) == mcp::rpc_invalid_params);
+    BOOST_TEST(code_of(retry(4, "ask", state, good, {{"other", 1}})) == mcp::rpc_invalid_params);
+    BOOST_TEST(code_of(retry(5, "ask", state, "[]")) == mcp::rpc_invalid_params);
     // An answer that does not fit the schema is asked for again, under another state.
     const auto again =
         retry(6, "ask", state, R"({"who": {"action": "accept", "content": {"name": 7}}, "x": 1})");
@@ -488,14 +489,14 @@ BOOST_AUTO_TEST_CASE(a_question_suspends_a_modern_call_without_running_it_again)
     const auto done = retry(7, "ask", second, good);
     BOOST_TEST(done.at("id").to_number<int>() == 7);
     BOOST_TEST(text_of(done) == R"({"action":"accept","content":{"name":"ann"}})");
-    BOOST_TEST(code_of(retry(8, "ask", second, good)) == detail::rpc_invalid_params);  // used
+    BOOST_TEST(code_of(retry(8, "ask", second, good)) == mcp::rpc_invalid_params);  // used
     BOOST_TEST(pipes.seen->runs == 1);
 }
 
 BOOST_AUTO_TEST_CASE(questions_end_with_refusal_expiry_or_too_many_bad_answers) {
     Pipes pipes;
     const json::object able{{"elicitation", json::object()}};
-    BOOST_TEST(code_of(pipes.ask(modern(call(1, "ask")))) == detail::rpc_missing_capability);
+    BOOST_TEST(code_of(pipes.ask(modern(call(1, "ask")))) == mcp::rpc_missing_capability);
     auto asked = pipes.ask(modern(call(2, "ask"), able));
     for (int round = 0; round < 20; ++round) {
         const auto* state = asked.at("result").as_object().if_contains("requestState");
@@ -514,7 +515,7 @@ BOOST_AUTO_TEST_CASE(questions_end_with_refusal_expiry_or_too_many_bad_answers) 
     auto late = call(2, "ask");
     late["params"].as_object()["requestState"] = asked.at("result").at("requestState");
     late["params"].as_object()["inputResponses"] = object(R"({"who": {"action": "decline"}})");
-    BOOST_TEST(code_of(hasty.ask(modern(std::move(late), able))) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(hasty.ask(modern(std::move(late), able))) == mcp::rpc_invalid_params);
 }
 
 BOOST_AUTO_TEST_CASE(a_client_that_comes_back_late_gets_the_result) {
@@ -538,11 +539,11 @@ BOOST_AUTO_TEST_CASE(a_client_that_comes_back_late_gets_the_result) {
     retry["params"].as_object()["requestState"] = asked.at("result").at("requestState");
     pipes.settle(20ms);
     BOOST_TEST(text_of(pipes.ask(modern(retry, able))) == "nobody answered");
-    BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == mcp::rpc_invalid_params);
     const auto again = pipes.ask(modern(call(3, "impatient"), able));
     retry["params"].as_object()["requestState"] = again.at("result").at("requestState");
     pipes.settle(150ms);
-    BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == mcp::rpc_invalid_params);
 }
 
 BOOST_AUTO_TEST_CASE(one_handler_asks_side_by_side) {
@@ -584,8 +585,8 @@ BOOST_AUTO_TEST_CASE(one_handler_asks_side_by_side) {
     // Legacy: both come at once, and are answered in any order.
     pipes.initialize("2025-11-25", {{"elicitation", json::object()}});
     const auto first = pipes.ask(call(3, "both")), second = pipes.receive();
-    pipes.send(detail::rpc_result(second.at("id"), object(R"({"action": "cancel"})")));
-    pipes.send(detail::rpc_result(first.at("id"), object(R"({"action": "decline"})")));
+    pipes.send(mcp::rpc_result(second.at("id"), object(R"({"action": "cancel"})")));
+    pipes.send(mcp::rpc_result(first.at("id"), object(R"({"action": "decline"})")));
     const auto both = text_of(pipes.receive());
     BOOST_TEST(both.size() == 17u);
     BOOST_TEST(both.find("bcancel ") != both.npos);
@@ -597,22 +598,22 @@ BOOST_AUTO_TEST_CASE(a_legacy_client_is_asked_by_a_request) {
     pipes.initialize("2025-11-25", {{"elicitation", json::object()}});
     const auto question = pipes.ask(call(1, "ask"));
     BOOST_TEST(question.at("method").as_string() == "elicitation/create");
-    pipes.send(detail::rpc_result(question.at("id"), object(R"({"action": "decline"})")));
+    pipes.send(mcp::rpc_result(question.at("id"), object(R"({"action": "decline"})")));
     BOOST_TEST(text_of(pipes.receive()) == R"({"action":"decline"})");
     // Forms have no null: what is null was left out.
     const auto form = pipes.ask(call(3, "ask"));
-    pipes.send(detail::rpc_result(
+    pipes.send(mcp::rpc_result(
         form.at("id"),
         object(R"({"action": "accept", "content": {"name": "Ada", "nick": null}})")));
     BOOST_TEST(text_of(pipes.receive()) == R"({"action":"accept","content":{"name":"Ada"}})");
     const auto wrong = pipes.ask(call(4, "ask"));
-    pipes.send(detail::rpc_result(wrong.at("id"),
-                                  object(R"({"action": "accept", "content": {"name": null}})")));
+    pipes.send(mcp::rpc_result(wrong.at("id"),
+                               object(R"({"action": "accept", "content": {"name": null}})")));
     BOOST_TEST(text_of(pipes.receive())
                    .find("the client's answer to \"who\" does not fit the question: ") !=
                std::string::npos);
     const auto second = pipes.ask(call(2, "ask"));
-    pipes.send(detail::rpc_error(second.at("id"), -1, "nobody is here"));
+    pipes.send(mcp::rpc_error(second.at("id"), -1, "nobody is here"));
     const auto refused = pipes.receive();
     BOOST_TEST(refused.at("result").at("isError").as_bool());
     BOOST_TEST(text_of(refused).find("nobody is here") != std::string::npos);
@@ -628,9 +629,9 @@ BOOST_AUTO_TEST_CASE(a_cancelled_call_is_cancelled_and_not_answered) {
     pipes.settle();
     BOOST_TEST(pipes.seen->runs == 1);
     BOOST_TEST(code_of(pipes.ask(call("x", "hang"))) ==
-               detail::rpc_invalid_request);  // the id is in use
-    pipes.send(detail::rpc_notification("notifications/cancelled", {{"requestId", "x"}}));
-    BOOST_TEST(pipes.ask(detail::rpc_request(2, "ping", {})).at("id").to_number<int>() == 2);
+               mcp::rpc_invalid_request);  // the id is in use
+    pipes.send(mcp::rpc_notification("notifications/cancelled", {{"requestId", "x"}}));
+    BOOST_TEST(pipes.ask(mcp::rpc_request(2, "ping", {})).at("id").to_number<int>() == 2);
     BOOST_TEST(pipes.seen->cancelled == 1);
 }
 
@@ -646,11 +647,11 @@ BOOST_AUTO_TEST_CASE(reports_and_log_lines_go_to_those_who_want_them) {
     BOOST_TEST(pipes.receive().at("params").at("data").as_string() == "to know");
     BOOST_TEST(pipes.receive().at("params").at("logger").as_string() == "here");
     BOOST_TEST(text_of(pipes.receive()) == "talked");
-    pipes.ask(detail::rpc_request(2, "logging/setLevel", {{"level", "error"}}));
+    pipes.ask(mcp::rpc_request(2, "logging/setLevel", {{"level", "error"}}));
     BOOST_TEST(pipes.ask(call(3, "talk")).at("params").at("data").as_string() == "to fear");
     BOOST_TEST(text_of(pipes.receive()) == "talked");
-    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(
-                   4, "logging/setLevel", {{"level", "loud"}}))) == detail::rpc_invalid_params);
+    BOOST_TEST(code_of(pipes.ask(mcp::rpc_request(4, "logging/setLevel", {{"level", "loud"}}))) ==
+               mcp::rpc_invalid_params);
     BOOST_TEST(text_of(pipes.ask(modern(call(5, "talk")))) == "talked");  // no level, no lines
     auto wanted = modern(call(6, "talk"));
     wanted["params"].as_object()["_meta"].as_object()[detail::meta_log_level] = "error";
@@ -687,7 +688,7 @@ BOOST_AUTO_TEST_CASE(lists_come_in_pages_that_survive_changes) {
     json::object params;
     for (int page = 0; page < 10; ++page) {
         const auto listed =
-            pipes.ask(detail::rpc_request(page, "tools/list", params)).at("result").as_object();
+            pipes.ask(mcp::rpc_request(page, "tools/list", params)).at("result").as_object();
         for (const auto& tool : listed.at("tools").as_array())
             names.emplace_back(tool.at("name").as_string());
         const auto* next = listed.if_contains("nextCursor");
@@ -700,10 +701,10 @@ BOOST_AUTO_TEST_CASE(lists_come_in_pages_that_survive_changes) {
         }
     }
     BOOST_TEST(names.size() == 7u);
-    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(20, "tools/list", {{"cursor", "zz"}}))) ==
-               detail::rpc_invalid_params);
-    BOOST_TEST(code_of(pipes.ask(detail::rpc_request(21, "tools/list", {{"cursor", "99999"}}))) ==
-               detail::rpc_invalid_params);
+    BOOST_TEST(code_of(pipes.ask(mcp::rpc_request(20, "tools/list", {{"cursor", "zz"}}))) ==
+               mcp::rpc_invalid_params);
+    BOOST_TEST(code_of(pipes.ask(mcp::rpc_request(21, "tools/list", {{"cursor", "99999"}}))) ==
+               mcp::rpc_invalid_params);
 }
 
 BOOST_AUTO_TEST_CASE(resources_are_read_watched_and_completed) {
@@ -730,28 +731,28 @@ BOOST_AUTO_TEST_CASE(resources_are_read_watched_and_completed) {
          }});
     pipes.initialize();
     const auto read = [&](int id, std::string_view uri) {
-        return pipes.ask(detail::rpc_request(id, "resources/read", {{"uri", uri}}));
+        return pipes.ask(mcp::rpc_request(id, "resources/read", {{"uri", uri}}));
     };
     BOOST_TEST(read(1, "note://one").at("result").at("contents").at(0).at("blob").as_string() ==
                "AQI=");
     BOOST_TEST(read(2, "note://of/ann").at("result").at("contents").at(0).at("text").as_string() ==
                "ann");
-    BOOST_TEST(code_of(read(3, "note://two")) == detail::rpc_resource_not_found);
-    const auto completed = pipes.ask(detail::rpc_request(
+    BOOST_TEST(code_of(read(3, "note://two")) == mcp::rpc_resource_not_found);
+    const auto completed = pipes.ask(mcp::rpc_request(
         4, "completion/complete",
         object(
             R"({"ref": {"type": "ref/resource", "uri": "note://of/{who}"}, "argument": {"name": "who", "value": "a"}})")));
     BOOST_TEST(completed.at("result").at("completion").at("values").as_array().size() == 100u);
     BOOST_TEST(completed.at("result").at("completion").at("hasMore").as_bool());
-    pipes.ask(detail::rpc_request(5, "resources/subscribe", {{"uri", "note://one"}}));
+    pipes.ask(mcp::rpc_request(5, "resources/subscribe", {{"uri", "note://one"}}));
     pipes.server->resource_updated("note://two");
     pipes.server->resource_updated("note://one");
     BOOST_TEST(pipes.receive().at("params").at("uri").as_string() == "note://one");
-    pipes.ask(detail::rpc_request(6, "resources/unsubscribe", {{"uri", "note://one"}}));
+    pipes.ask(mcp::rpc_request(6, "resources/unsubscribe", {{"uri", "note://one"}}));
     pipes.server->resource_updated("note://one");
-    BOOST_TEST(pipes.ask(detail::rpc_request(7, "ping", {})).at("id").to_number<int>() == 7);
+    BOOST_TEST(pipes.ask(mcp::rpc_request(7, "ping", {})).at("id").to_number<int>() == 7);
     // The same in the modern era.
-    auto listen = detail::rpc_request(
+    auto listen = mcp::rpc_request(
         8, "subscriptions/listen",
         object(
             R"({"notifications": {"resourceSubscriptions": ["note://one"], "promptsListChanged": true}})"));
@@ -763,10 +764,10 @@ BOOST_AUTO_TEST_CASE(resources_are_read_watched_and_completed) {
     const auto updated = pipes.receive();
     BOOST_TEST(updated.at("params").at("_meta").at(detail::meta_subscription).to_number<int>() ==
                8);
-    pipes.send(detail::rpc_notification("notifications/cancelled", {{"requestId", 8}}));
+    pipes.send(mcp::rpc_notification("notifications/cancelled", {{"requestId", 8}}));
     pipes.settle();
     pipes.server->resource_updated("note://one");
-    BOOST_TEST(pipes.ask(detail::rpc_request(9, "ping", {})).at("id").to_number<int>() == 9);
+    BOOST_TEST(pipes.ask(mcp::rpc_request(9, "ping", {})).at("id").to_number<int>() == 9);
 }
 
 BOOST_AUTO_TEST_CASE(serving_ends_with_the_input_and_with_stop) {

@@ -10,19 +10,21 @@ namespace mcp_service_tests {
 
 using namespace ipybox;
 using namespace ipybox::detail;
+using namespace ipybox::mcp;
 using namespace std::string_view_literals;
 namespace fs = std::filesystem;
 
 namespace {
 // Stands in line, is served when released, and notes in which order that was.
 struct Guest {
-    Guest(asio::io_context& context, WaitingLine& line, std::string& order, char name)
+    Guest(asio::io_context& context, executor::WaitingLine& line, std::string& order, char name)
         : release(context.get_executor()) {
         asio::co_spawn(context, stay(*this, line, order, name),
                        asio::bind_cancellation_slot(gone.slot(), asio::detached));
     }
-    static awaitable<void> stay(Guest& self, WaitingLine& line, std::string& order, char name) {
-        WaitingLine::Place place(line);
+    static awaitable<void> stay(Guest& self, executor::WaitingLine& line, std::string& order,
+                                char name) {
+        executor::WaitingLine::Place place(line);
         co_await place.turn();
         order += name;
         while (!self.released) co_await self.release.wait();
@@ -102,7 +104,7 @@ BOOST_AUTO_TEST_CASE(a_line_serves_in_order_and_forgets_who_leaves) {
         while (context.poll_one() > 0) {
         }
     };
-    WaitingLine line(context.get_executor(), 2);
+    executor::WaitingLine line(context.get_executor(), 2);
     std::string order;
     {
         Guest a(context, line, order, 'a'), b(context, line, order, 'b'),

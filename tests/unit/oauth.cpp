@@ -29,7 +29,7 @@ namespace {
 
 using Fields = std::map<std::string, std::string>;
 
-Fields fields_of(std::string_view text) { return detail::parse_query(text).value(); }
+Fields fields_of(std::string_view text) { return oauth::parse_query(text).value(); }
 
 bool holds(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
@@ -68,13 +68,13 @@ public:
 
     // A person who consents at once and copies the address.
     awaitable<std::string> browse(std::string page) {
-        pages.push_back(fields_of(detail::query_of(page)));
+        pages.push_back(fields_of(oauth::query_of(page)));
         const auto& asked = pages.back();
-        detail::Form query;
+        oauth::Form query;
         query.emplace_back("code", "the-code");
         query.emplace_back("state", state.value_or(asked.at("state")));
         query.emplace_back("iss", iss.value_or(issuer));
-        const std::string address = asked.at("redirect_uri") + "?" + detail::encode_form(query);
+        const std::string address = asked.at("redirect_uri") + "?" + oauth::encode_form(query);
         co_return address;
     }
 
@@ -194,42 +194,42 @@ std::string new_key(const char* kind) {
 BOOST_AUTO_TEST_SUITE(oauth_protocol)
 
 BOOST_AUTO_TEST_CASE(challenges_are_found_among_others) {
-    detail::AuthChallenge found;
-    detail::read_challenges(
+    oauth::AuthChallenge found;
+    oauth::read_challenges(
         R"(Negotiate abc==, Basic realm="x, Bearer scope=\"no\"", bearer scope="a b", )"
         R"(error=insufficient_scope , Resource_Metadata = "https://h/\"m")",
         found);
     BOOST_TEST(found.scope == "a b");
     BOOST_TEST(found.error == "insufficient_scope");
     BOOST_TEST(found.resource_metadata == "https://h/\"m");
-    detail::AuthChallenge none;
-    detail::read_challenges(R"(Basic scope="a", Digest error="b")", none);
+    oauth::AuthChallenge none;
+    oauth::read_challenges(R"(Basic scope="a", Digest error="b")", none);
     BOOST_TEST((none.scope + none.error).empty());
     for (const char* odd :
          {"", ",,,", "=", "\"", "Bearer scope=\"", "Bearer =x", "Bearer \"", "Bearer scope"})
-        detail::read_challenges(odd, none);
+        oauth::read_challenges(odd, none);
     BOOST_TEST((none.scope + none.error).empty());
 }
 
 BOOST_AUTO_TEST_CASE(metadata_is_looked_for_at_all_its_places_in_order) {
-    const auto resource = detail::resource_metadata_urls("https://h", "/a/mcp", "");
+    const auto resource = oauth::resource_metadata_urls("https://h", "/a/mcp", "");
     BOOST_REQUIRE(resource.size() == 2u);
     BOOST_TEST(resource[0] == "https://h/.well-known/oauth-protected-resource/a/mcp");
     BOOST_TEST(resource[1] == "https://h/.well-known/oauth-protected-resource");
-    BOOST_TEST(detail::resource_metadata_urls("https://h", "/", "").size() == 1u);
-    const auto tenant = detail::server_metadata_urls("https://h", "/t/");
+    BOOST_TEST(oauth::resource_metadata_urls("https://h", "/", "").size() == 1u);
+    const auto tenant = oauth::server_metadata_urls("https://h", "/t/");
     BOOST_REQUIRE(tenant.size() == 3u);
     BOOST_TEST(tenant[0] == "https://h/.well-known/oauth-authorization-server/t");
     BOOST_TEST(tenant[1] == "https://h/.well-known/openid-configuration/t");
     BOOST_TEST(tenant[2] == "https://h/t/.well-known/openid-configuration");
-    BOOST_TEST(detail::server_metadata_urls("https://h", "/").size() == 2u);
+    BOOST_TEST(oauth::server_metadata_urls("https://h", "/").size() == 2u);
 }
 
 BOOST_AUTO_TEST_CASE(redirects_are_checked_before_anything_in_them_counts) {
-    const detail::ExpectedRedirect expected{"right", "https://as", true};
+    const oauth::ExpectedRedirect expected{"right", "https://as", true};
     const auto take = [&](const std::string& query) {
         return error_of([&] {
-            throw Error(errc::denied, detail::code_from_redirect("http://x/cb?" + query, expected));
+            throw Error(errc::denied, oauth::code_from_redirect("http://x/cb?" + query, expected));
         });
     };
     BOOST_TEST(take("code=c%2Bd&state=right&iss=https%3A%2F%2Fas") == "c+d");
@@ -251,9 +251,9 @@ BOOST_AUTO_TEST_CASE(redirects_are_checked_before_anything_in_them_counts) {
 
 BOOST_AUTO_TEST_CASE(token_answers_are_read_strictly) {
     const auto read = [](const char* body) {
-        return error_of([&] { detail::read_token_answer(200, body, {"a token", "", false}); });
+        return error_of([&] { oauth::read_token_answer(200, body, {"a token", "", false}); });
     };
-    const auto good = detail::read_token_answer(
+    const auto good = oauth::read_token_answer(
         200,
         R"({"access_token": "a", "token_type": "bearer", "expires_in": "60", "scope": "x  y"})",
         {"a token", "", false});
@@ -268,20 +268,20 @@ BOOST_AUTO_TEST_CASE(token_answers_are_read_strictly) {
     const auto lifetime = [](const std::string& text) {
         const auto body =
             R"({"access_token": "a", "token_type": "bearer", "expires_in": )" + text + "}";
-        return detail::read_token_answer(200, body, {"a token", "", false}).lifetime;
+        return oauth::read_token_answer(200, body, {"a token", "", false}).lifetime;
     };
     for (const char* odd : {"-1", "\"soon\"", "null", "[]"})
         BOOST_TEST(!lifetime(odd).has_value(), odd);
     BOOST_TEST(lifetime("1e300").value() == std::int64_t{1} << 40);
     const auto refused = error_of([] {
-        detail::read_token_answer(400, R"({"error": "invalid\u001b_grant"})",
-                                  {"a token", "", false});
+        oauth::read_token_answer(400, R"({"error": "invalid\u001b_grant"})",
+                                 {"a token", "", false});
     });
     BOOST_TEST(refused == "the authorization server refused a token: \"invalid\\x1b_grant\"");
 }
 
 BOOST_AUTO_TEST_CASE(devices_ask_less_often_when_told_so) {
-    detail::DevicePolling polling(std::nullopt);
+    oauth::DevicePolling polling(std::nullopt);
     BOOST_TEST(polling.seconds() == 5);
     BOOST_TEST(polling.refused("authorization_pending"));
     BOOST_TEST(polling.seconds() == 5);
@@ -293,16 +293,16 @@ BOOST_AUTO_TEST_CASE(devices_ask_less_often_when_told_so) {
     BOOST_TEST(polling.seconds() == 300);
     for (const char* end : {"access_denied", "expired_token", "invalid_grant", ""})
         BOOST_TEST(!polling.refused(end));
-    BOOST_TEST(detail::DevicePolling(0).seconds() == 1);
+    BOOST_TEST(oauth::DevicePolling(0).seconds() == 1);
 }
 
 BOOST_AUTO_TEST_CASE(scopes_are_sets_of_proper_words) {
-    BOOST_TEST(detail::unite_scopes("a b", "b  c \"d\"") == "a b c");
-    BOOST_TEST(detail::covers_scopes("a b c", "c a"));
-    BOOST_TEST(!detail::covers_scopes("a", "a b"));
+    BOOST_TEST(oauth::unite_scopes("a b", "b  c \"d\"") == "a b c");
+    BOOST_TEST(oauth::covers_scopes("a b c", "c a"));
+    BOOST_TEST(!oauth::covers_scopes("a", "a b"));
     std::string many;
     for (int i = 0; i < 1000; ++i) many += "s" + std::to_string(i) + " ";
-    BOOST_TEST(detail::split_scope(many).size() == detail::max_scopes);
+    BOOST_TEST(oauth::split_scope(many).size() == oauth::max_scopes);
 }
 
 BOOST_AUTO_TEST_CASE(pkce_is_that_of_rfc_7636) {
@@ -414,7 +414,7 @@ BOOST_AUTO_TEST_CASE(the_redirect_reaches_the_loopback_address) {
     std::vector<unsigned> statuses;
     std::list<asio::ip::tcp::socket> strangers;
     settings.browse = [&](std::string page) -> awaitable<std::string> {
-        const auto asked = fields_of(detail::query_of(page));
+        const auto asked = fields_of(ipybox::oauth::query_of(page));
         HttpClient client(context.get_executor(), HttpClientOptions());
         // Whoever else finds the port keeps nobody from it.
         const HttpUrl address = HttpUrl::parse(asked.at("redirect_uri"));

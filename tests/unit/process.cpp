@@ -69,7 +69,7 @@ struct Fixture {
 
 // Dead means gone or a zombie that its new parent has not collected yet.
 bool alive(pid_t pid) {
-    const auto stat = detail::read_proc("/proc/" + std::to_string(pid) + "/stat");
+    const auto stat = sandbox_kit::read_proc("/proc/" + std::to_string(pid) + "/stat");
     const auto end = stat.rfind(')');
     return end != std::string::npos && stat[end + 2] != 'Z' && stat[end + 2] != 'X';
 }
@@ -307,7 +307,7 @@ BOOST_AUTO_TEST_CASE(the_limit_of_open_files_is_raised_for_us_alone) {
     struct Restored {
         const rlimit& before;
         ~Restored() {
-            detail::given_open_files().reset();
+            sandbox_kit::given_open_files().reset();
             ::setrlimit(RLIMIT_NOFILE, &before);
         }
     } const restored{before};

@@ -10,7 +10,7 @@
 namespace project_quota_tests {
 
 using namespace ipybox;
-using detail::ProjectQuota;
+using sandbox_kit::ProjectQuota;
 namespace fs = std::filesystem;
 
 namespace {

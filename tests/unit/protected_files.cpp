@@ -20,6 +20,7 @@ namespace protected_files_tests {
 
 using namespace ipybox;
 using namespace ipybox::detail;
+using namespace ipybox::sandbox_kit;
 namespace fs = std::filesystem;
 
 namespace {

@@ -6,6 +6,7 @@
 namespace question_tests {
 
 using namespace ipybox::detail;
+using namespace ipybox::approval;
 namespace json = boost::json;
 
 namespace {
@@ -90,7 +91,7 @@ BOOST_AUTO_TEST_CASE(blanks_and_what_cannot_be_seen_are_made_visible) {
         {"e\xcc\x81\xcc\x81\xcc\x81", "'e\xcc\x81\xcc\x81\\u0301'"},
         {"\\[9 blanks]", "'\\\\[9 blanks]'"},
         {"\xd8\x80", "'\\u0600'"}};
-    for (const auto& [raw, text] : shown) BOOST_TEST(ipybox::detail::quoted(raw) == text);
+    for (const auto& [raw, text] : shown) BOOST_TEST(ipybox::approval::quoted(raw) == text);
 }
 
 BOOST_AUTO_TEST_CASE(a_long_value_is_folded_and_comes_last) {
@@ -126,8 +127,8 @@ BOOST_AUTO_TEST_CASE(paths_urls_and_commands_are_whole_or_not_asked_about) {
         arguments[name] = value;
         const auto question = asked(arguments);
         return question.problem.empty() &&
-               question.text == "  " + ipybox::detail::quoted(name) + ": " +
-                                    ipybox::detail::quoted(value) + "\n";
+               question.text == "  " + ipybox::approval::quoted(name) + ": " +
+                                    ipybox::approval::quoted(value) + "\n";
     };
     const std::string much(3000, 'x');
     BOOST_TEST(whole("where", "/" + much));
@@ -201,13 +202,13 @@ BOOST_AUTO_TEST_CASE(random_arguments_hide_nothing) {
         std::vector<std::string> expected;
         const auto leaf = [&] {
             const std::string text = some_text(below(6) == 0 ? 3000 : 60);
-            if (text.size() <= longest_unfolded) expected.push_back(ipybox::detail::quoted(text));
+            if (text.size() <= longest_unfolded) expected.push_back(ipybox::approval::quoted(text));
             return json::value(text);
         };
         for (unsigned i = below(6); i > 0; --i) {
             const std::string name = some_text(30);
             if (arguments.contains(name)) continue;
-            expected.push_back(ipybox::detail::quoted(name) + ": ");
+            expected.push_back(ipybox::approval::quoted(name) + ": ");
             if (below(3) == 0) {
                 json::array list;
                 for (unsigned j = below(4); j > 0; --j) list.push_back(leaf());

@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(root_starts_servers_as_a_user_of_their_own) {
         BOOST_TEST(contains(refusal(params), "only root can start a server as uid 0"));
         return;
     }
-    const auto own = detail::server_user(std::nullopt).user;
+    const auto own = tools::server_user(std::nullopt).user;
     const auto home = "/var/lib/ipybox/servers/" + std::to_string(own);
     const auto number = std::to_string(own);
     BOOST_TEST(seen(params) == number + "\n" + number + "\n" + home + "\n" + number + " 700\n");
@@ -170,8 +170,8 @@ BOOST_AUTO_TEST_CASE(a_server_is_never_the_kernels_user) {
         BOOST_TEST(seen(reporting("id -u")) == std::to_string(::geteuid()) + "\n");
         return;
     }
-    const auto own = detail::server_user(std::nullopt).user;
-    BOOST_TEST(detail::server_user(own).user == own + 1);
+    const auto own = tools::server_user(std::nullopt).user;
+    BOOST_TEST(tools::server_user(own).user == own + 1);
     options.kernel_user = [own] { return own; };
     auto params = reporting("id -u");
     BOOST_TEST(seen(params) == std::to_string(own + 1) + "\n");

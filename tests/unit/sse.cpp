@@ -8,7 +8,7 @@
 namespace sse_tests {
 
 using namespace ipybox;
-using detail::SseParser;
+using mcp::SseParser;
 
 namespace {
 
@@ -112,10 +112,9 @@ BOOST_AUTO_TEST_CASE(what_is_too_long_is_refused_for_good) {
 
 BOOST_AUTO_TEST_CASE(what_is_written_is_read_again) {
     using namespace std::chrono_literals;
-    BOOST_TEST(detail::sse_event("x") == "data: x\n\n");
-    BOOST_TEST(parse({detail::sse_event("a\nb\r\nc\rd", "t", "9", 10ms)}) ==
-               Events{"t|a\nb\nc\nd|9"});
-    BOOST_TEST(parse({detail::sse_event("", "", "5"), std::string(detail::sse_keep_alive)}) ==
+    BOOST_TEST(mcp::sse_event("x") == "data: x\n\n");
+    BOOST_TEST(parse({mcp::sse_event("a\nb\r\nc\rd", "t", "9", 10ms)}) == Events{"t|a\nb\nc\nd|9"});
+    BOOST_TEST(parse({mcp::sse_event("", "", "5"), std::string(mcp::sse_keep_alive)}) ==
                Events{"||5"});
 }
 

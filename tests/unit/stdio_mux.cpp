@@ -19,8 +19,8 @@ namespace {
 using namespace ipybox;
 using namespace ipybox::test;
 using namespace std::chrono_literals;
-using detail::LocalSocket;
-using detail::MuxFrame;
+using sandbox_kit::LocalSocket;
+using sandbox_kit::MuxFrame;
 
 std::string launcher() { return required_environment("IPYBOX_TEST_LAUNCHER"); }
 
@@ -122,12 +122,12 @@ std::string random_bytes(std::size_t size) {
 
 std::string frame(MuxFrame kind, std::uint8_t channel, std::uint16_t connection,
                   std::uint32_t value, std::string_view payload = {}) {
-    std::string text(detail::mux_header_size, '\0');
-    detail::write_header(reinterpret_cast<unsigned char*>(text.data()),
-                         {kind, channel, connection, value});
+    std::string text(sandbox_kit::mux_header_size, '\0');
+    sandbox_kit::write_header(reinterpret_cast<unsigned char*>(text.data()),
+                              {kind, channel, connection, value});
     return text + std::string(payload);
 }
-std::string ready() { return frame(MuxFrame::ready, 0, 0, detail::mux_version); }
+std::string ready() { return frame(MuxFrame::ready, 0, 0, sandbox_kit::mux_version); }
 
 constexpr const char* echo_server =
     "s = socket.create_server(('127.0.0.1', int(sys.argv[1])), backlog=500)\n"
@@ -411,15 +411,15 @@ BOOST_AUTO_TEST_CASE(a_hostile_guest_is_found_out) {
     channel(Channel::Kind::listener);
     channel(Channel::Kind::socket);
     LocalSocket::acceptor acceptor(context, LocalSocket::endpoint(channels[1].host_path.string()));
-    using detail::mux_max_data;
+    using sandbox_kit::mux_max_data;
     const std::string block(mux_max_data, 'x');
     const auto open = frame(MuxFrame::open, 1, 1, 0);
     std::string flood;
     // Besides the window, the socket's own buffer takes a little.
-    for (unsigned i = 0; i <= 8 * detail::mux_window / mux_max_data; ++i)
+    for (unsigned i = 0; i <= 8 * sandbox_kit::mux_window / mux_max_data; ++i)
         flood += frame(MuxFrame::data, 1, 1, mux_max_data, block);
     std::string crowd;
-    for (unsigned i = 0; i <= detail::mux_max_connections; ++i)
+    for (unsigned i = 0; i <= sandbox_kit::mux_max_connections; ++i)
         crowd += frame(MuxFrame::open, 1, static_cast<std::uint16_t>(i), 0);
     const struct {
         std::string bytes;

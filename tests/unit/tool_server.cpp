@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(numbers_are_judged_shown_and_forwarded_with_their_digits) {
     json::object plain;
     options.approval_required = true;
     options.approvers.push_back([&](ToolCall call) -> awaitable<Decision> {
-        asked = detail::call_text(call.server, call.tool, call.sent_arguments());
+        asked = approval::call_text(call.server, call.tool, call.sent_arguments());
         plain = call.arguments;
         co_return Decision(Verdict::allow);
     });

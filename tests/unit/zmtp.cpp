@@ -8,7 +8,7 @@
 
 namespace unit_zmtp_tests {
 
-using namespace ipybox::detail;
+using namespace ipybox::jupyter;
 using namespace std::string_literals;
 using Messages = std::vector<std::vector<std::string>>;
 using Advanced = boost::system::result<bool, ZmtpFault>;

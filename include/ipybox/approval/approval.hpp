@@ -17,7 +17,7 @@ namespace ipybox {
 using PolicyPtr = std::unique_ptr<ApprovalPolicy>;
 using PolicyList = std::vector<PolicyPtr>;
 
-namespace detail {
+namespace approval {
 inline PolicyList checked_members(PolicyList members, const char* name) {
     if (members.empty())
         throw Error(errc::bad_config, std::string(name) + ": needs at least one policy");
@@ -25,14 +25,14 @@ inline PolicyList checked_members(PolicyList members, const char* name) {
         if (!member) throw Error(errc::bad_config, std::string(name) + ": a policy is null");
     return members;
 }
-}  // namespace detail
+}  // namespace approval
 
 // The first member that does not pass decides. Throws errc::bad_config for an empty list.
 class FirstMatch final : public ApprovalPolicy {
 public:
     // members: asked in this order, each only if those before it passed.
     explicit FirstMatch(PolicyList members)
-        : members_(detail::checked_members(std::move(members), "first_match")) {}
+        : members_(approval::checked_members(std::move(members), "first_match")) {}
 
     awaitable<Decision> decide(ToolCall call) override {
         for (auto& member : members_) {
@@ -51,7 +51,7 @@ class AllOf final : public ApprovalPolicy {
 public:
     // members: asked in this order until one denies.
     explicit AllOf(PolicyList members)
-        : members_(detail::checked_members(std::move(members), "all_of")) {}
+        : members_(approval::checked_members(std::move(members), "all_of")) {}
 
     awaitable<Decision> decide(ToolCall call) override {
         Decision result(Verdict::allow);
@@ -72,7 +72,7 @@ class AnyOf final : public ApprovalPolicy {
 public:
     // members: asked in this order until one allows.
     explicit AnyOf(PolicyList members)
-        : members_(detail::checked_members(std::move(members), "any_of")) {}
+        : members_(approval::checked_members(std::move(members), "any_of")) {}
 
     awaitable<Decision> decide(ToolCall call) override {
         Decision result;
@@ -88,7 +88,7 @@ private:
     PolicyList members_;
 };
 
-namespace detail {
+namespace approval {
 // A failed policy is a denial.
 inline awaitable<void> decide_into(Decision& decision, ApprovalPolicy& policy, ToolCall call) {
     std::string problem;
@@ -110,13 +110,13 @@ inline awaitable<void> decide_into(Decision& decision, ApprovalPolicy& policy, T
     }
     decision = Decision(Verdict::deny, "the approval policy failed: " + problem);
 }
-}  // namespace detail
+}  // namespace approval
 
 // The only caller of decide(): anything but a clear allow within `timeout` is a denial.
 // timeout zero: unlimited. Returns a Decision whose verdict is allow or deny, never pass.
 inline awaitable<Decision> approve(ApprovalPolicy& policy, ToolCall call, Duration timeout) {
     Decision decision;
-    auto work = detail::decide_into(decision, policy, std::move(call));
+    auto work = approval::decide_into(decision, policy, std::move(call));
     if (timeout <= Duration::zero()) {
         co_await std::move(work);
     } else {

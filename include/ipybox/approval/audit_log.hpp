@@ -28,7 +28,7 @@ struct AuditOptions {
     bool inside_workspace = false;    // … unless the caller protects it and says so
 };
 
-namespace detail {
+namespace approval {
 // Where a record of a call is cut. Names and scalars are never left out: of a text that is too long
 // stand its beginning, length and hash; of numbers that are too many the first, their number and
 // hash.
@@ -42,7 +42,7 @@ std::string recorded(std::string text, std::size_t longest);
 // A copy without what is secret by its name or is a known value, within limits.
 json::value masked(const json::value& value, const Secrets& secrets,
                    const RecordLimits& limits = {}, int depth = 0);
-}  // namespace detail
+}  // namespace approval
 
 // One file; several sessions and processes may append to it. Used on one thread.
 class AuditLog {

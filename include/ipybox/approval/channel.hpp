@@ -41,7 +41,7 @@ struct ApprovalChannelOptions {
     Logger logger;
 };
 
-namespace detail {
+namespace approval {
 namespace websocket = boost::beast::websocket;
 using tcp = asio::ip::tcp;
 
@@ -50,7 +50,7 @@ class JsonSocket : public std::enable_shared_from_this<JsonSocket> {
 public:
     static constexpr std::size_t max_queued = 64u << 20;  // bytes
 
-    explicit JsonSocket(HttpSocket socket)
+    explicit JsonSocket(net::HttpSocket socket)
         : stream(std::move(socket)), changed_(stream.get_executor()) {}
 
     // Sends, and hands every message to `use`, until the connection ends or close() is called.
@@ -60,7 +60,7 @@ public:
     void close();
     bool closed() const noexcept { return closed_; }
 
-    websocket::stream<HttpSocket> stream;
+    websocket::stream<net::HttpSocket> stream;
 
 private:
     static awaitable<void> read(std::shared_ptr<JsonSocket> self,
@@ -74,7 +74,7 @@ private:
 };
 
 websocket::stream_base::timeout websocket_timeouts();
-}  // namespace detail
+}  // namespace approval
 
 // The side that asks. Any number of approvers may be connected: all are asked, the first answer
 // counts. Messages are those of the original: {"jsonrpc": "2.0", "method": "approve", "params":
@@ -114,7 +114,7 @@ public:
     awaitable<Decision> ask(ToolCall call) { return asked(state_, std::move(call)); }
 
 private:
-    using Connection = std::shared_ptr<detail::JsonSocket>;
+    using Connection = std::shared_ptr<approval::JsonSocket>;
     struct Pending {
         explicit Pending(const asio::any_io_executor& executor) : changed(executor) {}
         json::object message;
@@ -133,12 +133,12 @@ private:
     static awaitable<Decision> asked(StatePtr state, ToolCall call);
 
     // An approver, for as long as it stays.
-    static awaitable<bool> join(StatePtr state, detail::HttpPeerPtr peer,
-                                detail::HttpServerRequest request);
+    static awaitable<bool> join(StatePtr state, net::HttpPeerPtr peer,
+                                net::HttpServerRequest request);
 
     // The HTTP status with which to refuse, or 0.
-    static unsigned judge(const State& state, const detail::HttpPeer& peer,
-                          const detail::HttpServerRequest& request);
+    static unsigned judge(const State& state, const net::HttpPeer& peer,
+                          const net::HttpServerRequest& request);
 
     StatePtr state_;
 };
@@ -176,7 +176,7 @@ public:
         // server.tool(k='v', …) on one line, safe to show on a terminal. Long values are folded,
         // and what cannot be shown whole says so: tool_args() has all of it.
         std::string to_string() const {
-            return detail::call_text(server_name(), tool_name(), state_->call.sent_arguments());
+            return approval::call_text(server_name(), tool_name(), state_->call.sent_arguments());
         }
 
     private:
@@ -185,7 +185,7 @@ public:
             explicit Shared(const asio::any_io_executor& executor) : changed(executor) {}
             ToolCall call;
             std::string id;
-            std::weak_ptr<detail::JsonSocket> connection;
+            std::weak_ptr<approval::JsonSocket> connection;
             bool settled = false;
             Event changed;
             void settle();
@@ -227,20 +227,21 @@ private:
         asio::any_io_executor executor;
         Callback callback;
         ApprovalClientOptions options;
-        std::shared_ptr<detail::JsonSocket> connection;
+        std::shared_ptr<approval::JsonSocket> connection;
         std::map<std::string, std::weak_ptr<Request::Shared>, std::less<>> requests;
     };
     using StatePtr = std::shared_ptr<State>;
 
-    static awaitable<void> say_goodbye(std::shared_ptr<detail::JsonSocket> connection) {
-        co_await connection->stream.async_close(detail::websocket::close_code::normal, as_result);
+    static awaitable<void> say_goodbye(std::shared_ptr<approval::JsonSocket> connection) {
+        co_await connection->stream.async_close(approval::websocket::close_code::normal, as_result);
     }
 
     static awaitable<void> connect_into(StatePtr state, std::optional<Error>& failure);
 
-    static awaitable<void> receive(StatePtr state, std::shared_ptr<detail::JsonSocket> connection);
+    static awaitable<void> receive(StatePtr state,
+                                   std::shared_ptr<approval::JsonSocket> connection);
 
-    static void take(const StatePtr& state, const std::weak_ptr<detail::JsonSocket>& connection,
+    static void take(const StatePtr& state, const std::weak_ptr<approval::JsonSocket>& connection,
                      const json::object& message);
     static awaitable<void> consult(StatePtr state, Request request);
 

@@ -12,7 +12,7 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace approval {
 // Refuses an object with the same key twice: of two conditions, one would be lost. text: JSON.
 inline void refuse_repeated_keys(std::string_view text, const std::string& what) {
     std::vector<std::set<std::string_view>> objects;
@@ -34,14 +34,14 @@ inline void refuse_repeated_keys(std::string_view text, const std::string& what)
                         "\" stands twice in one object; put both into one, or into a rule each");
     }
 }
-}  // namespace detail
+}  // namespace approval
 
 // Reads the configuration of a policy from a file, for make_policy(). Throws errc::bad_argument and
 // errc::bad_config, naming the file and the line.
 inline json::value read_policy(const std::filesystem::path& file) {
     const std::string text = read_text_file(file);
     auto policy = parse_json(text, file.string(), Numbers::exact);
-    detail::refuse_repeated_keys(text, file.string());
+    approval::refuse_repeated_keys(text, file.string());
     return policy;
 }
 

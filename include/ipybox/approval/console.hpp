@@ -50,7 +50,7 @@ private:
         ConsoleOptions options;
         asio::posix::stream_descriptor terminal;
         Event free;
-        std::vector<detail::Rule> session_rules;
+        std::vector<approval::Rule> session_rules;
     };
     using StatePtr = std::shared_ptr<State>;
 

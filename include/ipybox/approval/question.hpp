@@ -19,13 +19,13 @@ public:
     // must see it, which is a denial with that reason, and errc::io_error when what is folded
     // cannot be written. Any thread.
     explicit Question(const ToolCall& call)
-        : shown_(detail::question_text(call.server, call.tool, call.sent_arguments())) {
+        : shown_(approval::question_text(call.server, call.tool, call.sent_arguments())) {
         if (!shown_.problem.empty()) throw Error(errc::denied, shown_.problem);
         if (shown_.whole.empty()) return;
         folded_.emplace(::geteuid(), ::geteuid());
         folded_->write_file(file_name, std::exchange(shown_.whole, {}), ::geteuid());
         shown_.text +=
-            "  all of it: " + detail::quoted((folded_->path() / file_name).string()) + '\n';
+            "  all of it: " + approval::quoted((folded_->path() / file_name).string()) + '\n';
     }
 
     // server.tool on one line, safe to show.
@@ -37,7 +37,7 @@ public:
 
 private:
     static constexpr const char* file_name = "arguments.txt";
-    detail::QuestionText shown_;
+    approval::QuestionText shown_;
     std::optional<detail::PrivateDirectory> folded_;
 };
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::approval {
 
 inline constexpr std::size_t question_bytes = 8000;         // of one question: some screens
 inline constexpr std::size_t longest_unfolded = 500;        // bytes of a value
@@ -51,7 +51,7 @@ inline std::string quoted(std::string_view text) {
     std::string result = "'";
     std::size_t marks = 2;  // combining characters in a row; none may join the quote
     while (!text.empty()) {
-        const CodePoint point = decode_utf8(text);
+        const detail::CodePoint point = detail::decode_utf8(text);
         const std::uint32_t c = point.value;
         marks = point.valid && is_combining(c) ? marks + 1 : 0;
         if (c == ' ') {
@@ -64,9 +64,9 @@ inline std::string quoted(std::string_view text) {
         if (c == '\\' || c == '\'') {
             result += '\\';
             result += static_cast<char>(c);
-        } else if (!point.valid || is_deceptive(c) || is_odd_blank(c) || is_unassigned(c) ||
+        } else if (!point.valid || detail::is_deceptive(c) || is_odd_blank(c) || is_unassigned(c) ||
                    is_format(c) || marks > 2) {
-            result += escape_of(point);
+            result += detail::escape_of(point);
         } else {
             result += text.substr(0, point.size);
         }
@@ -192,11 +192,11 @@ private:
             too_much_ = true;
             return {};
         }
-        if (is_number(value)) {
+        if (detail::is_number(value)) {
             // Before a copy is made of digits that there is no room for.
-            const auto exact = exact_text(value);
+            const auto exact = detail::exact_text(value);
             return has_room(exact.size())
-                       ? take(exact.empty() ? number_text(value) : std::string(exact))
+                       ? take(exact.empty() ? detail::number_text(value) : std::string(exact))
                        : std::string();
         }
         if (const auto* text = value.if_string()) return string_text(*text, weight);
@@ -255,7 +255,7 @@ private:
                 last = at;
                 last_found = true;
             }
-            at += decode_utf8(text.substr(at)).size;
+            at += detail::decode_utf8(text.substr(at)).size;
             if (at <= first_end) first = at;
         }
         const auto lines = static_cast<std::size_t>(std::count(body.begin(), body.end(), '\n')) + 1;
@@ -263,8 +263,8 @@ private:
                quoted(body.substr(std::min(last, body.size()))) +
                " [folded: " + std::to_string(characters) + " characters, " +
                std::to_string(text.size()) + " bytes, " + std::to_string(lines) +
-               (lines == 1 ? " line" : " lines") + ", sha256 " + sha256_hex(text).substr(0, 32) +
-               "]";
+               (lines == 1 ? " line" : " lines") + ", sha256 " +
+               detail::sha256_hex(text).substr(0, 32) + "]";
     }
 
     static bool is_identifier(std::string_view name) {
@@ -345,4 +345,4 @@ inline std::string literal_text(const boost::json::value& value) {
     return shown.too_much() ? "[too much to be shown]" : text;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::approval

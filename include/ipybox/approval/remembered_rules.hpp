@@ -24,8 +24,8 @@ namespace ipybox {
 // else (shell commands, packages, servers) this one call only.
 inline json::object rule_allowing(const ToolCall& call) {
     json::object when, rule;
-    when["server"] = detail::Glob::quoted(call.server);
-    when["tool"] = detail::Glob::quoted(call.tool);
+    when["server"] = approval::Glob::quoted(call.server);
+    when["tool"] = approval::Glob::quoted(call.tool);
     when["origin"] = to_string(call.origin);
     if (call.origin != CallOrigin::mcp) {
         json::object same;
@@ -38,7 +38,7 @@ inline json::object rule_allowing(const ToolCall& call) {
 }
 
 // What the rules of a policy look at; refers to the call.
-inline detail::CallFacts facts_of(const ToolCall& call) {
+inline approval::CallFacts facts_of(const ToolCall& call) {
     return {call.server,           call.tool,       to_string(call.origin), call.session,
             call.sent_arguments(), call.annotations};
 }
@@ -52,7 +52,7 @@ public:
 
     // always.json in ipybox's directory of $XDG_CONFIG_HOME or ~/.config; empty without either.
     static std::filesystem::path standard_file() {
-        const auto directory = detail::config_directory();
+        const auto directory = config::config_directory();
         return directory.empty() ? directory : directory / "always.json";
     }
     const std::filesystem::path& file() const noexcept { return file_; }
@@ -61,10 +61,10 @@ public:
     bool allow(const ToolCall& call) const {
         const auto list = read();
         if (list.empty()) return false;
-        detail::RuleSet rules(list, file_.string() + ", rules");
+        approval::RuleSet rules(list, file_.string() + ", rules");
         const auto found = rules.judge(facts_of(call), std::chrono::system_clock::now(),
                                        std::chrono::steady_clock::now());
-        return found.effect == detail::Rule::Effect::allow;
+        return found.effect == approval::Rule::Effect::allow;
     }
 
     // Throws errc::io_error, errc::bad_config.
@@ -99,11 +99,11 @@ private:
                         file_.string() + ": must be a file that only you can write; chmod 600 it");
         const std::string place = file_.string();
         const auto value = parse_json(read_text_file(file_), place, Numbers::exact);
-        const auto& object = detail::rule_object(value, place, {"rules"});
+        const auto& object = approval::rule_object(value, place, {"rules"});
         const auto* list = object.if_contains("rules");
         if (!list || !list->is_array())
             throw Error(errc::bad_config, file_.string() + ", rules: must be an array");
-        if (!list->get_array().empty()) detail::RuleSet(*list, file_.string() + ", rules");
+        if (!list->get_array().empty()) approval::RuleSet(*list, file_.string() + ", rules");
         return list->get_array();
     }
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::approval {
 
 namespace json = boost::json;
 
@@ -208,7 +208,7 @@ private:
     std::vector<Rule> rules_;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::approval
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/approval/impl/rule_conditions.ipp>

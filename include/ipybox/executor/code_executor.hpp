@@ -157,8 +157,8 @@ public:
     // what cannot be shown whole says so: do not put that before a person. Question makes more
     // lines.
     std::string to_string() const {
-        return detail::call_text(state_->call.server, state_->call.tool,
-                                 state_->call.sent_arguments());
+        return approval::call_text(state_->call.server, state_->call.tool,
+                                   state_->call.sent_arguments());
     }
 
 private:
@@ -186,7 +186,7 @@ private:
 
 using ExecutionEvent = std::variant<ApprovalRequest, CodeExecutionChunk, CodeExecutionResult>;
 
-namespace detail {
+namespace executor {
 // Without a copy: the text may be large.
 std::string strip(std::string&& text);
 inline std::string strip(std::string_view text) { return strip(std::string(text)); }
@@ -203,9 +203,9 @@ public:
     void write_library_file(const std::string& name, std::string_view text);
 
 private:
-    PrivateDirectory directory_;
+    detail::PrivateDirectory directory_;
 };
-}  // namespace detail
+}  // namespace executor
 
 // One kernel with its tools. All methods run on the executor's thread (ApprovalRequest answers
 // may come from any); the io_context must run. The registry must outlive the executor object and

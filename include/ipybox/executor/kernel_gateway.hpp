@@ -45,11 +45,11 @@ public:
         const auto python = find_python(options_.python);
         const PythonEnvironment environment =
             co_await inspect_python(executor_, python, std::chrono::seconds(30));
-        if (!library_) library_ = std::make_unique<detail::RunDirectory>(::geteuid());
+        if (!library_) library_ = std::make_unique<executor::RunDirectory>(::geteuid());
         SpawnRequest request;
         request.argv = {environment.executable.string(),
                         "-c",
-                        detail::gateway_start,
+                        jupyter::gateway_start,
                         "--listen",
                         options_.host + ":" + std::to_string(options_.port),
                         "--log-level=" + (options_.log_level == "WARNING" ? std::string("WARN")
@@ -92,7 +92,7 @@ public:
 private:
     asio::any_io_executor executor_;
     KernelGatewayOptions options_;
-    std::unique_ptr<detail::RunDirectory> library_;
+    std::unique_ptr<executor::RunDirectory> library_;
     std::shared_ptr<SandboxedProcess> process_;
 };
 

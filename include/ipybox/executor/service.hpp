@@ -55,7 +55,7 @@ struct McpServiceOptions {
     McpServerOptions server;  // on_session_end is called after the service's own
 };
 
-namespace detail {
+namespace executor {
 
 // Whoever holds a place goes on once fewer than `width` others stand before them.
 class WaitingLine {
@@ -121,7 +121,7 @@ private:
     std::shared_ptr<State> state_;
 };
 
-}  // namespace detail
+}  // namespace executor
 
 // Owns an McpServer with the tools register_mcp_server, execute_ipython_cell, install_package,
 // reset, interrupt, list_tools, search_tools, upload_file and download_file, the workspace's files
@@ -155,7 +155,7 @@ private:
     struct Session;
     using StatePtr = std::shared_ptr<State>;
     using SessionPtr = std::shared_ptr<Session>;
-    using Line = detail::WaitingLine;
+    using Line = executor::WaitingLine;
 
     // A request that uses a session.
     struct Use {

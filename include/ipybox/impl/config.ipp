@@ -110,7 +110,7 @@ IPYBOX_DECL Variables read_env_file(const std::filesystem::path& directory, cons
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::config {
 
 IPYBOX_DECL bool names_a_secret(std::string_view name) {
     static constexpr std::string_view words[] = {
@@ -145,7 +145,7 @@ IPYBOX_DECL bool is_plain_place(std::string_view value) {
                        });
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::config
 
 namespace ipybox {
 
@@ -206,7 +206,7 @@ IPYBOX_DECL std::optional<std::string> VariableSource::find(const std::string& n
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::config {
 
 IPYBOX_DECL std::filesystem::path own_directory(const char* variable, const char* usual) {
     const char* place = std::getenv(variable);
@@ -253,14 +253,14 @@ IPYBOX_DECL std::string substitute_text(std::string_view text, const VariableSou
     }
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::config
 
 namespace ipybox {
 
 IPYBOX_DECL json::value substitute_variables(const json::value& value, const VariableSource& source,
                                              const std::string& where, Secrets& secrets) {
     if (const auto* text = value.if_string())
-        return json::string(detail::substitute_text(*text, source, where, secrets));
+        return json::string(config::substitute_text(*text, source, where, secrets));
     if (const auto* list = value.if_array()) {
         json::array result;
         for (const auto& item : *list)

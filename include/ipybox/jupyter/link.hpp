@@ -23,10 +23,10 @@ namespace json = boost::json;
 
 // A message from the kernel, with the bytes that its views point into.
 struct LinkMessage {
-    std::string bytes;                // as received
-    detail::IncomingMessage message;  // what they say
-    std::uint64_t number = 0;         // its place in the kernel's sequence; 0: not part of it
-    std::size_t weight = 0;           // bytes of memory; ReliableLink::keep() sets it
+    std::string bytes;                 // as received
+    jupyter::IncomingMessage message;  // what they say
+    std::uint64_t number = 0;          // its place in the kernel's sequence; 0: not part of it
+    std::size_t weight = 0;            // bytes of memory; ReliableLink::keep() sets it
 };
 
 // The state of the link, without its sockets: told what happened, it says what to do.

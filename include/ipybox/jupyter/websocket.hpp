@@ -6,7 +6,7 @@
 #include <ipybox/jupyter/wire.hpp>
 #include <optional>
 
-namespace ipybox::detail {
+namespace ipybox::jupyter {
 
 inline constexpr std::string_view websocket_protocol = "v1.kernel.websocket.jupyter.org";
 
@@ -189,4 +189,4 @@ inline WireResult<IncomingMessage> decode_json(std::string_view bytes, bool bina
     return message;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::jupyter

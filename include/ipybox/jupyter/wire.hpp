@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::jupyter {
 
 namespace json = boost::json;
 
@@ -43,7 +43,7 @@ struct WireLimits {
     std::size_t header =
         64U << 10;            // of each of its two headers, and of a WebSocket message's metadata
     std::size_t depth = 128;  // nesting of each JSON part
-    std::size_t decoded = default_max_decoded;  // memory that each JSON part may take
+    std::size_t decoded = detail::default_max_decoded;  // memory that each JSON part may take
 };
 
 enum class WireFault {
@@ -82,11 +82,11 @@ using WireResult = boost::system::result<T, WireFault>;
 // One JSON object from the wire. Python encodes text that is no valid Unicode (a file name, say)
 // into bytes that are no valid UTF-8: those become U+FFFD instead of costing the kernel its life.
 inline WireResult<json::object> read_object(std::string_view text, std::size_t max_depth,
-                                            std::size_t max_decoded = default_max_decoded) {
-    auto read = read_json(text, max_depth, max_decoded);
-    if (read.problem == costs_too_much) return WireFault::too_costly;
+                                            std::size_t max_decoded = detail::default_max_decoded) {
+    auto read = detail::read_json(text, max_depth, max_decoded);
+    if (read.problem == detail::costs_too_much) return WireFault::too_costly;
     if (!read.value.is_object()) return WireFault::bad_json;
-    round_numbers(read.value);
+    detail::round_numbers(read.value);
     return std::move(read.value.get_object());
 }
 
@@ -134,7 +134,7 @@ public:
 
     // `key` is the connection file's; throws std::runtime_error when OpenSSL cannot serve.
     explicit WireSession(std::string_view key, WireLimits limits = WireLimits())
-        : limits_(limits), session_(random_hex(16)) {
+        : limits_(limits), session_(detail::random_hex(16)) {
         mac_.reset(EVP_MAC_fetch(nullptr, "HMAC", nullptr));
         if (mac_) context_.reset(EVP_MAC_CTX_new(mac_.get()));
         char digest[] = "SHA256";
@@ -157,7 +157,7 @@ public:
         Request request;
         request.id = session_ + "_" + std::to_string(++counter_);
         const auto header = wire_header(request.id, type, session_);
-        std::string head = write_json(header), body = write_json(content);
+        std::string head = detail::write_json(header), body = detail::write_json(content);
         std::string signature = sign({head, "{}", "{}", body});
         request.frames.reserve(6);
         request.frames.emplace_back(delimiter);
@@ -219,7 +219,7 @@ public:
         }
         good = good && EVP_MAC_final(copy.get(), digest.data(), &size, digest.size()) == 1;
         if (!good || size != digest.size()) throw std::runtime_error("HMAC-SHA256 failed");
-        return hex(digest);
+        return detail::hex(digest);
     }
 
 private:
@@ -234,4 +234,4 @@ private:
     std::unique_ptr<EVP_MAC_CTX, Free> context_;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::jupyter

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::jupyter {
 
 enum class ZmtpFault { bad_greeting, bad_handshake, refused, bad_frame, frame_count, too_large };
 
@@ -297,4 +297,4 @@ private:
     std::size_t skipped_ = 0;  // bytes of the frames that went by
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::jupyter

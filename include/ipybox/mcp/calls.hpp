@@ -10,7 +10,7 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace mcp {
 
 // Clients below 2025-06-18 know neither links nor, below 2025-03-26, audio: they get text.
 void simplify_content(json::array& content, std::string_view revision);
@@ -24,7 +24,7 @@ void parse_arguments(json::object& arguments, const json::value& schema);
 
 void check_size(const McpCall& call, const json::object& answer);
 
-}  // namespace detail
+}  // namespace mcp
 
 }  // namespace ipybox
 

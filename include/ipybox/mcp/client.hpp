@@ -14,6 +14,7 @@
 #include <ipybox/error.hpp>
 #include <ipybox/log.hpp>
 #include <ipybox/mcp/detail/form_defaults.hpp>
+#include <ipybox/mcp/detail/handshake.hpp>
 #include <ipybox/mcp/detail/wire.hpp>
 #include <ipybox/mcp/era.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
@@ -29,10 +30,6 @@
 #include <utility>
 
 namespace ipybox {
-
-namespace detail {
-class Handshake;
-}
 
 // A log message of a server; as hostile as all its words.
 struct McpLogMessage {
@@ -234,7 +231,7 @@ private:
     struct Response {
         json::object result;
         std::string refusal;  // instead, when not empty
-        std::int64_t code = detail::rpc_internal_error;
+        std::int64_t code = mcp::rpc_internal_error;
     };
 
     // Shared with every coroutine of the client, so that each may end after it.

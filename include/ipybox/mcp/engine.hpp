@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 // Where the messages of one request, or those of no request, go to.
 class McpOutlet {
@@ -108,10 +108,10 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
         std::uint64_t serial = 0;
         Item item;
         json::object listing;
-        std::vector<HeaderParameter> header_parameters;
+        std::vector<detail::HeaderParameter> header_parameters;
         json::value input_schema, output_schema;
-        std::unique_ptr<SchemaDocument> input, output;
-        std::optional<UriTemplate> pattern;
+        std::unique_ptr<detail::SchemaDocument> input, output;
+        std::optional<detail::UriTemplate> pattern;
     };
     using Tool = Entry<McpTool>;
     using Resource = Entry<McpResource>;
@@ -267,7 +267,7 @@ json::object McpEngine::list(const Entries<E>& entries, std::string_view member,
     return result;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/mcp/impl/engine.ipp>

@@ -70,16 +70,16 @@ struct McpSession {
     std::any data;  // the application's own; released with the session
 };
 
-namespace detail {
+namespace mcp {
 struct McpCall;
 struct McpEngine;
-}  // namespace detail
+}  // namespace mcp
 
 // What a handler knows of the request it answers, and does with its client. A handle: copy it.
 class McpContext {
 public:
     // The server makes it.
-    explicit McpContext(std::shared_ptr<detail::McpCall> call) : call_(std::move(call)) {}
+    explicit McpContext(std::shared_ptr<mcp::McpCall> call) : call_(std::move(call)) {}
 
     // The client's session, with what the application keeps for it.
     McpSession& session() const;
@@ -131,7 +131,7 @@ public:
 private:
     void log_value(std::string_view level, json::value data, std::string_view logger) const;
 
-    std::shared_ptr<detail::McpCall> call_;
+    std::shared_ptr<mcp::McpCall> call_;
 };
 
 // What a tool returns. Structured content comes as text too, unless there is other content.

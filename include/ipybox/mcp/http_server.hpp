@@ -58,7 +58,7 @@ struct McpHttpOptions {
     std::chrono::milliseconds retry{1000};  // after which clients come back to a stream
 };
 
-namespace detail {
+namespace mcp {
 struct McpHttpService;
 }
 
@@ -82,10 +82,10 @@ public:
     std::size_t connections() const noexcept;
 
 private:
-    std::shared_ptr<detail::McpHttpService> state_;
+    std::shared_ptr<mcp::McpHttpService> state_;
 };
 
-namespace detail {
+namespace mcp {
 
 class HttpServerStream;
 
@@ -152,7 +152,7 @@ private:
     // What would be too much for one event is an error in its place.
     void add_answer(const json::object& message);
 
-    EventBacklog backlog_;
+    detail::EventBacklog backlog_;
     Style style_;
     std::weak_ptr<HttpServerSession> home_;
     std::uint64_t number_ = 0;
@@ -175,22 +175,22 @@ private:
     std::shared_ptr<HttpServerStream> stream_;
 };
 
-struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpService> {
-    using Request = HttpServerRequest;
-    using Reply = HttpReply;
+struct McpHttpService final : net::HttpService, std::enable_shared_from_this<McpHttpService> {
+    using Request = net::HttpServerRequest;
+    using Reply = net::HttpReply;
     using Digest = std::array<unsigned char, SHA256_DIGEST_LENGTH>;
 
     McpHttpService(std::shared_ptr<McpEngine> e, McpHttpOptions o);
 
-    HttpReply check(HttpPeer& peer, const Request& head) override;
-    awaitable<bool> answer(HttpPeerPtr peer, Request request) override {
+    net::HttpReply check(net::HttpPeer& peer, const Request& head) override;
+    awaitable<bool> answer(net::HttpPeerPtr peer, Request request) override {
         return respond(shared_from_this(), std::move(peer), std::move(request));
     }
-    HttpReply refusal(unsigned status, const std::string& why) override;
+    net::HttpReply refusal(unsigned status, const std::string& why) override;
 
     std::shared_ptr<McpEngine> engine;
     McpHttpOptions options;
-    std::shared_ptr<HttpListener> listener;
+    std::shared_ptr<net::HttpListener> listener;
     std::vector<Digest> tokens;
     Event tick;
     bool closed = false, watching = false;
@@ -207,15 +207,15 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
 
     static awaitable<void> watch_time(std::shared_ptr<McpHttpService> self);
     void sweep();
-    static awaitable<bool> respond(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
-                                   Request request);
-    static awaitable<bool> send(HttpPeerPtr peer, Reply reply);
-    static awaitable<bool> pump(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
+    static awaitable<bool> respond(std::shared_ptr<McpHttpService> self,
+                                   net::HttpPeerPtr connection, Request request);
+    static awaitable<bool> send(net::HttpPeerPtr peer, Reply reply);
+    static awaitable<bool> pump(std::shared_ptr<McpHttpService> self, net::HttpPeerPtr connection,
                                 std::shared_ptr<HttpServerStream> stream, McpCallPtr call);
-    static awaitable<void> stream(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
+    static awaitable<void> stream(std::shared_ptr<McpHttpService> self, net::HttpPeerPtr connection,
                                   std::shared_ptr<HttpServerStream> stream, bool& whole);
-    static awaitable<bool> serve_sse(std::shared_ptr<McpHttpService> self, HttpPeerPtr connection,
-                                     std::string principal);
+    static awaitable<bool> serve_sse(std::shared_ptr<McpHttpService> self,
+                                     net::HttpPeerPtr connection, std::string principal);
     Reply take_sse(Request& request, const std::string& principal);
 
     // What a request leads to: a stream that brings what `session` answers, or else a reply.
@@ -235,10 +235,10 @@ struct McpHttpService final : HttpService, std::enable_shared_from_this<McpHttpS
     Outcome initialize(const std::string& principal, json::object message);
     Outcome take_batch(const Request& request, const std::string& principal, json::array batch);
 
-    static awaitable<void> hang_up(HttpPeerPtr connection);
+    static awaitable<void> hang_up(net::HttpPeerPtr connection);
     static Reply answer_of(HttpServerStream& stream);
 
-    void check_head(HttpPeer& connection, const Request& head, Reply& reply);
+    void check_head(net::HttpPeer& connection, const Request& head, Reply& reply);
     Reply preflight(const Request& head) const;
     Reply metadata(const Request& head, const std::string& path) const;
     std::string public_base(std::string_view host) const;
@@ -263,9 +263,9 @@ bool accepts(std::string_view header, std::string_view type);
 std::string_view without_port(std::string_view host);
 bool is_loopback_name(std::string_view host);
 
-McpHttpService::Reply unreadable(ReadJson read);
+McpHttpService::Reply unreadable(detail::ReadJson read);
 
-}  // namespace detail
+}  // namespace mcp
 
 }  // namespace ipybox
 

@@ -78,7 +78,7 @@ private:
 
     // What is known of one stream of events, over all connections that carry it.
     struct Stream {
-        detail::SseParser parser{detail::default_max_message};
+        mcp::SseParser parser{mcp::default_max_message};
         MemoryReservation memory;  // for a long event
         detail::StreamResumption resumption;
         std::optional<Error> broken;

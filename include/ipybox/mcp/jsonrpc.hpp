@@ -25,7 +25,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 namespace json = boost::json;
 
@@ -88,8 +88,9 @@ inline json::object rpc_error(json::value id, std::int64_t code, std::string_vie
 // A message of a peer, or a batch of them. An answer that cannot be taken becomes an error that
 // answers the same request, so that whoever waits for it hears why. memory: bytes it may take, see
 // decoded_size().
-inline ReadJson read_message(std::string_view text, std::size_t memory = default_max_decoded) {
-    auto read = read_json(text, max_message_depth, memory);
+inline detail::ReadJson read_message(std::string_view text,
+                                     std::size_t memory = detail::default_max_decoded) {
+    auto read = detail::read_json(text, max_message_depth, memory);
     if (!read.problem.empty() && !read.asks && !read.id.is_null()) {
         read.value = rpc_error(std::exchange(read.id, nullptr), rpc_parse_error,
                                "the answer " + read.problem);
@@ -134,7 +135,7 @@ inline RpcMessage classify(json::object& message) noexcept {
     }
     if (id != nullptr && !id->is_null()) {
         const bool usable = id->is_int64() || id->is_uint64() ||
-                            (is_text(*id) && id->get_string().size() <= max_name);
+                            (detail::is_text(*id) && id->get_string().size() <= max_name);
         if (!usable) return malformed("its id is neither an integer nor a short string");
         found.id = id;
     }
@@ -143,7 +144,7 @@ inline RpcMessage classify(json::object& message) noexcept {
     if ((method != nullptr) + (result != nullptr) + (error != nullptr) != 1)
         return malformed("it has not exactly one of method, result and error");
     if (method != nullptr) {
-        if (!is_text(*method) || method->get_string().size() > max_name)
+        if (!detail::is_text(*method) || method->get_string().size() > max_name)
             return malformed("its method is not a short string");
         if (id != nullptr && found.id == nullptr) return malformed("the id of a request is null");
         found.body = params;
@@ -175,14 +176,15 @@ inline std::optional<std::int64_t> integer_of(const json::value* value) noexcept
 inline std::string excerpt(std::string_view text, std::size_t limit) {
     std::string clean;
     while (!text.empty()) {
-        const CodePoint point = decode_utf8(text);
+        const detail::CodePoint point = detail::decode_utf8(text);
         if (clean.size() + point.size > limit) {
             clean += "…";
             break;
         }
         if (!point.valid) {
             clean += "\uFFFD";
-        } else if (!is_deceptive(point.value) || point.value == '\n' || point.value == '\t') {
+        } else if (!detail::is_deceptive(point.value) || point.value == '\n' ||
+                   point.value == '\t') {
             clean.append(text.substr(0, point.size));
         }
         text.remove_prefix(point.size);
@@ -272,7 +274,7 @@ public:
                 skipped_.emplace("is longer than the limit of " + std::to_string(limit_) +
                                  " bytes (max_message)");
             if (!skipped_ && stop == nullptr && !memory_.resize(size > keep ? size + chunk : 0))
-                skipped_.emplace(std::string(costs_too_much));
+                skipped_.emplace(std::string(detail::costs_too_much));
             if (!skipped_ && stop == nullptr) {
                 scanned_ = end_;
                 return std::optional<json::object>();
@@ -308,7 +310,7 @@ private:
         }
         std::string problem, start;
         std::size_t size = 0;
-        EnvelopeScanner envelope;
+        detail::EnvelopeScanner envelope;
     };
 
     // Large buffers grow in place, without a moment in which both the old and the new one are
@@ -352,7 +354,7 @@ private:
             skip(line, {}, rpc_parse_error, {});
             return std::nullopt;
         }
-        auto read = read_message(line, std::max(default_max_decoded, 3 * limit_));
+        auto read = mcp::read_message(line, std::max(detail::default_max_decoded, 3 * limit_));
         if (!read.problem.empty()) {
             skip(line, read.problem, rpc_parse_error, std::move(read.id));
             return std::nullopt;
@@ -385,4 +387,4 @@ private:
     std::deque<json::object> batch_;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 // The bytes that text takes as JSON.
 inline std::size_t json_cost(unsigned char c) noexcept {
@@ -72,7 +72,7 @@ inline std::string_view image_type(std::string_view bytes) noexcept {
 // Whether it is text that can be shown as such.
 inline bool is_text(std::string_view bytes) {
     while (!bytes.empty()) {
-        const auto point = decode_utf8(bytes);
+        const auto point = detail::decode_utf8(bytes);
         if (!point.valid || point.value == 0) return false;
         bytes.remove_prefix(point.size);
     }
@@ -89,4 +89,4 @@ inline std::string_view whole_characters(std::string_view bytes) {
     return bytes;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp

@@ -62,10 +62,10 @@ public:
 
 private:
     friend class McpHttpServer;
-    std::shared_ptr<detail::McpEngine> engine_;
+    std::shared_ptr<mcp::McpEngine> engine_;
 };
 
-namespace detail {
+namespace mcp {
 
 template <class Entries>
 bool remove_entry(Entries& entries, std::string_view name) {
@@ -85,11 +85,11 @@ json::object listing_of(const Item& item) {
     return listing;
 }
 
-}  // namespace detail
+}  // namespace mcp
 
 // ---- standard input and output ----
 
-namespace detail {
+namespace mcp {
 
 // One queue for everything that goes to the client.
 class StdioOutlet final : public McpOutlet {
@@ -147,7 +147,7 @@ awaitable<void> until_stopped(std::shared_ptr<McpEngine> engine,
 
 awaitable<void> serve_lines(std::shared_ptr<McpEngine> engine, int in, int out);
 
-}  // namespace detail
+}  // namespace mcp
 
 }  // namespace ipybox
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 struct SseEvent {
     std::string type;  // empty: "message"
@@ -163,4 +163,4 @@ inline std::string sse_event(std::string_view data, std::string_view type = {},
 // A line that says nothing and keeps a connection alive.
 inline constexpr std::string_view sse_keep_alive = ":\n\n";
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::net {
 
 // 1 to 65535 in decimal without sign, space or leading zero.
 inline std::optional<std::uint16_t> parse_port(std::string_view text) {
@@ -248,4 +248,4 @@ inline AddressKind classify_name(std::string_view text) {
     return host->find('.') == host->npos ? AddressKind::private_ : AddressKind::public_;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::net

@@ -125,7 +125,7 @@ inline void beast_close_socket(HttpStream& stream) { stream.close(); }
 
 class HttpClient;
 
-namespace detail {
+namespace net {
 
 // An address, and what follows from it alone.
 struct HttpTarget {
@@ -206,7 +206,7 @@ struct HttpProxy {
 // Loopback never goes through a proxy.
 bool bypasses_proxy(std::string_view list, const std::string& host, std::uint16_t port);
 
-}  // namespace detail
+}  // namespace net
 
 // A response whose body is still to be read. Destroying one unread closes its connection, and
 // ends a read_some() that waits. One read at a time.
@@ -258,16 +258,16 @@ public:
 
 private:
     friend class HttpResponse;
-    using Connection = detail::HttpConnection;
-    using ConnectionPtr = detail::HttpConnectionPtr;
-    using Parser = detail::HttpResponseParser;
+    using Connection = net::HttpConnection;
+    using ConnectionPtr = net::HttpConnectionPtr;
+    using Parser = net::HttpResponseParser;
     using Exchange = HttpResponse::Exchange;
     using ExchangePtr = std::shared_ptr<Exchange>;
     struct State;
     using StatePtr = std::shared_ptr<State>;
     struct Lookup;
 
-    using TargetPtr = detail::HttpTargetPtr;
+    using TargetPtr = net::HttpTargetPtr;
     using RequestPtr = std::shared_ptr<const HttpRequest>;
 
     static awaitable<std::unique_ptr<HttpResponse>> send(StatePtr state, RequestPtr request);
@@ -285,7 +285,7 @@ private:
                                                                    Clock::time_point deadline);
     static awaitable<ConnectionPtr> dial_local(StatePtr state, Clock::time_point deadline);
     static awaitable<void> open_tunnel(StatePtr state, ConnectionPtr connection, HttpUrl url,
-                                       detail::HttpProxy proxy);
+                                       net::HttpProxy proxy);
     static awaitable<void> start_tls(StatePtr state, ConnectionPtr connection, HttpUrl url);
     static constexpr std::size_t chunk = std::size_t{16} << 10;          // bytes of one read
     static constexpr std::size_t free_of_budget = std::size_t{1} << 20;  // of a body
@@ -295,8 +295,8 @@ private:
     static awaitable<std::string> read_all(ExchangePtr exchange, std::size_t limit,
                                            Clock::time_point deadline);
     static void feed(const State& state, Exchange& exchange);
-    static std::optional<detail::HttpProxy> proxy_for(const State& state, const HttpUrl& url);
-    static std::string head_of(const State& state, const detail::HttpTarget& target,
+    static std::optional<net::HttpProxy> proxy_for(const State& state, const HttpUrl& url);
+    static std::string head_of(const State& state, const net::HttpTarget& target,
                                const HttpRequest& request, bool through_proxy);
     static void check(const HttpRequest& request);
     [[noreturn]] static void fail(const Connection* connection, const HttpUrl& url,

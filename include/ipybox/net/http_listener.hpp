@@ -26,7 +26,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::net {
 
 // A request's body of this size needs nothing of the memory that all share, in bytes.
 inline constexpr std::size_t small_body = std::size_t{16} << 10;
@@ -276,7 +276,7 @@ private:
     bool closed_ = false, watching_ = false, dozing_ = false;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::net
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/net/impl/http_listener.ipp>

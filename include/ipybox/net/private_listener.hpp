@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::net {
 
 // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
 // Throws errc::io_error, which names the service as `who`.
@@ -63,7 +63,7 @@ awaitable<void> accept_connections(std::shared_ptr<State> state, Acceptor& accep
     }
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::net
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/net/impl/private_listener.ipp>

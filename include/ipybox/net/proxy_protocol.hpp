@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::net {
 
 inline constexpr std::size_t broken_line = static_cast<std::size_t>(-1);
 
@@ -278,4 +278,4 @@ private:
     bool trailers_ = false;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::net

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::oauth {
 
 // A server's words in an error: one printable line, cut.
 std::string in_quotes(std::string_view text, std::size_t limit = 200);
@@ -181,7 +181,7 @@ private:
     std::int64_t seconds_;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::oauth
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/oauth/impl/protocol.ipp>

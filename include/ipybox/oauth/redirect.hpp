@@ -6,21 +6,21 @@
 #include <memory>
 #include <string>
 
-namespace ipybox::detail {
+namespace ipybox::oauth {
 
 // Answers http://127.0.0.1:PORT/callback until a request brings the expected state; whoever does
 // not is a stranger. Browsers open connections and say nothing on them.
 struct RedirectListener {
-    struct Shared final : HttpService {
+    struct Shared final : net::HttpService {
         explicit Shared(const asio::any_io_executor& executor)
-            : listener(std::make_shared<HttpListener>(executor, "the redirect address",
-                                                      HttpLimits(), Logger())),
+            : listener(std::make_shared<net::HttpListener>(executor, "the redirect address",
+                                                           net::HttpLimits(), Logger())),
               arrived(executor) {}
-        HttpReply check(HttpPeer& peer, const HttpServerRequest& head) override;
-        awaitable<bool> answer(HttpPeerPtr peer, HttpServerRequest request) override;
-        HttpReply refusal(unsigned, const std::string&) override { return {}; }
+        net::HttpReply check(net::HttpPeer& peer, const net::HttpServerRequest& head) override;
+        awaitable<bool> answer(net::HttpPeerPtr peer, net::HttpServerRequest request) override;
+        net::HttpReply refusal(unsigned, const std::string&) override { return {}; }
 
-        std::shared_ptr<HttpListener> listener;
+        std::shared_ptr<net::HttpListener> listener;
         Event arrived;
         std::string path;
         std::string state;
@@ -41,10 +41,10 @@ struct RedirectListener {
     std::uint16_t port = 0;
 
 private:
-    static HttpReply page(unsigned status, const std::string& text);
+    static net::HttpReply page(unsigned status, const std::string& text);
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::oauth
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/oauth/impl/redirect.ipp>

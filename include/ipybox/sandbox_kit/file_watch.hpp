@@ -18,12 +18,12 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 // A change of a listed file that code was able to make.
 struct FileChange {
     std::string path;  // relative to the workspace, as code may have chosen it
-    const HostRunFile* file;
+    const detail::HostRunFile* file;
     bool is_new;
 };
 
@@ -37,10 +37,11 @@ public:
     // errc::io_error.
     FileWatch(std::filesystem::path workspace, int depth,
               const std::vector<std::filesystem::path>& held, bool change_times,
-              const std::vector<ProjectDirectory>* found = nullptr)
+              const std::vector<detail::ProjectDirectory>* found = nullptr)
         : tree_(workspace), depth_(depth), change_times_(change_times) {
         for (const auto& path : held)
-            if (within(path, workspace)) held_.insert(path.lexically_relative(workspace).string());
+            if (detail::within(path, workspace))
+                held_.insert(path.lexically_relative(workspace).string());
         if (found == nullptr) {
             scan();
             return;
@@ -57,7 +58,7 @@ public:
         std::vector<FileChange> changes;
         for (auto& [path, place] : places_) {
             struct stat now{};
-            if (tree_.kind(path, &now) != FileTree::Kind::directory) continue;
+            if (tree_.kind(path, &now) != detail::FileTree::Kind::directory) continue;
             // A name that came or went changed the directory.
             if (place.changed != change_of(now)) {
                 place.changed = change_of(now);
@@ -71,10 +72,10 @@ public:
     // What changed anywhere within the bounds of walk_project(), and since the last look at it.
     std::vector<FileChange> scan() {
         std::vector<FileChange> changes;
-        LeftOut left_out, deeper;
+        detail::LeftOut left_out, deeper;
         places_.clear();
         walk_project(tree_, depth_, left_out, deeper,
-                     [&](const ProjectDirectory& at) { look_in(at, changes); });
+                     [&](const detail::ProjectDirectory& at) { look_in(at, changes); });
         left_out_ = left_out.texts();
         return changes;
     }
@@ -91,8 +92,8 @@ private:
         std::set<std::string> names;                    // in it, of the list
     };
 
-    static constexpr HostRunFile bare_{
-        "config", "", HostRun::unasked, Absent::free,
+    static constexpr detail::HostRunFile bare_{
+        "config", "", detail::HostRun::unasked, detail::Absent::free,
         "git takes its directory for a repository and runs what it names"};
 
     // When names in a directory last came or went, in seconds and nanoseconds; nothing that is
@@ -108,13 +109,13 @@ private:
     std::set<std::string> names_in(const std::string& directory) const {
         std::set<std::string> names;
         const bool all = tree_.list(directory, 1'000, [&](std::string_view name, bool) {
-            if (!listed_as(name).empty()) names.emplace(name);
+            if (!detail::listed_as(name).empty()) names.emplace(name);
         });
         if (all) return names;
         // What fits a pattern may be found by the next scan() only.
-        for (const auto& file : host_run_files)
-            if (const std::string name(first_part(file.path));
-                tree_.kind(path_in(directory, name)) != FileTree::Kind::absent)
+        for (const auto& file : detail::host_run_files)
+            if (const std::string name(detail::first_part(file.path));
+                tree_.kind(detail::path_in(directory, name)) != detail::FileTree::Kind::absent)
                 names.insert(name);
         return names;
     }
@@ -126,39 +127,40 @@ private:
         return false;
     }
 
-    void look_in(const ProjectDirectory& at, std::vector<FileChange>& changes) {
+    void look_in(const detail::ProjectDirectory& at, std::vector<FileChange>& changes) {
         for (const auto& name : at.listed) look_at(at.path, name, changes);
         if (at.is_repository) look_at(at.path, bare_, changes);
         if (places_.size() < max_places) places_[at.path] = {change_of(at.status), at.listed};
     }
     void look_at(const std::string& directory, const std::string& name,
                  std::vector<FileChange>& changes) {
-        for (const auto* file : listed_as(name)) look_at(directory, *file, changes, name);
+        for (const auto* file : detail::listed_as(name)) look_at(directory, *file, changes, name);
     }
-    void look_at(const std::string& directory, const HostRunFile& file,
+    void look_at(const std::string& directory, const detail::HostRunFile& file,
                  std::vector<FileChange>& changes, const std::string& name = {}) {
-        const bool pattern = first_part(file.path).find('*') != std::string_view::npos;
-        const auto path = path_in(directory, pattern ? std::string_view(name) : file.path);
+        const bool pattern = detail::first_part(file.path).find('*') != std::string_view::npos;
+        const auto path = detail::path_in(directory, pattern ? std::string_view(name) : file.path);
         if (is_held(path)) return;
         struct stat status{};
         const auto kind = tree_.kind(path, &status);
-        if (kind == FileTree::Kind::absent) {
+        if (kind == detail::FileTree::Kind::absent) {
             states_.erase(path);
             return;
         }
         std::size_t budget = 1'000;
         const auto state =
-            fingerprint(path, status, kind == FileTree::Kind::directory ? 4 : 0, budget);
+            fingerprint(path, status, kind == detail::FileTree::Kind::directory ? 4 : 0, budget);
         // What holds an absent name's place for another session, which nobody can write.
-        if (is_placeholder(status) && (!S_ISDIR(status.st_mode) || budget == 1'000)) return;
+        if (detail::is_placeholder(status) && (!S_ISDIR(status.st_mode) || budget == 1'000)) return;
         // Code can make more than anybody wants to hear of.
-        if (states_.size() > 2 * max_entries && !states_.contains(path)) return;
+        if (states_.size() > 2 * detail::max_entries && !states_.contains(path)) return;
         const auto [known, is_new] = states_.try_emplace(path, state);
         if (!is_new && std::exchange(known->second, state) == state) return;
         // A new repository has several.
-        const bool told = is_new && !file.program.empty() && !changes.empty() &&
-                          changes.back().is_new && changes.back().file->program == file.program &&
-                          changes.back().path == path_in(directory, changes.back().file->path);
+        const bool told =
+            is_new && !file.program.empty() && !changes.empty() && changes.back().is_new &&
+            changes.back().file->program == file.program &&
+            changes.back().path == detail::path_in(directory, changes.back().file->path);
         if (!told) changes.push_back({path, &file, is_new});
     }
 
@@ -189,16 +191,16 @@ private:
         for (const auto& name : names) {
             if (budget == 0) break;
             --budget;
-            const auto inner = path_in(path, name);
+            const auto inner = detail::path_in(path, name);
             struct stat found{};
-            const bool enter = tree_.kind(inner, &found) == FileTree::Kind::directory;
+            const bool enter = tree_.kind(inner, &found) == detail::FileTree::Kind::directory;
             state += fingerprint(inner, found, enter ? levels - 1 : 0, budget) ^
                      std::hash<std::string>()(name);
         }
         return state;
     }
 
-    FileTree tree_;
+    detail::FileTree tree_;
     int depth_;
     bool change_times_;
     std::set<std::string> held_;
@@ -208,4 +210,4 @@ private:
     std::vector<std::string> left_out_;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 namespace fs = std::filesystem;
 
 inline constexpr uid_t nobody = 65534;
@@ -51,10 +51,10 @@ inline std::optional<std::size_t> first_refused(const std::optional<Identity>& w
     if (!who) {
         answer = check();
     } else {
-        auto [reader, writer] = detail::make_pipe();
+        auto [reader, writer] = sandbox_kit::make_pipe();
         pid_t pid = -1;
         {
-            const detail::BlockSignals blocked;
+            const sandbox_kit::BlockSignals blocked;
             pid = ::fork();
             if (pid == 0) {
                 answer = 0;
@@ -130,4 +130,4 @@ inline void check_reach(const std::optional<Identity>& identity,
            "sandbox.user), or use something it can reach, such as an interpreter under /usr");
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 inline constexpr std::size_t max_searched = 500'000;  // files looked at for hidden ones
 inline constexpr std::size_t max_found = 2'000;       // hidden ones among them: bwrap takes no more
@@ -98,9 +98,9 @@ public:
     std::vector<Access> accesses() const;
     // What is to be found where the guest, or one before it, could have put something else.
     const std::map<fs::path, struct stat>& inner_roots() const { return inner_roots_; }
-    Placeholders take_placeholders() { return std::move(placeholders_); }
+    detail::Placeholders take_placeholders() { return std::move(placeholders_); }
     // What each of the layered paths has to hold; those without are missing.
-    const std::map<fs::path, HeldNames>& layers() const { return layers_; }
+    const std::map<fs::path, detail::HeldNames>& layers() const { return layers_; }
     // The layer that a path is seen through, by its place among layers(), and what it is called
     // there.
     std::optional<std::pair<std::size_t, fs::path>> in_layer(const fs::path& path) const;
@@ -161,15 +161,15 @@ private:
     std::set<fs::path> shown_;
     HiddenBehindLinks behind_links_;
     bool only_links_ = false;
-    Placeholders placeholders_{state_directory()};
+    detail::Placeholders placeholders_{config::state_directory()};
     bool by_directories_ = true;
     std::set<fs::path> layered_;
-    std::map<fs::path, HeldNames> layers_;
+    std::map<fs::path, detail::HeldNames> layers_;
     std::size_t searched_ = 0;
     std::size_t found_ = 0;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/sandbox_kit/impl/guest_view.ipp>

@@ -33,7 +33,7 @@ inline void refuse_written(const std::filesystem::path& program,
                         place->string() + ": " + std::string(remedy));
 }
 
-namespace detail {
+namespace sandbox_kit {
 inline bool is_program(const std::filesystem::path& file) {
     std::error_code ignored;
     return std::filesystem::is_regular_file(file, ignored) &&
@@ -54,7 +54,7 @@ inline std::vector<std::filesystem::path> environment_files(const std::filesyste
     const UniqueFd file(
         ::open(configuration.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     std::string why;
-    const auto text = read_regular(file, limit, why);
+    const auto text = detail::read_regular(file, limit, why);
     if (!text)
         throw Error(errc::denied, configuration.string() +
                                       " cannot be read, so that nobody knows what it leads to: " +
@@ -82,13 +82,13 @@ inline std::vector<std::filesystem::path> search_directories(std::string_view pa
     }
     return directories;
 }
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // The absolute directories of a PATH in which no code could write, for the environment of programs
 // that look others up themselves. Throws what WritablePlaces::holds() throws.
 inline std::string host_search_path(std::string_view path_variable) {
     std::string kept;
-    for (const auto& directory : detail::search_directories(path_variable))
+    for (const auto& directory : sandbox_kit::search_directories(path_variable))
         if (!writable_places().holds(directory))
             kept += (kept.empty() ? "" : ":") + directory.string();
     return kept;
@@ -105,14 +105,15 @@ inline std::optional<std::filesystem::path> find_program(std::string_view name,
     if (name.find('/') != std::string_view::npos) {
         std::error_code ignored;
         const auto file = fs::absolute(fs::path(name), ignored);
-        if (!detail::is_program(file)) return std::nullopt;
+        if (!sandbox_kit::is_program(file)) return std::nullopt;
         if (trust == Trust::judged) refuse_written(file);
         return file;
     }
     if (name.empty()) return std::nullopt;
-    for (const auto& directory : detail::search_directories(path_variable)) {
+    for (const auto& directory : sandbox_kit::search_directories(path_variable)) {
         const auto file = directory / name;
-        if (detail::is_program(file) && (trust == Trust::named || !writable_places().holds(file)))
+        if (sandbox_kit::is_program(file) &&
+            (trust == Trust::named || !writable_places().holds(file)))
             return file;
     }
     return std::nullopt;

@@ -19,7 +19,7 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace sandbox_kit {
 
 // The home directory as HOME says, and as the system's list of users does.
 std::vector<std::filesystem::path> home_directories();
@@ -38,7 +38,7 @@ inline constexpr std::string_view home_protected[] = {
 inline bool within_any(const std::filesystem::path& path,
                        const std::vector<std::filesystem::path>& roots) {
     return std::any_of(roots.begin(), roots.end(),
-                       [&](const auto& root) { return within(path, root); });
+                       [&](const auto& root) { return detail::within(path, root); });
 }
 
 // The outermost of the roots around `path`, which whoever may write it cannot exchange; null
@@ -55,7 +55,7 @@ std::optional<std::filesystem::path> real_place(const std::filesystem::path& pat
                                                 const std::vector<std::filesystem::path>& writable,
                                                 std::filesystem::path& link);
 
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // What a policy is made from. All paths are absolute.
 struct PolicySources {
@@ -64,11 +64,12 @@ struct PolicySources {
     std::optional<json::object> settings;  // in sandbox-runtime's schema
     std::vector<std::filesystem::path> interpreter;  // what Python reads outside /usr
     std::vector<std::filesystem::path>
-        write_protected;                 // files of the host that code must not change
-    detail::ProtectionRules protection;  // of files that programs of the host run by themselves
-    std::filesystem::path audit_log;     // empty without
-    std::vector<std::filesystem::path> own = detail::own_directories();
-    std::vector<std::filesystem::path> homes = detail::home_directories();
+        write_protected;  // files of the host that code must not change
+    sandbox_kit::ProtectionRules
+        protection;                   // of files that programs of the host run by themselves
+    std::filesystem::path audit_log;  // empty without
+    std::vector<std::filesystem::path> own = config::own_directories();
+    std::vector<std::filesystem::path> homes = sandbox_kit::home_directories();
 };
 
 // What ipybox keeps for itself from whoever has such a policy, whatever its roots are: its own
@@ -84,9 +85,9 @@ void refuse_home(const PolicySources& sources);
 
 // Hides and protects what lies in a workspace that code may write. Returns what was found of files
 // that programs of the host run by themselves.
-detail::ProtectedFiles guard_workspace(SandboxPolicy& policy,
-                                       const std::filesystem::path& workspace,
-                                       const detail::ProtectionRules& rules);
+sandbox_kit::ProtectedFiles guard_workspace(SandboxPolicy& policy,
+                                            const std::filesystem::path& workspace,
+                                            const sandbox_kit::ProtectionRules& rules);
 
 // The policy of one kernel, and what it says about files that others read or write for the code.
 // Matching looks at no links: whoever opens what is allowed here must not follow any.
@@ -99,7 +100,7 @@ public:
     const SandboxPolicy& policy() const noexcept { return policy_; }
     // Which files that programs of the host run were found, and which of them could not be
     // protected.
-    const detail::ProtectedFiles& protected_files() const noexcept { return protected_; }
+    const sandbox_kit::ProtectedFiles& protected_files() const noexcept { return protected_; }
 
     // Whether the code may read this file. path: absolute or relative to the workspace, without
     // "..".
@@ -110,7 +111,7 @@ public:
     }
     // Whether it may make or change it.
     bool may_write(const std::filesystem::path& path) const {
-        return detail::within_any(absolute(path), writable_) && !is_kept(absolute(path));
+        return sandbox_kit::within_any(absolute(path), writable_) && !is_kept(absolute(path));
     }
 
     // A directory for the file or directory `name`, which the host writes there for the code; made
@@ -122,14 +123,14 @@ public:
 
 private:
     std::filesystem::path absolute(const std::filesystem::path& path) const {
-        return detail::absolute_path(workspace_ / path);
+        return sandbox_kit::absolute_path(workspace_ / path);
     }
     // As the kernel found it when it started: code may since have removed a link, or renamed a
     // directory that holds a file. Where no kernel has started, as it is.
     const HiddenBehindLinks& behind_links() const;
     bool is_hidden(const std::filesystem::path& path) const;
     bool is_hidden_or_below_kept(const std::filesystem::path& path) const {
-        return is_hidden(path) || detail::within_any(path, policy_.write_protected);
+        return is_hidden(path) || sandbox_kit::within_any(path, policy_.write_protected);
     }
     // A file in the place of a directory that leads to a protected name would be as good as that
     // name.
@@ -138,7 +139,7 @@ private:
     std::filesystem::path workspace_;
     SandboxPolicy policy_;
     std::vector<std::filesystem::path> writable_;  // with and without links
-    detail::ProtectedFiles protected_;
+    sandbox_kit::ProtectedFiles protected_;
 };
 
 // The limits of whoever is confined and was given none: kernels, MCP servers, and pip but for

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 // A frame is a header of eight bytes, little endian, and for start and data `value` bytes more.
 // Connections are numbered for each channel, by the side that opens them: the host where the guest
@@ -57,4 +57,4 @@ inline MuxHeader read_header(const unsigned char* from) noexcept {
     return header;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit

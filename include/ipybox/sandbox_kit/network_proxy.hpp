@@ -73,15 +73,15 @@ private:
     using ConnectionPtr = std::shared_ptr<Connection>;
 
     struct Rule {
-        detail::DomainRule rule;
+        net::DomainRule rule;
         std::string text;
     };
     struct Network {
-        detail::AddressBytes address;
+        net::AddressBytes address;
         unsigned prefix;
     };
 
-    static detail::AddressBytes bytes_of(const asio::ip::address& address);
+    static net::AddressBytes bytes_of(const asio::ip::address& address);
     struct State;
     using StatePtr = std::shared_ptr<State>;
 
@@ -134,7 +134,7 @@ private:
     static awaitable<Tcp::socket> system_dial(Tcp::endpoint to);
 
     // Asked anew each time: interfaces come and go.
-    static std::vector<detail::AddressBytes> own_addresses();
+    static std::vector<net::AddressBytes> own_addresses();
 
     static void begin(const StatePtr& state, asio::local::stream_protocol::socket socket);
 
@@ -174,13 +174,13 @@ private:
     static awaitable<void> finish(ConnectionPtr connection);
 
     // One request, whose body ends where its head says, and one answer, which ends the connection.
-    static awaitable<void> forward(ConnectionPtr connection, detail::ProxyRequest request);
+    static awaitable<void> forward(ConnectionPtr connection, net::ProxyRequest request);
 
     // The problem, or empty. What follows the head is left in `output`.
     static awaitable<std::string> relay_response_head(ConnectionPtr connection);
 
     // What follows the body is thrown away: it would be a request nobody has judged.
-    static awaitable<void> send_body(ConnectionPtr connection, detail::ProxyRequest::Body kind,
+    static awaitable<void> send_body(ConnectionPtr connection, net::ProxyRequest::Body kind,
                                      std::uint64_t length);
 
     // --- tunnels

@@ -48,10 +48,10 @@ struct SpawnRequest {
     bool ends_its_tree = false;
 };
 
-namespace detail {
+namespace sandbox_kit {
 // The soft limit of open files before raise_open_files(); what this process starts has it again.
 std::optional<rlim_t>& given_open_files() noexcept;
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // Lets this process open as many files as the system allows it, instead of the usual 1,024: 64
 // sessions need more. What it starts gets the old limit, for programs with select(). For main(),
@@ -61,7 +61,7 @@ void raise_open_files() noexcept;
 // How many files this process may still open; a very large number where that cannot be told.
 std::size_t open_files_left() noexcept;
 
-namespace detail {
+namespace sandbox_kit {
 
 inline constexpr std::size_t tail_size = 8 * 1024;
 
@@ -189,7 +189,7 @@ Violation violation_of(int signal);
 // How a process ended, for people, with what was seen or is likely to be behind it.
 std::string describe_end(const SandboxedProcess& process, const ExitStatus& status);
 
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // A program running as our child, in a session of its own, killed when the thread that started it
 // ends. Destruction kills it with all its descendants and collects it, without running the
@@ -209,7 +209,7 @@ public:
     pid_t pid() const noexcept override { return state_->pid; }
     std::optional<ExitStatus> exit_status() const noexcept override;
     awaitable<std::optional<ExitStatus>> wait(Clock::time_point deadline) override {
-        return detail::await_exit(state_, deadline);
+        return sandbox_kit::await_exit(state_, deadline);
     }
     // Throw errc::bad_argument unless started with Stdio::pipes.
     asio::writable_pipe& input() override { return piped(input_); }
@@ -223,7 +223,7 @@ public:
     void signal(int number) noexcept override {
         if (!state_->reap()) ::kill(-state_->pid, number);
     }
-    void kill_tree() noexcept override { detail::end_tree(*state_); }
+    void kill_tree() noexcept override { sandbox_kit::end_tree(*state_); }
 
 protected:
     // Kills the tree, waits until it is gone (at most `patience`) and lets waiting coroutines go.
@@ -239,8 +239,8 @@ private:
         return *pipe;
     }
 
-    std::shared_ptr<detail::ProcessState> state_;
-    std::shared_ptr<detail::OutputTail> tail_;
+    std::shared_ptr<sandbox_kit::ProcessState> state_;
+    std::shared_ptr<sandbox_kit::OutputTail> tail_;
     std::optional<asio::writable_pipe> input_;
     std::optional<asio::readable_pipe> output_;
 };

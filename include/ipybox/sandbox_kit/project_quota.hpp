@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 // The numbers are a project's for as long as its record, a file in a directory of root's, is
 // locked. What a killed host left behind is unlocked, and undone when the next quota is set.
@@ -133,7 +133,7 @@ private:
     UniqueFd record_;
 };
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/sandbox_kit/impl/project_quota.ipp>

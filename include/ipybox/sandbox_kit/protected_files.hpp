@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 // What is protected in a workspace, and how.
 struct ProtectionRules {
@@ -22,7 +22,7 @@ struct ProtectionRules {
 // What a search found.
 struct ProtectedFiles {
     // Those that hold listed names, for a FileWatch: one walk serves both.
-    std::vector<ProjectDirectory> directories;
+    std::vector<detail::ProjectDirectory> directories;
     std::vector<std::filesystem::path> paths;  // absolute; some are absent
     // Of these, those that rules.opened opens.
     std::vector<std::filesystem::path> opened;
@@ -42,7 +42,7 @@ inline bool is_git_config(std::string_view name) {
 ProtectedFiles protected_files(const std::filesystem::path& workspace,
                                const ProtectionRules& rules = {});
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/sandbox_kit/impl/protected_files.ipp>

@@ -27,7 +27,7 @@ struct PythonEnvironment {
     bool managed = false;  // by the system (PEP 668): pip refuses to install into it
 };
 
-namespace detail {
+namespace sandbox_kit {
 // Throws errc::denied when code could have changed what an interpreter runs before any script:
 // itself, and what tells it where its library is.
 inline void refuse_written_python(const std::filesystem::path& python) {
@@ -36,7 +36,7 @@ inline void refuse_written_python(const std::filesystem::path& python) {
     refuse_written(python, remedy);
     for (const auto& path : environment_files(python)) refuse_written(path, remedy);
 }
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // The interpreter to use: `configured`, else $IPYBOX_PYTHON, $VIRTUAL_ENV/bin/python,
 // .venv/bin/python in the current directory, python3 on PATH. The first two are the word of whoever
@@ -77,7 +77,7 @@ inline std::filesystem::path find_python(const std::filesystem::path& configured
         const auto found = find_program(candidate, path, in_path ? trust : Trust::named);
         if (!found) continue;
         // As found: a link among its directories counts.
-        if (trust == Trust::judged) detail::refuse_written_python(*found);
+        if (trust == Trust::judged) sandbox_kit::refuse_written_python(*found);
         return resolved(*found);
     }
     throw Error(
@@ -85,7 +85,7 @@ inline std::filesystem::path find_python(const std::filesystem::path& configured
         "no Python interpreter found; install python3, or name one with --python or IPYBOX_PYTHON");
 }
 
-namespace detail {
+namespace sandbox_kit {
 // Runs with -I -S: no start-up file, .pth file or package of the interpreter runs, whose rights
 // would be the host's. So it works out itself what the module site would: where the packages lie.
 inline constexpr const char* inspection = R"(
@@ -184,7 +184,7 @@ inline bool at_least(const std::string& text, int major, int minor) {
     std::sscanf(text.c_str(), "%d.%d", &have_major, &have_minor);
     return std::pair(have_major, have_minor) >= std::pair(major, minor);
 }
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // Runs `python` once with this process's rights, isolated from the current directory, the user's
 // variables, and all packages and start-up files of the interpreter, of which none runs:
@@ -194,12 +194,12 @@ inline bool at_least(const std::string& text, int major, int minor) {
 inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor,
                                                    std::filesystem::path python, Duration limit) {
     SpawnRequest request;
-    request.argv = {python.string(), "-I", "-S", "-c", detail::inspection};
+    request.argv = {python.string(), "-I", "-S", "-c", sandbox_kit::inspection};
     request.env["PATH"] = "/usr/local/bin:/usr/bin:/bin";
     request.env["LANG"] = "C.UTF-8";
     request.stdio = Stdio::pipes;
     ChildProcess process(executor, std::move(request));
-    const auto output = co_await detail::output_of(process, limit);
+    const auto output = co_await sandbox_kit::output_of(process, limit);
     const std::string name = python.string();
     if (!output)
         throw Error(errc::missing_dependency,
@@ -219,7 +219,7 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     PythonEnvironment found;
     found.executable = std::move(python);
     found.version = *version;
-    found.readable = detail::outermost(paths->get_array());
+    found.readable = sandbox_kit::outermost(paths->get_array());
     const auto package = [&](const char* key) -> std::optional<std::string> {
         const auto* text = detail::find_string(*answer, key);
         return text ? std::optional<std::string>(*text) : std::nullopt;
@@ -228,7 +228,7 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     found.pydantic = package("pydantic");
     const auto* managed = answer->if_contains("managed");
     found.managed = managed && managed->is_bool() && managed->get_bool();
-    if (!detail::at_least(found.version, 3, 10))
+    if (!sandbox_kit::at_least(found.version, 3, 10))
         throw Error(errc::missing_dependency,
                     name + " is Python " + found.version + "; 3.10 or newer is needed");
     co_return found;
@@ -248,7 +248,7 @@ inline std::string package_problem(const PythonEnvironment& environment) {
     if (!environment.ipykernel)
         return environment.executable.string() + " has no ipykernel" + remedy;
     if (!environment.pydantic) return environment.executable.string() + " has no pydantic" + remedy;
-    if (!detail::at_least(*environment.pydantic, 2, 7))
+    if (!sandbox_kit::at_least(*environment.pydantic, 2, 7))
         return environment.executable.string() + " has pydantic " + *environment.pydantic +
                ", 2.7 or newer is needed" + remedy;
     return {};

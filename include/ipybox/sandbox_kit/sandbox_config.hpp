@@ -31,7 +31,7 @@ std::vector<std::string> private_networks_of(const json::object& config);
 // allowLocalBinding, allowPty, ripgrep and ignoreViolations have no effect on Linux.
 SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPolicy base,
                                  std::filesystem::path workspace, std::filesystem::path home,
-                                 detail::ProtectionRules protection = {});
+                                 sandbox_kit::ProtectionRules protection = {});
 
 }  // namespace ipybox
 

@@ -63,7 +63,7 @@ struct RelayCommand {
 // or all of it is over 4 MiB.
 std::string relay_start(const RelayCommand& command, const std::vector<MuxChannel>& channels);
 
-namespace detail {
+namespace sandbox_kit {
 
 using LocalSocket = asio::local::stream_protocol;
 
@@ -156,7 +156,7 @@ awaitable<void> mux_connect(MuxStatePtr state, MuxConnectionPtr connection);
 // Connections of the host to what the guest listens on.
 awaitable<void> mux_accept(MuxStatePtr state, std::uint8_t channel);
 
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // The host's end. Everything that comes from the guest is checked: what breaks the protocol ends
 // all connections and is reported once.
@@ -178,7 +178,7 @@ public:
     const std::string& problem() const noexcept { return state_->problem; }
 
 private:
-    std::shared_ptr<detail::MuxState> state_;
+    std::shared_ptr<sandbox_kit::MuxState> state_;
 };
 
 }  // namespace ipybox

@@ -22,22 +22,23 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace sandbox_kit {
 
 std::filesystem::path without_end_slash(const std::filesystem::path& path);
 
 // A place that code could write, and what in it was write-protected each time.
 struct WritablePlace {
     std::filesystem::path path;  // real
-    DirectoryId id;
+    detail::DirectoryId id;
     std::vector<std::filesystem::path> kept;  // relative to `path`; "." is all of it
     bool pinned = false;                      // what holds a kept path could not be renamed either
 
     bool keeps(const std::filesystem::path& relative) const;
     // A directory that code could fill, but not replace.
     bool pins(const std::filesystem::path& relative) const {
-        return pinned && std::any_of(kept.begin(), kept.end(),
-                                     [&](const auto& name) { return within(name, relative); });
+        return pinned && std::any_of(kept.begin(), kept.end(), [&](const auto& name) {
+                   return detail::within(name, relative);
+               });
     }
     // Keeps what both this and the other recording of the place keep.
     void meet(const WritablePlace& other);
@@ -54,8 +55,9 @@ void bound_places(PlaceList& places, std::size_t most);
 
 // Nothing can be mounted over a link, so that one is never protected.
 inline bool leads_over_link(std::filesystem::path at, const std::filesystem::path& name) {
-    return std::any_of(name.begin(), name.end(),
-                       [&](const auto& part) { return S_ISLNK(path_status(at /= part).mode); });
+    return std::any_of(name.begin(), name.end(), [&](const auto& part) {
+        return S_ISLNK(detail::path_status(at /= part).mode);
+    });
 }
 
 // The places that a policy makes writable. pinned: as WritablePlaces::record() says.
@@ -66,7 +68,7 @@ PlaceList places_of(const SandboxPolicy& policy, bool pinned);
 std::optional<std::filesystem::path> find_written(const std::vector<const PlaceList*>& lists,
                                                   const std::filesystem::path& path);
 
-}  // namespace detail
+}  // namespace sandbox_kit
 
 // Places that some kernel's policy made writable, on record in ipybox's state directory beyond the
 // session's end. What was write-protected in a place each time that it was recorded counts as the
@@ -124,7 +126,7 @@ private:
     // Reads the record anew when it has changed.
     void load(const UniqueFd& directory) const;
 
-    detail::PlaceList parse(const std::string& text) const;
+    sandbox_kit::PlaceList parse(const std::string& text) const;
 
     // Another process sees the old record or the new one, never a part of it.
     void save(const UniqueFd& directory) const;
@@ -132,9 +134,9 @@ private:
     const std::filesystem::path directory_;
     mutable std::mutex mutex_;
     mutable std::string problem_;
-    mutable detail::PlaceList recorded_;  // as the file has it
+    mutable sandbox_kit::PlaceList recorded_;  // as the file has it
     mutable Seen seen_;
-    detail::PlaceList own_;  // of this process: they count even when the file is gone
+    sandbox_kit::PlaceList own_;  // of this process: they count even when the file is gone
 };
 
 // The record of this process's user, for all sessions in it. Nobody hands it around, so that nobody

@@ -16,7 +16,7 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace tools {
 
 // The words after #! in a script's first line; none for other files.
 std::vector<std::string> shebang(const std::filesystem::path& file);
@@ -70,7 +70,7 @@ private:
     std::optional<std::string> problem_;
 };
 
-}  // namespace detail
+}  // namespace tools
 
 // Why a server may not start unconfined, with the remedy; nothing when it may. Refused are a cwd,
 // command, script (with its directory), interpreter, directory of PATH and the like, and file of

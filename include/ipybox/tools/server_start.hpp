@@ -36,7 +36,7 @@ struct ServerStart {
     std::optional<Identity> user;  // whom it becomes; absent: it keeps the user of this process
 };
 
-namespace detail {
+namespace tools {
 
 // Whom root starts servers as. systemd's table of user numbers leaves these to nobody.
 inline constexpr uid_t first_server_user = 60706, last_server_user = 61183;
@@ -65,7 +65,7 @@ std::filesystem::path server_directories();
 // A home directory of that user's own, which lasts. Throws errc::io_error.
 std::filesystem::path server_home(const Identity& user);
 
-}  // namespace detail
+}  // namespace tools
 
 // Where MCP servers belong: what UnconfinedServer needs to know of the session.
 struct ServerPlace {
@@ -144,7 +144,7 @@ private:
     std::string name_;
     json::object params_;
     ServerPlace place_;
-    detail::ServerAccount account_{};
+    tools::ServerAccount account_{};
     std::optional<detail::PrivateDirectory> directory_;
     bool told_ = false;
 };

@@ -28,12 +28,12 @@ struct ImportableTool {
     std::string summary;  // one line; may be empty
 };
 
-namespace detail {
+namespace tools {
 
 class ImportableTools {
 public:
     explicit ImportableTools(const std::filesystem::path& workspace)
-        : root_(open_directory(workspace)) {
+        : root_(detail::open_directory(workspace)) {
         for (const auto& server : names("mcptools")) add_server(server);
         for (const auto& category : names("gentools")) add_category(category);
     }
@@ -44,11 +44,12 @@ private:
     static constexpr std::size_t max_found = 20'000, max_names = 2000, max_file = 1u << 20;
 
     std::vector<std::string> names(const std::filesystem::path& directory) const {
-        const auto handle = open_beneath(root_.get(), directory.string(), O_RDONLY | O_DIRECTORY);
+        const auto handle =
+            detail::open_beneath(root_.get(), directory.string(), O_RDONLY | O_DIRECTORY);
         if (!handle) return {};
-        auto all = PackageRoot::entries(handle.get());
+        auto all = detail::PackageRoot::entries(handle.get());
         std::erase_if(all, [](const auto& name) {
-            return !is_python_identifier(name) || name.starts_with("__");
+            return !detail::is_python_identifier(name) || name.starts_with("__");
         });
         std::sort(all.begin(), all.end());
         if (all.size() > max_names) all.resize(max_names);
@@ -57,7 +58,7 @@ private:
     std::optional<std::string> read(const std::filesystem::path& path) {
         if (found_.size() >= max_found || unread_ == 0) return std::nullopt;
         try {
-            auto part = read_beneath(root_.get(), path, 0, std::min(max_file, unread_));
+            auto part = detail::read_beneath(root_.get(), path, 0, std::min(max_file, unread_));
             unread_ -= part.bytes.size();
             return std::move(part.bytes);
         } catch (const Error&) {
@@ -79,7 +80,7 @@ private:
     void add(std::string package, std::string module, std::string_view summary) {
         while (summary.starts_with(' ')) summary.remove_prefix(1);
         found_.push_back(
-            {std::move(package), std::move(module), printable(summary.substr(0, 300))});
+            {std::move(package), std::move(module), detail::printable(summary.substr(0, 300))});
     }
     void add_server(const std::string& server) {
         const auto source = read(std::filesystem::path("mcptools") / server / "__init__.py");
@@ -90,7 +91,7 @@ private:
             const auto line = first_line(rest);
             rest.remove_prefix(std::min(line.size() + 1, rest.size()));
             const auto colon = line.find(':');
-            if (title || colon == line.npos || !is_python_identifier(line.substr(0, colon)))
+            if (title || colon == line.npos || !detail::is_python_identifier(line.substr(0, colon)))
                 continue;
             add("mcptools." + server, std::string(line.substr(0, colon)), line.substr(colon + 1));
         }
@@ -117,19 +118,19 @@ inline std::string lower_case(std::string text) {
     return text;
 }
 
-}  // namespace detail
+}  // namespace tools
 
 // Everything that is there, by name; bounded in number and in what is read. Throws errc::io_error
 // for a workspace that cannot be opened.
 inline std::vector<ImportableTool> importable_tools(const std::filesystem::path& workspace) {
-    return detail::ImportableTools(workspace).take();
+    return tools::ImportableTools(workspace).take();
 }
 
 // The packages below mcptools/ that the original ipybox generated, which need its modules and its
 // tool server; by name, bounded likewise. Throws errc::io_error for a workspace that cannot be
 // opened.
 inline std::vector<std::string> packages_of_original(const std::filesystem::path& workspace) {
-    return detail::ImportableTools(workspace).take_of_original();
+    return tools::ImportableTools(workspace).take_of_original();
 }
 
 // Those in which words of `query` occur, the best first: a word in a name counts more than one in
@@ -149,8 +150,8 @@ inline std::vector<ImportableTool> search_tools(std::vector<ImportableTool> tool
     if (words.size() > 50) words.resize(50);
     std::vector<std::pair<std::size_t, ImportableTool>> ranked;
     for (auto& tool : tools) {
-        const auto name = detail::lower_case(tool.package + "." + tool.module);
-        const auto summary = detail::lower_case(tool.summary);
+        const auto name = tools::lower_case(tool.package + "." + tool.module);
+        const auto summary = tools::lower_case(tool.summary);
         std::size_t score = 0;
         for (const auto& word : words)
             score += (name.find(word) != name.npos ? 3u : 0u) +

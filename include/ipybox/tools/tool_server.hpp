@@ -241,18 +241,18 @@ private:
     // Loads what `where` names; what a kernel is to trust comes back.
     static TlsAddress load_certificate(asio::ssl::context& context, const ToolListener& where);
 
-    static Action action_of(const detail::HttpServerRequest& head);
+    static Action action_of(const net::HttpServerRequest& head);
 
     // Status 200 lets a request through. A kernel comes by its socket or over TLS, and programs of
     // this machine by a port of the loopback.
-    static Reply judge(const State& state, const detail::HttpPeer& peer,
-                       const detail::HttpServerRequest& head);
+    static Reply judge(const State& state, const net::HttpPeer& peer,
+                       const net::HttpServerRequest& head);
 
-    static awaitable<bool> answer(StatePtr state, detail::HttpPeerPtr peer,
-                                  detail::HttpServerRequest request);
+    static awaitable<bool> answer(StatePtr state, net::HttpPeerPtr peer,
+                                  net::HttpServerRequest request);
 
     // Completes when the peer hangs up, or sends what nobody waits for.
-    static awaitable<void> watch(detail::HttpSocket& socket);
+    static awaitable<void> watch(net::HttpSocket& socket);
 
     // What a call needs of the memory that all share; small ones need nothing, so that they work
     // while others use it up.
@@ -262,7 +262,7 @@ private:
             "too much data in tool calls at once; make fewer calls in parallel, or pass less");
     }
 
-    static detail::HttpReply to_http(const Reply& reply);
+    static net::HttpReply to_http(const Reply& reply);
 
     // What is no call.
     static awaitable<void> control(StatePtr state, Action action, std::string body, Reply& reply);

@@ -25,7 +25,7 @@ void Tunnel::close() {
     changed.notify();
 }
 
-void Link::take_channel(detail::IncomingMessage& message) {
+void Link::take_channel(jupyter::IncomingMessage& message) {
     auto data = data_of(message);
     if (!data) return end_protocol("a message of a channel without its content");
     if (const auto received = ReliableLink::number_in(*data, "received"))
@@ -50,7 +50,7 @@ void Link::take_channel(detail::IncomingMessage& message) {
     if (tunnel) take_bytes(*number, *tunnel, message);
 }
 
-void Link::take_file(json::object answer, const detail::IncomingMessage& message) {
+void Link::take_file(json::object answer, const jupyter::IncomingMessage& message) {
     const auto found = transfers.find(ReliableLink::number_in(answer, "id").value_or(0));
     if (found == transfers.end()) return;  // nobody waits for it any more
     auto& transfer = found->second;
@@ -75,7 +75,7 @@ std::shared_ptr<Tunnel> Link::begin_tunnel(std::uint64_t number, std::string_vie
 }
 
 void Link::take_bytes(std::uint64_t number, Tunnel& tunnel,
-                      const detail::IncomingMessage& message) {
+                      const jupyter::IncomingMessage& message) {
     for (const auto buffer : message.buffers) {
         tunnel.pending.emplace_back(buffer);
         tunnel.pending_bytes += buffer.size();

@@ -20,9 +20,9 @@ namespace websocket = boost::beast::websocket;
 Connection::Connection(std::shared_ptr<HttpStream> connected)
     : stream(std::move(connected)), socket(*stream), changed(stream->get_executor()) {}
 
-void Connection::send(const detail::OutgoingMessage& message) {
+void Connection::send(const jupyter::OutgoingMessage& message) {
     if (broken) return;
-    outbox.push_back(v1 ? detail::encode_v1(message) : detail::encode_json(message));
+    outbox.push_back(v1 ? jupyter::encode_v1(message) : jupyter::encode_json(message));
     changed.notify();
 }
 
@@ -46,7 +46,7 @@ awaitable<void> write_outbox(ConnectionPtr connection) {
             co_await connection->changed.wait();
             continue;
         }
-        const detail::WebsocketFrame frame = std::move(connection->outbox.front());
+        const jupyter::WebsocketFrame frame = std::move(connection->outbox.front());
         connection->outbox.pop_front();
         connection->socket.binary(frame.binary);
         const auto buffer = asio::buffer(frame.bytes);
@@ -106,8 +106,8 @@ bool take(Link& link, const Connection& connection, std::string bytes) {
     received->bytes = std::move(bytes);
     const bool binary = connection.socket.got_binary();
     auto message = connection.v1 && binary
-                       ? detail::decode_v1(received->bytes, link.settings.limits)
-                       : detail::decode_json(received->bytes, binary, link.settings.limits);
+                       ? jupyter::decode_v1(received->bytes, link.settings.limits)
+                       : jupyter::decode_json(received->bytes, binary, link.settings.limits);
     if (!message) {
         link.end_protocol(describe(message.error()));
         return false;
@@ -133,7 +133,7 @@ awaitable<void> read_all(LinkPtr link, ConnectionPtr connection) {
         if (error || connection->broken) {
             if (error == websocket::error::message_too_big ||
                 error == websocket::error::buffer_overflow)
-                link->end_protocol(describe(detail::WireFault::too_large));
+                link->end_protocol(describe(jupyter::WireFault::too_large));
             break;
         }
         const auto data = buffer.data();
@@ -195,7 +195,7 @@ awaitable<ConnectionPtr> open_connection(LinkPtr link, Clock::time_point deadlin
     socket.set_option(limits);
     const auto headers = server->headers();
     const auto decorate = [&headers](websocket::request_type& request) {
-        request.set(boost::beast::http::field::sec_websocket_protocol, detail::websocket_protocol);
+        request.set(boost::beast::http::field::sec_websocket_protocol, jupyter::websocket_protocol);
         for (const auto& [name, value] : headers) request.set(name, value);
     };
     socket.set_option(websocket::stream_base::decorator(decorate));
@@ -209,7 +209,7 @@ awaitable<ConnectionPtr> open_connection(LinkPtr link, Clock::time_point deadlin
     socket.set_option(websocket::stream_base::decorator([](websocket::request_type&) {}));
     if (error) throw refusal(*server, error, response.result_int());
     connection->v1 =
-        response[boost::beast::http::field::sec_websocket_protocol] == detail::websocket_protocol;
+        response[boost::beast::http::field::sec_websocket_protocol] == jupyter::websocket_protocol;
     co_return connection;
 }
 

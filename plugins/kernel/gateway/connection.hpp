@@ -15,14 +15,14 @@ struct Connection {
     explicit Connection(std::shared_ptr<HttpStream> connected);
 
     // Returns at once; what waits to be written goes when the socket takes it.
-    void send(const detail::OutgoingMessage& message);
+    void send(const jupyter::OutgoingMessage& message);
     void close();
 
     std::shared_ptr<HttpStream> stream;
     boost::beast::websocket::stream<HttpStream&> socket;
     bool v1 = false;  // the server knows the subprotocol
     bool broken = false;
-    std::deque<detail::WebsocketFrame> outbox;
+    std::deque<jupyter::WebsocketFrame> outbox;
     Event changed;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;

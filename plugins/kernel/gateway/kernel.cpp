@@ -11,14 +11,14 @@ using namespace std::chrono_literals;
 constexpr Duration reply_patience = 5s;
 
 // The content of a message that the kernel's end did not wrap. Throws JupyterBreach.
-json::object content_of(const Link& link, detail::IncomingMessage& message) {
+json::object content_of(const Link& link, jupyter::IncomingMessage& message) {
     auto content = message.read_content(link.settings.limits);
     if (!content) throw JupyterBreach(describe(content.error()));
     return std::move(*content);
 }
 
 // Tells the execution of a message. Throws JupyterBreach.
-void feed(Link& link, detail::IncomingMessage& message) {
+void feed(Link& link, jupyter::IncomingMessage& message) {
     auto& execution = link.execution;
     if (message.channel == "shell")
         return execution.on_shell(message.type, message.parent_id,

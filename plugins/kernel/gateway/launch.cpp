@@ -80,7 +80,7 @@ void set_environment(std::map<std::string, std::string>& env, const std::filesys
 std::vector<std::string> command_line(const KernelSpec& spec, const std::string& address,
                                       const Settings& settings) {
     std::vector<std::string> argv = {
-        spec.python.string(), "-c", detail::gateway_start, "--listen", address, "--log-level=WARN",
+        spec.python.string(), "-c", jupyter::gateway_start, "--listen", address, "--log-level=WARN",
         "--ZMQChannelsWebsocketConnection.limit_rate=False",
         // How soon the end of a kernel is noticed, in seconds.
         "--KernelRestarter.time_to_dead=0.3", "--KernelManager.shutdown_wait_time=1.0"};

@@ -4,8 +4,8 @@
 #include <boost/asio/detached.hpp>
 
 namespace ipybox::gateway {
-using detail::IncomingMessage;
-using detail::OutgoingMessage;
+using jupyter::IncomingMessage;
+using jupyter::OutgoingMessage;
 
 Link::Link(asio::any_io_executor on, const Settings& with, Logger log)
     : executor(std::move(on)),
@@ -69,7 +69,7 @@ OutgoingMessage Link::make(std::string_view channel, std::string_view type, cons
                            const json::object& content) const {
     OutgoingMessage message;
     message.channel = channel;
-    message.header = detail::write_json(detail::wire_header(id, type, session));
+    message.header = detail::write_json(jupyter::wire_header(id, type, session));
     message.content = detail::write_json(content);
     return message;
 }

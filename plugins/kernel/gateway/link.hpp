@@ -77,9 +77,9 @@ struct Link : std::enable_shared_from_this<Link> {
     std::optional<json::object> booted;
     std::string interrupt;  // msg_id of an interrupt_request
     JupyterExecution execution;
-    std::optional<detail::OutgoingMessage> request;  // the running execution's
-    std::vector<Channel> channels;                   // what the kernel's end stands in for
-    std::map<std::string, std::string> library;      // what of it the kernel has
+    std::optional<jupyter::OutgoingMessage> request;  // the running execution's
+    std::vector<Channel> channels;                    // what the kernel's end stands in for
+    std::map<std::string, std::string> library;       // what of it the kernel has
     std::map<std::uint64_t, std::shared_ptr<Tunnel>> tunnels;
     std::map<std::uint64_t, FileTransfer> transfers;
     std::uint64_t last_transfer = 0;
@@ -100,9 +100,9 @@ struct Link : std::enable_shared_from_this<Link> {
     void close();
 
     std::string next_id() { return session + "_" + std::to_string(++requests); }
-    detail::OutgoingMessage make(std::string_view channel, std::string_view type,
-                                 const std::string& id, const json::object& content) const;
-    void send(const detail::OutgoingMessage& message);
+    jupyter::OutgoingMessage make(std::string_view channel, std::string_view type,
+                                  const std::string& id, const json::object& content) const;
+    void send(const jupyter::OutgoingMessage& message);
     // To the kernel's end of the link, past whatever runs.
     void tell(json::object content, std::string buffer = {});
     // The same, kept until the kernel has it. Returns the message's number.
@@ -114,7 +114,7 @@ struct Link : std::enable_shared_from_this<Link> {
     // What comes from the kernel.
     void take(std::unique_ptr<LinkMessage> received);
     // What the kernel's end wrapped.
-    std::optional<json::object> data_of(detail::IncomingMessage& message) const;
+    std::optional<json::object> data_of(jupyter::IncomingMessage& message) const;
 
     // Asks the kernel to go on after what has been taken, until it answers.
     void resume();
@@ -124,17 +124,17 @@ struct Link : std::enable_shared_from_this<Link> {
 private:
     void keep(std::unique_ptr<LinkMessage> received);
     void take_iopub(std::unique_ptr<LinkMessage> received);
-    void take_from_server(detail::IncomingMessage& message);
-    void take_answer(detail::IncomingMessage& message);
+    void take_from_server(jupyter::IncomingMessage& message);
+    void take_answer(jupyter::IncomingMessage& message);
     void repeat_request(const json::object& state);
     void begin_asking();
     static awaitable<void> insist(std::shared_ptr<Link> self, std::string token);
 
     // channels.cpp
-    void take_channel(detail::IncomingMessage& message);
-    void take_file(json::object answer, const detail::IncomingMessage& message);
+    void take_channel(jupyter::IncomingMessage& message);
+    void take_file(json::object answer, const jupyter::IncomingMessage& message);
     std::shared_ptr<Tunnel> begin_tunnel(std::uint64_t number, std::string_view name);
-    void take_bytes(std::uint64_t number, Tunnel& tunnel, const detail::IncomingMessage& message);
+    void take_bytes(std::uint64_t number, Tunnel& tunnel, const jupyter::IncomingMessage& message);
     void end_tunnel(std::uint64_t number);
     static awaitable<void> read(std::shared_ptr<Link> self, std::shared_ptr<Tunnel> tunnel,
                                 std::uint64_t number, std::filesystem::path path);

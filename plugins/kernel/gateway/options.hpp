@@ -23,7 +23,7 @@ struct Settings {
     int connect_retries = 10;
     Duration retry_interval = std::chrono::seconds(1);
     std::string ca_file;
-    detail::WireLimits limits;
+    jupyter::WireLimits limits;
     std::optional<ToolListener> tool_listener;
 };
 

@@ -13,12 +13,12 @@
 #include <ipybox/detail/within.hpp>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::approval {
 
 IPYBOX_DECL std::string recorded(std::string text, std::size_t longest) {
     if (text.size() <= longest) return text;
     const std::string note =
-        "… [" + std::to_string(text.size()) + " bytes, sha256 " + sha256_hex(text) + "]";
+        "… [" + std::to_string(text.size()) + " bytes, sha256 " + detail::sha256_hex(text) + "]";
     while (longest > 0 && (static_cast<unsigned char>(text[longest]) & 0xC0) == 0x80)
         --longest;  // no character is cut
     text.resize(longest);
@@ -28,7 +28,7 @@ IPYBOX_DECL std::string recorded(std::string text, std::size_t longest) {
 IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
                                const RecordLimits& limits, int depth) {
     // A number that is longer than a record becomes a text.
-    if (const auto digits = exact_text(value); !digits.empty())
+    if (const auto digits = detail::exact_text(value); !digits.empty())
         return digits.size() <= limits.text
                    ? value
                    : json::value(recorded(std::string(digits), limits.text));
@@ -42,14 +42,14 @@ IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
         json::array left_out;
         const auto close = [&] {
             if (!left_out.empty())
-                result.push_back(json::value("… [" + std::to_string(left_out.size()) +
-                                             " more numbers, sha256 " +
-                                             sha256_hex(detail::write_json(left_out)) + "]"));
+                result.push_back(
+                    json::value("… [" + std::to_string(left_out.size()) + " more numbers, sha256 " +
+                                detail::sha256_hex(detail::write_json(left_out)) + "]"));
             left_out.clear();
             numbers = 0;
         };
         for (const auto& item : *list) {
-            if (is_text(item) || item.is_structured()) {
+            if (detail::is_text(item) || item.is_structured()) {
                 close();
                 result.push_back(masked(item, secrets, limits, depth + 1));
             } else {
@@ -65,8 +65,8 @@ IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
         for (const auto& entry : *object) {
             std::string name = recorded(secrets.hide(std::string(entry.key())), limits.text);
             while (result.contains(name)) name += '\'';  // two that hide the same secret
-            const bool hide =
-                names_a_secret(entry.key()) && !entry.value().is_null() && !entry.value().is_bool();
+            const bool hide = config::names_a_secret(entry.key()) && !entry.value().is_null() &&
+                              !entry.value().is_bool();
             result[name] =
                 hide ? json::value("[hidden]") : masked(entry.value(), secrets, limits, depth + 1);
         }
@@ -75,7 +75,7 @@ IPYBOX_DECL json::value masked(const json::value& value, const Secrets& secrets,
     return value;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::approval
 
 namespace ipybox {
 
@@ -220,11 +220,11 @@ IPYBOX_DECL json::object AuditedCall::record_of(std::string_view event) const {
 IPYBOX_DECL json::value AuditedCall::shown_arguments() {
     const json::value arguments = call_.exact_arguments ? json::value(*call_.exact_arguments)
                                                         : json::value(std::move(call_.arguments));
-    json::value shown = detail::masked(arguments, secrets_);
+    json::value shown = approval::masked(arguments, secrets_);
     // Beyond this only what cannot be left out stands in a record.
     constexpr std::size_t large = 256 * 1024;
     if (detail::write_json(shown).size() > large)
-        shown = detail::masked(arguments, secrets_, {256, 100});
+        shown = approval::masked(arguments, secrets_, {256, 100});
     return shown;
 }
 

@@ -11,13 +11,13 @@
 
 namespace ipybox {
 
-struct ApprovalChannel::State final : detail::HttpService, std::enable_shared_from_this<State> {
+struct ApprovalChannel::State final : net::HttpService, std::enable_shared_from_this<State> {
     using Answerer = detail::PendingApproval::Answerer;
 
     State(asio::any_io_executor e, ApprovalChannelOptions o);
-    detail::HttpReply check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) override;
-    awaitable<bool> answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) override;
-    detail::HttpReply refusal(unsigned, const std::string&) override { return {}; }
+    net::HttpReply check(net::HttpPeer& peer, const net::HttpServerRequest& head) override;
+    awaitable<bool> answer(net::HttpPeerPtr peer, net::HttpServerRequest request) override;
+    net::HttpReply refusal(unsigned, const std::string&) override { return {}; }
     void close();
     void disconnect();
     void show(Answerer who, Pending& one);
@@ -27,7 +27,7 @@ struct ApprovalChannel::State final : detail::HttpService, std::enable_shared_fr
 
     asio::any_io_executor executor;
     ApprovalChannelOptions options;
-    std::shared_ptr<detail::HttpListener> listener;
+    std::shared_ptr<net::HttpListener> listener;
     std::map<Answerer, Connection> approvers;
     Answerer newest = 0;
     std::map<std::string, std::shared_ptr<Pending>, std::less<>> pending;
@@ -36,7 +36,7 @@ struct ApprovalChannel::State final : detail::HttpService, std::enable_shared_fr
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::approval {
 
 IPYBOX_DECL awaitable<void> JsonSocket::run(std::function<void(const json::object&)> use) {
     const auto self = shared_from_this();
@@ -99,7 +99,7 @@ IPYBOX_DECL websocket::stream_base::timeout websocket_timeouts() {
     return limits;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::approval
 
 namespace ipybox {
 
@@ -110,8 +110,8 @@ IPYBOX_DECL ApprovalChannel::ApprovalChannel(asio::any_io_executor executor,
 IPYBOX_DECL ApprovalChannel::~ApprovalChannel() { state_->close(); }
 
 IPYBOX_DECL std::string ApprovalChannel::listen(const std::string& host, unsigned short port) {
-    detail::tcp::acceptor acceptor(state_->executor);
-    const auto where = detail::listen_on_loopback(acceptor, host, port, "the approval channel");
+    approval::tcp::acceptor acceptor(state_->executor);
+    const auto where = net::listen_on_loopback(acceptor, host, port, "the approval channel");
     state_->listener->start(state_, std::move(acceptor));
     return "ws://" + where + "/approval";
 }
@@ -142,17 +142,17 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::request(std::string server_name, st
 
 IPYBOX_DECL ApprovalChannel::State::State(asio::any_io_executor e, ApprovalChannelOptions o)
     : executor(std::move(e)), options(std::move(o)) {
-    options.token = detail::checked_token(std::move(options.token), "the approval channel");
-    detail::HttpLimits limits;
+    options.token = net::checked_token(std::move(options.token), "the approval channel");
+    net::HttpLimits limits;
     limits.max_head = 8 * 1024;
     limits.max_connections = options.max_approvers + 16;  // check() refuses the others
-    listener = std::make_shared<detail::HttpListener>(executor, "approval channel", limits,
-                                                      options.logger);
+    listener =
+        std::make_shared<net::HttpListener>(executor, "approval channel", limits, options.logger);
 }
 
-IPYBOX_DECL detail::HttpReply ApprovalChannel::State::check(detail::HttpPeer& peer,
-                                                            const detail::HttpServerRequest& head) {
-    detail::HttpReply reply;
+IPYBOX_DECL net::HttpReply ApprovalChannel::State::check(net::HttpPeer& peer,
+                                                         const net::HttpServerRequest& head) {
+    net::HttpReply reply;
     reply.status = judge(*this, peer, head);
     if (reply.status == 0) return reply;
     if (reply.status == 401) reply.headers = "WWW-Authenticate: Bearer\r\n";
@@ -164,8 +164,8 @@ IPYBOX_DECL detail::HttpReply ApprovalChannel::State::check(detail::HttpPeer& pe
     return reply;
 }
 
-IPYBOX_DECL awaitable<bool> ApprovalChannel::State::answer(detail::HttpPeerPtr peer,
-                                                           detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ApprovalChannel::State::answer(net::HttpPeerPtr peer,
+                                                           net::HttpServerRequest request) {
     return join(this->shared_from_this(), std::move(peer), std::move(request));
 }
 
@@ -247,10 +247,10 @@ IPYBOX_DECL awaitable<Decision> ApprovalChannel::asked(StatePtr state, ToolCall 
     co_return pending->question.take();
 }
 
-IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPeerPtr peer,
-                                                  detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, net::HttpPeerPtr peer,
+                                                  net::HttpServerRequest request) {
     if (!peer->buffer.empty()) co_return false;  // it does not wait for the answer
-    const auto connection = std::make_shared<detail::JsonSocket>(std::move(peer->socket));
+    const auto connection = std::make_shared<approval::JsonSocket>(std::move(peer->socket));
     struct Leave {
         StatePtr state;
         State::Answerer who;
@@ -258,7 +258,7 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPe
     } const leave{state, ++state->newest};
     const auto who = leave.who;
     auto& stream = connection->stream;
-    stream.set_option(detail::websocket_timeouts());
+    stream.set_option(approval::websocket_timeouts());
     stream.read_message_max(64 * 1024);
     auto [error] = co_await stream.async_accept(request, as_result);
     if (error || state->closed || state->approvers.size() >= state->options.max_approvers)
@@ -273,14 +273,14 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, detail::HttpPe
     co_return false;
 }
 
-IPYBOX_DECL unsigned ApprovalChannel::judge(const State& state, const detail::HttpPeer& peer,
-                                            const detail::HttpServerRequest& request) {
+IPYBOX_DECL unsigned ApprovalChannel::judge(const State& state, const net::HttpPeer& peer,
+                                            const net::HttpServerRequest& request) {
     if (request.target() != "/approval") return 404;
     const auto& allowed = state.options.allowed_origins;
     const std::string_view origin = request[boost::beast::http::field::origin];
     const auto named = [&](const std::string& one) { return one == "*" || one == origin; };
     if (request.count(boost::beast::http::field::origin) > 0 &&
-        !detail::is_own_origin(origin, peer.port) &&
+        !net::is_own_origin(origin, peer.port) &&
         std::none_of(allowed.begin(), allowed.end(), named))
         return 403;
     std::string_view given = request[boost::beast::http::field::authorization];
@@ -298,7 +298,7 @@ IPYBOX_DECL unsigned ApprovalChannel::judge(const State& state, const detail::Ht
     if (given.size() != token.size() ||
         CRYPTO_memcmp(given.data(), token.data(), token.size()) != 0)
         return 401;
-    if (!detail::websocket::is_upgrade(request)) return 400;
+    if (!approval::websocket::is_upgrade(request)) return 400;
     return state.approvers.size() >= state.options.max_approvers ? 503 : 0;
 }
 
@@ -362,33 +362,33 @@ IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(StatePtr state,
     const auto fail = [&](errc code, const std::string& why) {
         failure.emplace(code, "the approval channel at " + state->where() + ": " + why);
     };
-    detail::tcp::resolver resolver(state->executor);
+    approval::tcp::resolver resolver(state->executor);
     auto [not_found, endpoints] = co_await resolver.async_resolve(
         state->options.host, std::to_string(state->options.port), as_result);
     if (not_found) co_return fail(errc::io_error, not_found.message());
-    detail::tcp::socket socket(state->executor);
+    approval::tcp::socket socket(state->executor);
     boost::system::error_code error = asio::error::host_not_found;
     for (const auto& entry : endpoints) {
         boost::system::error_code ignored;
         socket.close(ignored);
-        const detail::tcp::endpoint endpoint = entry.endpoint();
+        const approval::tcp::endpoint endpoint = entry.endpoint();
         auto [refused] = co_await socket.async_connect(endpoint, as_result);
         error = refused;
         if (!error) break;
     }
     if (error) co_return fail(errc::io_error, error.message());
-    const auto connection = std::make_shared<detail::JsonSocket>(std::move(socket));
+    const auto connection = std::make_shared<approval::JsonSocket>(std::move(socket));
     auto& stream = connection->stream;
-    stream.set_option(detail::websocket_timeouts());
+    stream.set_option(approval::websocket_timeouts());
     stream.read_message_max(4u << 20);
     // The stream keeps this for as long as it lives, so it must not hold the state, which holds the
     // stream.
     const std::string bearer = "Bearer " + state->options.token;
-    stream.set_option(detail::websocket::stream_base::decorator(
-        [bearer](detail::websocket::request_type& request) {
+    stream.set_option(approval::websocket::stream_base::decorator(
+        [bearer](approval::websocket::request_type& request) {
             request.set(boost::beast::http::field::authorization, bearer);
         }));
-    detail::websocket::response_type response;
+    approval::websocket::response_type response;
     auto [declined] =
         co_await stream.async_handshake(response, state->where(), "/approval", as_result);
     if (declined && response.result_int() == 401)
@@ -400,9 +400,9 @@ IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(StatePtr state,
 }
 
 IPYBOX_DECL awaitable<void> ApprovalClient::receive(
-    StatePtr state, std::shared_ptr<detail::JsonSocket> connection) {
+    StatePtr state, std::shared_ptr<approval::JsonSocket> connection) {
     const std::weak_ptr<State> weak = state;
-    const std::weak_ptr<detail::JsonSocket> socket = connection;
+    const std::weak_ptr<approval::JsonSocket> socket = connection;
     std::function<void(const json::object&)> use = [weak, socket](const json::object& message) {
         if (const auto held = weak.lock()) take(held, socket, message);
     };
@@ -412,7 +412,7 @@ IPYBOX_DECL awaitable<void> ApprovalClient::receive(
 }
 
 IPYBOX_DECL void ApprovalClient::take(const StatePtr& state,
-                                      const std::weak_ptr<detail::JsonSocket>& connection,
+                                      const std::weak_ptr<approval::JsonSocket>& connection,
                                       const json::object& message) {
     const auto* params = detail::object_of(message, "params");
     if (!params) return;

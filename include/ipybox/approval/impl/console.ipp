@@ -63,9 +63,10 @@ IPYBOX_DECL Decision Console::said(Verdict verdict, std::string by, std::string 
 }
 
 IPYBOX_DECL bool Console::remembered(State& state, const ToolCall& call) {
-    std::size_t steps = detail::rule_steps;
+    std::size_t steps = approval::rule_steps;
     for (const auto& rule : state.session_rules)
-        if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) == detail::Fit::yes)
+        if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) ==
+            approval::Fit::yes)
             return true;
     return false;
 }
@@ -131,14 +132,14 @@ IPYBOX_DECL awaitable<Decision> Console::asked(StatePtr state, ToolCall call) {
 
 IPYBOX_DECL std::string Console::scope_of(const ToolCall& call) {
     if (call.origin != CallOrigin::mcp) return "this very command";
-    return detail::plain_name(call.server) + "." + detail::plain_name(call.tool) +
+    return approval::plain_name(call.server) + "." + approval::plain_name(call.tool) +
            " with any arguments";
 }
 
 IPYBOX_DECL json::value Console::session_rule(const ToolCall& call) {
     json::object rule = rule_allowing(call);
     rule["when"].as_object()["session"] =
-        call.session.empty() ? "*" : detail::Glob::quoted(call.session);
+        call.session.empty() ? "*" : approval::Glob::quoted(call.session);
     return rule;
 }
 

@@ -14,7 +14,7 @@
 #include <memory>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::approval {
 
 // The first that is not `no` would do, but a later `yes` outweighs an unclear one.
 template <class List, class Function>
@@ -32,7 +32,8 @@ template <class Function>
 std::function<Fit(const json::value*, std::size_t&)> text_test(Function fits) {
     return [fits = std::move(fits)](const json::value* value, std::size_t& steps) {
         if (!value) return Fit::no;
-        return is_text(*value) ? fits(std::string_view(value->get_string()), steps) : Fit::unclear;
+        return detail::is_text(*value) ? fits(std::string_view(value->get_string()), steps)
+                                       : Fit::unclear;
     };
 }
 
@@ -54,13 +55,13 @@ IPYBOX_DECL const json::object& rule_object(const json::value& value, const std:
     if (!object) bad_rule(place, "must be an object with some of " + accepted);
     for (const auto& entry : *object)
         if (std::find(keys.begin(), keys.end(), std::string_view(entry.key())) == keys.end())
-            bad_rule(place,
-                     "unknown key \"" + printable(entry.key()) + "\"; accepted: " + accepted);
+            bad_rule(place, "unknown key \"" + detail::printable(entry.key()) +
+                                "\"; accepted: " + accepted);
     return *object;
 }
 
 IPYBOX_DECL std::string rule_text(const json::value& value, const std::string& place) {
-    if (!is_text(value) || value.get_string().empty())
+    if (!detail::is_text(value) || value.get_string().empty())
         bad_rule(place, "must be a text that is not empty");
     return std::string(value.get_string());
 }
@@ -108,7 +109,7 @@ IPYBOX_DECL Fit Glob::matches(std::string_view text, std::size_t& steps) const {
             star = part++;
             resume = at;
         } else if (part < parts_.size() && parts_[part].kind == one) {
-            at += decode_utf8(text.substr(at)).size;
+            at += detail::decode_utf8(text.substr(at)).size;
             ++part;
         } else if (part < parts_.size() && parts_[part].character == text[at]) {
             ++at;
@@ -138,9 +139,10 @@ IPYBOX_DECL bool reads_differently(std::string_view path) {
             rest.remove_prefix(1);
             continue;
         }
-        const CodePoint point = decode_utf8(rest);
+        const detail::CodePoint point = detail::decode_utf8(rest);
         const auto c = point.value;
-        if (!point.valid || is_deceptive(c) || c == '\\' || c == '$' || c == '`') return true;
+        if (!point.valid || detail::is_deceptive(c) || c == '\\' || c == '$' || c == '`')
+            return true;
         if (c == '%' && rest.size() > 1 &&
             (std::isalnum(static_cast<unsigned char>(rest[1])) || rest[1] == '%'))
             return true;
@@ -197,7 +199,7 @@ IPYBOX_DECL std::optional<UrlHost> host_or_address(std::string_view text, std::u
         found.address = true;
         return found;
     }
-    auto name = bracketed ? std::nullopt : canonical_host(text);
+    auto name = bracketed ? std::nullopt : net::canonical_host(text);
     if (!name) return {};
     found.host = std::move(*name);
     return found;
@@ -219,7 +221,7 @@ IPYBOX_DECL std::optional<UrlHost> url_host(std::string_view url) {
     const auto end = authority.find(
         ':', authority.starts_with('[') ? std::min(authority.find(']'), authority.size()) : 0);
     if (end != authority.npos) {
-        const auto given = parse_port(authority.substr(end + 1));
+        const auto given = net::parse_port(authority.substr(end + 1));
         if (!given) return {};
         port = *given;
         authority = authority.substr(0, end);
@@ -284,7 +286,7 @@ IPYBOX_DECL ConditionReader::Test ConditionReader::one(std::string_view key,
             wanted = setting.get_array();
         return [wanted](const json::value* value, std::size_t&) {
             static const json::value null;
-            return any_equal(wanted, value ? *value : null) ? Fit::yes : Fit::no;
+            return detail::any_equal(wanted, value ? *value : null) ? Fit::yes : Fit::no;
         };
     }
     if (key == "glob") {
@@ -296,11 +298,11 @@ IPYBOX_DECL ConditionReader::Test ConditionReader::one(std::string_view key,
     }
     if (key == "regex") return regex(rule_text(setting, place), place);
     if (key == "minimum" || key == "maximum") {
-        if (!is_number(setting)) bad_rule(place, "must be a number");
+        if (!detail::is_number(setting)) bad_rule(place, "must be a number");
         return [setting, least = key == "minimum"](const json::value* value, std::size_t&) {
             if (!value) return Fit::no;
-            if (!is_number(*value)) return Fit::unclear;
-            const int order = compare_numbers(*value, setting);
+            if (!detail::is_number(*value)) return Fit::unclear;
+            const int order = detail::compare_numbers(*value, setting);
             return (least ? order >= 0 : order <= 0) ? Fit::yes : Fit::no;
         };
     }
@@ -331,14 +333,14 @@ IPYBOX_DECL ConditionReader::Test ConditionReader::one(std::string_view key,
 
 IPYBOX_DECL ConditionReader::Test ConditionReader::regex(const std::string& text,
                                                          const std::string& place) {
-    auto pattern = Pattern::compile(text);  // by itself first: "a)(b" is none
-    if (pattern) pattern = Pattern::compile("^(?:" + text + ")$");
+    auto pattern = detail::Pattern::compile(text);  // by itself first: "a)(b" is none
+    if (pattern) pattern = detail::Pattern::compile("^(?:" + text + ")$");
     if (!pattern)
         bad_rule(place,
                  "is no regular expression that can be matched with bounded work: no "
                  "back-references, flags or "
                  "\\p{…}, and not too large");
-    return text_test([pattern = std::make_shared<Pattern>(std::move(*pattern))](
+    return text_test([pattern = std::make_shared<detail::Pattern>(std::move(*pattern))](
                          std::string_view value, std::size_t& steps) {
         if (value.size() > 1u << 20) return Fit::unclear;
         const auto found = pattern->search(value, steps);
@@ -380,19 +382,19 @@ IPYBOX_DECL ConditionReader::Test ConditionReader::under(const json::value& sett
 
 IPYBOX_DECL ConditionReader::Test ConditionReader::hosts(const json::value& setting,
                                                          const std::string& place) {
-    std::vector<DomainRule> rules;
+    std::vector<net::DomainRule> rules;
     for (const auto& text : rule_texts(setting, place)) {
-        if (auto rule = parse_domain_rule(text, RuleList::allow)) {
+        if (auto rule = net::parse_domain_rule(text, net::RuleList::allow)) {
             rules.push_back(std::move(*rule));
             continue;
         }
         // An address: "10.0.0.1", "10.0.0.1:8080", "[::1]", "[::1]:8080".
         const auto found = url_host("http://" + text);
         if (!found || !found->address || text.find_first_of("/?#") != text.npos)
-            bad_rule(place, "\"" + printable(text) +
+            bad_rule(place, "\"" + detail::printable(text) +
                                 "\" is no host; accepted: HOST, *.HOST or an address, with :PORT "
                                 "for that port only");
-        DomainRule rule;
+        net::DomainRule rule;
         rule.host = found->host;
         const auto colon = text.rfind(':');
         if (colon != text.npos && text.back() != ']') rule.port = found->port;
@@ -403,10 +405,10 @@ IPYBOX_DECL ConditionReader::Test ConditionReader::hosts(const json::value& sett
         steps -= text.size();
         const auto found = url_host(text);
         if (!found) return Fit::unclear;
-        return any_fit(rules, [&](const DomainRule& rule) {
+        return any_fit(rules, [&](const net::DomainRule& rule) {
             return rule.matches(found->host, found->port) ? Fit::yes : Fit::no;
         });
     });
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::approval

@@ -17,7 +17,7 @@
 #include <set>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::approval {
 
 // JSON Schema's own rules, for what a person may have mistyped; the reader of schemas is lenient.
 inline constexpr std::string_view strict_schema = R"({"$ref": "#/$defs/schema", "$defs": {
@@ -63,7 +63,7 @@ IPYBOX_DECL Rule::Rule(const json::value& value, const std::string& place, std::
     label_ = "rule " + std::to_string(number);
     if (const auto* name = object.if_contains("name")) {
         name_ = rule_text(*name, below(place, "name"));
-        label_ += " (" + printable(name_) + ")";
+        label_ += " (" + detail::printable(name_) + ")";
     }
     const auto* then = object.if_contains("then");
     if (!then)
@@ -172,13 +172,14 @@ IPYBOX_DECL void Rule::add_globs(const json::object& when, const std::string& pl
             }))
             bad_rule(
                 where,
-                "\"" + printable(text) +
+                "\"" + detail::printable(text) +
                     "\" matches no origin; there are: mcp, shell, shell_magic, package, register");
     }
     tests_.push_back(
         [globs, field, key](const CallFacts& call, std::size_t& steps, bool explain, Part& part) {
             const std::string_view text = call.*field;
-            if (explain) part.what = key, part.value = '"' + printable(text.substr(0, 200)) + '"';
+            if (explain)
+                part.what = key, part.value = '"' + detail::printable(text.substr(0, 200)) + '"';
             return any_fit(globs, [&](const Glob& glob) { return glob.matches(text, steps); });
         });
 }
@@ -270,7 +271,7 @@ IPYBOX_DECL void Rule::add_conditions(std::string_view pointer, const json::valu
 
 IPYBOX_DECL void Rule::check_patterns(const json::value& schema, const std::string& place) {
     const auto check = [&](std::string_view text, const std::string& where) {
-        if (!Pattern::compile(text))
+        if (!detail::Pattern::compile(text))
             bad_rule(where, "is no regular expression that can be matched with bounded work");
     };
     if (const auto* list = schema.if_array())
@@ -289,8 +290,8 @@ IPYBOX_DECL void Rule::check_patterns(const json::value& schema, const std::stri
 
 IPYBOX_DECL void Rule::add_schema(const json::value& value, const std::string& place) {
     static const json::value meta = json::parse(std::string(strict_schema));
-    if (deeper_than(value, 50)) bad_rule(place, "nested more than 50 deep");
-    if (const auto problem = validate(meta, value)) {
+    if (detail::deeper_than(value, 50)) bad_rule(place, "nested more than 50 deep");
+    if (const auto problem = detail::validate(meta, value)) {
         const bool inside = problem->starts_with('/');
         bad_rule(inside ? place + problem->substr(0, problem->find(": ")) : place,
                  inside ? problem->substr(problem->find(": ") + 2) : *problem);
@@ -299,15 +300,16 @@ IPYBOX_DECL void Rule::add_schema(const json::value& value, const std::string& p
     struct Compiled {
         explicit Compiled(const json::value& v) : schema(v), document(schema) {}
         json::value schema;
-        SchemaDocument document;
+        detail::SchemaDocument document;
     };
     tests_.push_back([compiled = std::make_shared<Compiled>(value)](
                          const CallFacts& call, std::size_t&, bool explain, Part& part) {
-        SchemaValidator validator(compiled->document, rule_steps / 10);
+        detail::SchemaValidator validator(compiled->document, rule_steps / 10);
         const json::value arguments = call.arguments;
         const auto problem = validator.problem(compiled->document.root(), arguments);
         if (explain)
-            part.what = "schema", part.value = problem ? printable(problem->substr(0, 200)) : "";
+            part.what = "schema",
+            part.value = problem ? detail::printable(problem->substr(0, 200)) : "";
         return validator.gave_up() ? Fit::unclear : problem ? Fit::no : Fit::yes;
     });
 }
@@ -377,7 +379,7 @@ IPYBOX_DECL RuleSet::RuleSet(const json::value& value, const std::string& place)
         rules_.emplace_back(entry, where, rules_.size() + 1);
         if (const auto& name = rules_.back().name(); !name.empty() && !names.insert(name).second)
             bad_rule(below(where, "name"),
-                     "\"" + printable(name) + "\" is the name of another rule");
+                     "\"" + detail::printable(name) + "\" is the name of another rule");
     }
 }
 
@@ -414,4 +416,4 @@ IPYBOX_DECL std::string RuleSet::unclear_text(const Rule::Part& part) {
     return text;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::approval

@@ -27,7 +27,7 @@ IPYBOX_DECL ApprovalRequest::Withdrawal::~Withdrawal() {
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::executor {
 
 IPYBOX_DECL std::string strip(std::string&& text) {
     text.erase(text.find_last_not_of(" \t\r\n\f\v") + 1);
@@ -35,27 +35,28 @@ IPYBOX_DECL std::string strip(std::string&& text) {
     return std::move(text);
 }
 
-IPYBOX_DECL RunDirectory::RunDirectory(uid_t guest) : directory_(::geteuid(), guest, 0711) {
+IPYBOX_DECL executor::RunDirectory::RunDirectory(uid_t guest)
+    : directory_(::geteuid(), guest, 0711) {
     const auto package = path() / "lib" / "ipybox_kernel";
     std::filesystem::create_directories(package);
     for (const auto& made : {path() / "lib", package})
-        if (::chmod(made.c_str(), 0755) != 0) throw_io_error(made.string());
-    const UniqueFd handle = open_directory(package);
-    for (const auto& file : kernel_package) {
-        write_new_file(handle.get(), std::string(file.name), file.text);
+        if (::chmod(made.c_str(), 0755) != 0) detail::throw_io_error(made.string());
+    const UniqueFd handle = detail::open_directory(package);
+    for (const auto& file : detail::kernel_package) {
+        detail::write_new_file(handle.get(), std::string(file.name), file.text);
         if (::chmod((package / file.name).c_str(), 0644) != 0)
-            throw_io_error(std::string(file.name));
+            detail::throw_io_error(std::string(file.name));
     }
 }
 
 IPYBOX_DECL void RunDirectory::write_library_file(const std::string& name, std::string_view text) {
-    const UniqueFd handle = open_directory(path() / "lib");
+    const UniqueFd handle = detail::open_directory(path() / "lib");
     ::unlinkat(handle.get(), name.c_str(), 0);
-    write_new_file(handle.get(), name, text);
-    if (::fchmodat(handle.get(), name.c_str(), 0644, 0) != 0) throw_io_error(name);
+    detail::write_new_file(handle.get(), name, text);
+    if (::fchmodat(handle.get(), name.c_str(), 0644, 0) != 0) detail::throw_io_error(name);
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::executor
 
 namespace ipybox {
 

@@ -34,8 +34,8 @@ IPYBOX_DECL void CodeExecutor::Session::check_allow_write() {
     }
 }
 
-IPYBOX_DECL detail::ProtectionRules CodeExecutor::Session::protection() const {
-    detail::ProtectionRules rules;
+IPYBOX_DECL sandbox_kit::ProtectionRules CodeExecutor::Session::protection() const {
+    sandbox_kit::ProtectionRules rules;
     rules.strict = options.protect_strict;
     rules.opened = opened;
     return rules;
@@ -157,7 +157,8 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
         env.try_emplace("GIT_CONFIG_VALUE_0", library_path + "/gitignore");
     }
     const std::string address = doors->sandbox->guest_address(spec.policy, socket);
-    if (!address.starts_with('/')) tools->fit(detail::mux_max_connections);  // a relay carries it
+    if (!address.starts_with('/'))
+        tools->fit(sandbox_kit::mux_max_connections);  // a relay carries it
     env["IPYBOX_TOOL_SOCKET"] = address;
     env["IPYBOX_TOOL_TOKEN"] = tools->token();
     if (options.working_dir) env["IPYBOX_WORKING_DIR"] = spec.policy.cwd.string();

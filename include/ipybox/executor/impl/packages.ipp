@@ -75,7 +75,7 @@ IPYBOX_DECL awaitable<std::string> CodeExecutor::Session::install_package(std::s
                                                          std::move(channels), Stdio::tail);
     const auto deadline = deadline_after(timeout);
     const auto status = co_await process->wait(deadline);
-    const std::string said = detail::strip(process->output_tail());
+    const std::string said = executor::strip(process->output_tail());
     if (!status) throw Error(errc::timed_out, "pip did not end in time: " + said);
     if (said.find("No module named pip") != std::string::npos)
         throw Error(errc::missing_dependency,
@@ -92,11 +92,11 @@ IPYBOX_DECL std::string CodeExecutor::Session::unreached_host(std::string_view p
     auto place = package.substr(scheme + 3);
     place = place.substr(0, place.find_first_of("/?#"));
     place = place.substr(place.rfind('@') + 1);
-    const auto name = detail::canonical_host(detail::split_port(place).first);
+    const auto name = net::canonical_host(net::split_port(place).first);
     if (!name) return {};
     std::string reached;
     for (const auto& each : options.package_hosts) {
-        const auto rule = detail::parse_domain_rule(each, detail::RuleList::allow);
+        const auto rule = net::parse_domain_rule(each, net::RuleList::allow);
         if (rule && rule->matches(*name, rule->port.value_or(0))) return {};
         reached += (reached.empty() ? "" : ", ") + each;
     }

@@ -85,7 +85,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
                 "; the code did not react to the interrupt, so the kernel was killed and its state "
                 "is lost: reset() starts a new one";
     }
-    if (auto text = detail::strip(std::move(output.text)); !text.empty())
+    if (auto text = executor::strip(std::move(output.text)); !text.empty())
         result.text = std::move(text);
     self->report_new(kernel);
     if (self->file_watch) self->tell_changes(self->file_watch->poll());

@@ -56,7 +56,7 @@ IPYBOX_DECL awaitable<std::unique_ptr<SandboxedProcess>> ServerSandbox::launch(
     set_default_limits(policy.limits, able);
     // The kernel can put links into the workspace.
     for (const auto* list : {&policy.readable, &policy.writable})
-        for (const auto& path : *list) detail::look_below(workspace_, path.lexically_normal());
+        for (const auto& path : *list) sandbox_kit::look_below(workspace_, path.lexically_normal());
     if (policy.network.mode == NetworkPolicy::Mode::allow_list)
         channels.push_back(
             open_proxy(proxy_, host_.executor, host_.logger, policy, *sandbox_, proxy_path_));
@@ -110,7 +110,7 @@ IPYBOX_DECL void ServerSandbox::confine(SandboxPolicy& policy) const {
     policy.env["HOME"] = "/home/user";
     // A directory the server cannot see cannot be where it works.
     const auto sees = [&policy](const auto& list) {
-        return detail::within_any(policy.cwd.lexically_normal(), list);
+        return sandbox_kit::within_any(policy.cwd.lexically_normal(), list);
     };
     if (!sees(policy.readable) && !sees(policy.writable)) policy.cwd = "/";
 }
@@ -129,7 +129,7 @@ IPYBOX_DECL void ServerSandbox::guard_writable(SandboxPolicy& policy) const {
         if (root == workspace_ ||
             !std::filesystem::is_directory(std::filesystem::symlink_status(root, error)))
             continue;
-        const auto found = detail::protected_files(root, rules);
+        const auto found = sandbox_kit::protected_files(root, rules);
         policy.write_protected.insert(policy.write_protected.end(), found.paths.begin(),
                                       found.paths.end());
     }

@@ -7,7 +7,7 @@
 #include <ipybox/executor/impl/service_state.hpp>
 #include <ipybox/mcp/result_text.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::executor {
 
 IPYBOX_DECL WaitingLine::Place::~Place() {
     line_.places_.erase(at_);
@@ -36,7 +36,7 @@ IPYBOX_DECL void CellReport::add(std::string_view text) {
     auto& waiting = state_->text;
     const bool first = waiting.empty() && state_->skipped == 0;
     const auto room = max_message - std::min(waiting.size(), max_message);
-    const auto fits = text_fits(text, text.size(), room);
+    const auto fits = mcp::text_fits(text, text.size(), room);
     waiting += text.substr(0, state_->skipped == 0 ? fits : 0);
     state_->skipped += text.size() - (state_->skipped == 0 ? fits : 0);
     if (first) state_->changed.notify();
@@ -67,7 +67,7 @@ IPYBOX_DECL awaitable<void> CellReport::tell(std::shared_ptr<State> state) {
     }
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::executor
 
 namespace ipybox {
 

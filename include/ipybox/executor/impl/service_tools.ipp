@@ -20,9 +20,9 @@ IPYBOX_DECL McpToolResult McpService::failed(std::string_view tool, const std::s
 IPYBOX_DECL std::string McpService::fitting(std::string text, std::size_t characters,
                                             std::size_t& bytes) {
     const std::size_t room = bytes > 1000 ? bytes - 1000 : 0;
-    const auto by_characters = detail::text_fits(text, characters, std::string::npos);
+    const auto by_characters = mcp::text_fits(text, characters, std::string::npos);
     const auto end =
-        detail::text_fits(std::string_view(text).substr(0, by_characters), std::string::npos, room);
+        mcp::text_fits(std::string_view(text).substr(0, by_characters), std::string::npos, room);
     std::string mark;
     if (end < by_characters) {
         mark = "\n\n[Output truncated: exceeded " + std::to_string(room) + " byte limit]";
@@ -33,7 +33,7 @@ IPYBOX_DECL std::string McpService::fitting(std::string text, std::size_t charac
     text.resize(end);
     text += mark;
     for (const char c : text)
-        bytes -= std::min(bytes, detail::json_cost(static_cast<unsigned char>(c)));
+        bytes -= std::min(bytes, mcp::json_cost(static_cast<unsigned char>(c)));
     return text;
 }
 
@@ -49,13 +49,13 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     const std::string lost = session->lost;
     CodeExecutionResult result;
     // More of the output than the answer can hold would be cut off below.
-    detail::StrippedText printed(room_for(*state, context));
+    mcp::StrippedText printed(room_for(*state, context));
     {
         const Asking asking(session->asking, context);
         auto execution =
             co_await session->executor->stream(std::string(detail::string_of(arguments, "code")),
                                                duration(seconds), true, ResultText::none);
-        detail::CellReport report(state->io, context, state->options.keep_alive);
+        executor::CellReport report(state->io, context, state->options.keep_alive);
         for (;;) {
             auto event = co_await execution.next();
             if (!event) break;
@@ -157,11 +157,11 @@ IPYBOX_DECL McpToolResult McpService::cell_result(const State& state,
 }
 
 IPYBOX_DECL std::string McpService::headed(const std::string& traceback) {
-    const std::string text = detail::strip(traceback);
+    const std::string text = executor::strip(traceback);
     auto end = text.starts_with("---") ? text.rfind("\n\n") : std::string::npos;
     if (end == std::string::npos) end = text.rfind('\n');
     if (end == std::string::npos) return traceback;
-    return detail::strip(std::string_view(text).substr(end)) + "\n" + traceback;
+    return executor::strip(std::string_view(text).substr(end)) + "\n" + traceback;
 }
 
 IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& display,
@@ -170,7 +170,7 @@ IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& 
         const auto* encoded = display.if_contains(mime);
         if (!encoded || !encoded->is_string()) continue;
         const auto image = detail::decode_base64(encoded->get_string());
-        const auto type = image ? detail::image_type(*image) : std::string_view();
+        const auto type = image ? mcp::image_type(*image) : std::string_view();
         if (type.empty()) continue;
         const std::size_t size = image->size() / 3 * 4 + 200;
         if (size > bytes) {
@@ -421,12 +421,12 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::download(StatePtr state, McpCon
     const bool last = offset + part.bytes.size() >= part.size;
     McpToolResult result;
     std::size_t size = part.bytes.size();
-    const auto type = detail::image_type(part.bytes);
-    const auto text = last ? std::string_view(part.bytes) : detail::whole_characters(part.bytes);
+    const auto type = mcp::image_type(part.bytes);
+    const auto text = last ? std::string_view(part.bytes) : mcp::whole_characters(part.bytes);
     if (whole && !type.empty()) {
         result.content.push_back(McpContent::image(part.bytes, type));
-    } else if (detail::is_text(text)) {
-        size = detail::text_fits(text, std::string::npos, room - std::min<std::size_t>(room, 2000));
+    } else if (mcp::is_text(text)) {
+        size = mcp::text_fits(text, std::string::npos, room - std::min<std::size_t>(room, 2000));
         result.content.push_back(McpContent::text(text.substr(0, size)));
     } else {
         result.content.push_back(McpContent::embedded(McpContent::blob_of(
@@ -472,9 +472,9 @@ IPYBOX_DECL json::array McpService::contents_of(const std::string& uri, const st
             path + ": " + std::to_string(part.size) +
                 " bytes are more than one answer may hold; download_file reads it in parts");
     json::array contents;
-    if (const auto type = detail::image_type(part.bytes); !type.empty()) {
+    if (const auto type = mcp::image_type(part.bytes); !type.empty()) {
         contents.push_back(McpContent::blob_of(uri, part.bytes, type));
-    } else if (detail::is_text(part.bytes)) {
+    } else if (mcp::is_text(part.bytes)) {
         contents.push_back(McpContent::text_of(uri, part.bytes));
     } else {
         contents.push_back(McpContent::blob_of(uri, part.bytes, "application/octet-stream"));

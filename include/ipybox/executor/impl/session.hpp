@@ -82,17 +82,17 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // The paths of allow_write, absolute. Throws errc::bad_argument.
     void check_allow_write();
 
-    detail::ProtectionRules protection() const;
+    sandbox_kit::ProtectionRules protection() const;
 
     // Says and records what is not protected, once the kernel is about to start.
-    void tell_protection(const detail::ProtectedFiles& found);
+    void tell_protection(const sandbox_kit::ProtectedFiles& found);
 
     void record_files(json::object record);
 
     void tell_files(const std::string& what, bool first);
 
     // Told in the log the first time, each time in the result and in the audit log.
-    void tell_changes(const std::vector<detail::FileChange>& changes);
+    void tell_changes(const std::vector<sandbox_kit::FileChange>& changes);
 
     // From now on, what code does to files that the host runs or obeys is told.
     void watch_files(const SandboxPolicy& policy);
@@ -100,7 +100,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // Looks for changes everywhere, not only where poll() does: not while an answer waits.
     void look_at_files();
 
-    detail::RunDirectory& run_place();
+    executor::RunDirectory& run_place();
 
     awaitable<void> find_environment();
 
@@ -214,11 +214,11 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     std::filesystem::path workspace;
     std::vector<std::filesystem::path> opened;  // options.allow_write, absolute
     bool protecting = false;                    // the sandbox keeps files from being written
-    std::unique_ptr<detail::FileWatch> file_watch;
+    std::unique_ptr<sandbox_kit::FileWatch> file_watch;
     std::set<std::string> told_files;
     std::vector<Violation> waiting_violations;
     static constexpr const char* files_layer = "files";
-    std::unique_ptr<detail::RunDirectory> run_directory;
+    std::unique_ptr<executor::RunDirectory> run_directory;
     bool listening = false;
     std::string tool_url;  // of a tool server that listens over TLS
     static constexpr const char* certificate_name = "tool-server.pem";

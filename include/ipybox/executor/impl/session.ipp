@@ -245,10 +245,10 @@ IPYBOX_DECL void CodeExecutor::Session::report_new(const Kernel& from) {
     }
 }
 
-IPYBOX_DECL detail::RunDirectory& CodeExecutor::Session::run_place() {
+IPYBOX_DECL executor::RunDirectory& CodeExecutor::Session::run_place() {
     if (!run_directory)
         run_directory =
-            std::make_unique<detail::RunDirectory>(doors->sandbox->guest_user(base_policy()));
+            std::make_unique<executor::RunDirectory>(doors->sandbox->guest_user(base_policy()));
     return *run_directory;
 }
 

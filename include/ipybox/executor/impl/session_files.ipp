@@ -10,7 +10,7 @@
 
 namespace ipybox {
 
-IPYBOX_DECL void CodeExecutor::Session::tell_protection(const detail::ProtectedFiles& found) {
+IPYBOX_DECL void CodeExecutor::Session::tell_protection(const sandbox_kit::ProtectedFiles& found) {
     json::array names;
     for (const auto& path : found.opened) {
         const auto name = path.lexically_relative(workspace).string();
@@ -58,7 +58,7 @@ IPYBOX_DECL void CodeExecutor::Session::tell_files(const std::string& what, bool
 }
 
 IPYBOX_DECL void CodeExecutor::Session::tell_changes(
-    const std::vector<detail::FileChange>& changes) {
+    const std::vector<sandbox_kit::FileChange>& changes) {
     constexpr std::size_t most = 50;  // code can make any number
     for (std::size_t i = 0; i < std::min(most, changes.size()); ++i) {
         const auto& change = changes[i];
@@ -87,7 +87,7 @@ IPYBOX_DECL void CodeExecutor::Session::watch_files(const SandboxPolicy& policy)
     if (!protecting || !written) return;
     try {
         // A quota of the workspace changes the time of every file's last change.
-        file_watch = std::make_unique<detail::FileWatch>(
+        file_watch = std::make_unique<sandbox_kit::FileWatch>(
             workspace, protection().depth, policy.write_protected, !policy.limits.workspace_size,
             &code_policy->protected_files().directories);
     } catch (const Error& error) {

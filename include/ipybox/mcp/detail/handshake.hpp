@@ -190,7 +190,7 @@ private:
         agreement.version = string_of(*result, "protocolVersion");
         if (!is_legacy_version(agreement.version))
             return give_up(Failure::version, "speaks protocol version \"" +
-                                                 excerpt(agreement.version, 64) +
+                                                 mcp::excerpt(agreement.version, 64) +
                                                  "\"; this client knows " + mcp_versions_text());
         agreement.capabilities = part(*result, "capabilities");
         agreement.server_info = part(*result, "serverInfo");
@@ -217,14 +217,14 @@ private:
         }
         const auto* error = object_of(answer, "error");
         if (error == nullptr) return found;
-        const auto code = integer_of(error->if_contains("code"));
-        if (code != rpc_header_mismatch && code != rpc_missing_capability &&
-            code != rpc_unsupported_version)
+        const auto code = mcp::integer_of(error->if_contains("code"));
+        if (code != mcp::rpc_header_mismatch && code != mcp::rpc_missing_capability &&
+            code != mcp::rpc_unsupported_version)
             return found;
         if (!newest_legacy(supported_by(answer)).empty()) return found;
         found.kind = Discovery::Kind::incompatible;
         found.problem = "refuses protocol version " + std::string(mcp_modern_version) + ": " +
-                        excerpt(string_of(*error, "message"), max_server_text);
+                        mcp::excerpt(string_of(*error, "message"), max_server_text);
         return found;
     }
 

@@ -30,7 +30,7 @@ struct HeaderParameter {
 class HeaderAnnotations {
 public:
     // No message is deeper, so nothing that came in one is beyond it.
-    static constexpr std::size_t max_depth = max_message_depth;
+    static constexpr std::size_t max_depth = mcp::max_message_depth;
     // Each keeps its path: without a limit a hostile schema would take its own size many times.
     static constexpr std::size_t max_parameters = 64;
 
@@ -94,13 +94,13 @@ private:
     }
 
     void take(const json::value& annotation, std::string_view type, bool reachable) {
-        if (!annotation.is_string() || !is_http_token(annotation.get_string()))
+        if (!annotation.is_string() || !net::is_http_token(annotation.get_string()))
             return note(Fault::no_header_name);
         if (!reachable || path_.empty()) return note(Fault::misplaced);
         if (type != "string" && type != "integer" && type != "boolean") note(Fault::wrong_type);
         const std::string_view name = annotation.get_string();
         if (names_.size() == max_parameters) return note(Fault::too_many);
-        if (!names_.insert(lower_case(name)).second) return note(Fault::repeated);
+        if (!names_.insert(net::lower_case(name)).second) return note(Fault::repeated);
         HeaderParameter parameter;
         parameter.name = name;
         parameter.path = path_;

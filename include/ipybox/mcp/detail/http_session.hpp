@@ -94,7 +94,7 @@ public:
         if (used.empty() || modern || method == "initialize") return false;
         if (status == 404) return true;
         // Some answer 400 where the protocol says 404.
-        const std::string words = status == 400 ? lower_case(body) : std::string();
+        const std::string words = status == 400 ? net::lower_case(body) : std::string();
         return words.find("session") != words.npos || words.find("not initialized") != words.npos;
     }
 

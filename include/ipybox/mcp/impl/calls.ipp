@@ -18,17 +18,17 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 IPYBOX_DECL void simplify_content(json::array& content, std::string_view revision) {
     for (auto& block : content) {
         auto* object = block.if_object();
         if (object == nullptr) continue;
-        const auto type = string_of(*object, "type");
-        if (type == "resource_link" && revision < mcp_2025_06_18) {
-            *object = McpContent::text(std::string(string_of(*object, "name")) + ": " +
-                                       std::string(string_of(*object, "uri")));
-        } else if (type == "audio" && revision < mcp_2025_03_26) {
+        const auto type = detail::string_of(*object, "type");
+        if (type == "resource_link" && revision < detail::mcp_2025_06_18) {
+            *object = McpContent::text(std::string(detail::string_of(*object, "name")) + ": " +
+                                       std::string(detail::string_of(*object, "uri")));
+        } else if (type == "audio" && revision < detail::mcp_2025_03_26) {
             *object = McpContent::text("(audio, which this version of the protocol cannot carry)");
         }
     }
@@ -81,22 +81,23 @@ IPYBOX_DECL void McpEngine::adopt(const McpCallPtr& call, const McpOutletPtr& ou
     call->key = call->session->modern ? std::to_string(++last_serial) : detail::write_json(id);
     call->id = std::move(id);
     call->outlet = outlet;
-    const auto* meta = object_of(params, "_meta");
+    const auto* meta = detail::object_of(params, "_meta");
     call->meta = meta != nullptr ? *meta : json::object();
     if (!call->modern) {
         call->log_severity = call->session->log_severity;
         return;
     }
-    call->log_severity = log_severity(string_of(call->meta, meta_log_level));
-    const auto* info = object_of(call->meta, meta_client_info);
-    const auto* able = object_of(call->meta, meta_capabilities);
+    call->log_severity =
+        detail::log_severity(detail::string_of(call->meta, detail::meta_log_level));
+    const auto* info = detail::object_of(call->meta, detail::meta_client_info);
+    const auto* able = detail::object_of(call->meta, detail::meta_capabilities);
     call->client_info = info != nullptr ? *info : json::object();
     call->client_capabilities = able != nullptr ? *able : json::object();
 }
 
 IPYBOX_DECL awaitable<json::object> McpEngine::work_for(McpCallPtr call, std::string method,
                                                         json::object params) {
-    const std::string name(string_of(params, "name"));
+    const std::string name(detail::string_of(params, "name"));
     json::object arguments;
     if (auto* given = params.if_contains("arguments"); given != nullptr && !given->is_null()) {
         if (!given->is_object()) throw McpError(rpc_invalid_params, "arguments must be an object");
@@ -117,12 +118,12 @@ IPYBOX_DECL awaitable<json::object> McpEngine::work_for(McpCallPtr call, std::st
             if (argument.required && !arguments.contains(argument.name))
                 throw McpError(rpc_invalid_params, "argument \"" + argument.name + "\" is missing");
         for (const auto& argument : arguments)
-            if (!is_text(argument.value()))
+            if (!detail::is_text(argument.value()))
                 throw McpError(rpc_invalid_params, "the arguments of a prompt are strings");
         return get(std::move(call), *found, std::move(arguments));
     }
     if (method == "resources/read") {
-        std::string uri(string_of(params, "uri"));
+        std::string uri(detail::string_of(params, "uri"));
         if (const auto found = find_entry(resources, uri); found != resources.end())
             return read(std::move(call), *found, std::move(uri), {});
         for (const auto& entry : templates)
@@ -132,20 +133,20 @@ IPYBOX_DECL awaitable<json::object> McpEngine::work_for(McpCallPtr call, std::st
         throw McpError(call->modern ? rpc_invalid_params : rpc_resource_not_found,
                        "resource not found: " + excerpt(uri, 500), std::move(data));
     }
-    const auto* ref = object_of(params, "ref");
-    const auto* argument = object_of(params, "argument");
+    const auto* ref = detail::object_of(params, "ref");
+    const auto* argument = detail::object_of(params, "argument");
     if (ref == nullptr || argument == nullptr)
         throw McpError(rpc_invalid_params, "completion/complete needs ref and argument");
     std::shared_ptr<void> owner;
     const McpCompleter* completer = nullptr;
-    const auto type = string_of(*ref, "type");
+    const auto type = detail::string_of(*ref, "type");
     if (type == "ref/prompt") {
-        const auto found = find_entry(prompts, string_of(*ref, "name"));
+        const auto found = find_entry(prompts, detail::string_of(*ref, "name"));
         if (found == prompts.end()) throw McpError(rpc_invalid_params, "unknown prompt");
         owner = *found;
         completer = &(*found)->item.complete;
     } else if (type == "ref/resource") {
-        const auto uri = string_of(*ref, "uri");
+        const auto uri = detail::string_of(*ref, "uri");
         auto found = find_entry(templates, uri);
         if (found == templates.end()) {
             found = find_entry(resources, uri);
@@ -158,11 +159,11 @@ IPYBOX_DECL awaitable<json::object> McpEngine::work_for(McpCallPtr call, std::st
         throw McpError(rpc_invalid_params, "ref is neither ref/prompt nor ref/resource");
     }
     json::object others;
-    if (const auto* context = object_of(params, "context"))
-        if (const auto* settled = object_of(*context, "arguments")) others = *settled;
+    if (const auto* context = detail::object_of(params, "context"))
+        if (const auto* settled = detail::object_of(*context, "arguments")) others = *settled;
     return complete(std::move(call), std::move(owner), completer,
-                    std::string(string_of(*argument, "name")),
-                    std::string(string_of(*argument, "value")), std::move(others));
+                    std::string(detail::string_of(*argument, "name")),
+                    std::string(detail::string_of(*argument, "value")), std::move(others));
 }
 
 IPYBOX_DECL awaitable<void> McpEngine::run(McpCallPtr call, awaitable<json::object> work) {
@@ -252,12 +253,13 @@ IPYBOX_DECL std::optional<json::value> value_in_string(std::string_view text,
 
 IPYBOX_DECL void parse_arguments(json::object& arguments, const json::value& schema) {
     const auto* properties =
-        schema.is_object() ? object_of(schema.get_object(), "properties") : nullptr;
+        schema.is_object() ? detail::object_of(schema.get_object(), "properties") : nullptr;
     if (properties == nullptr) return;
     for (auto&& argument : arguments) {
-        const auto* wanted = object_of(*properties, argument.key());
+        const auto* wanted = detail::object_of(*properties, argument.key());
         if (wanted == nullptr || !argument.value().is_string()) continue;
-        if (auto value = value_in_string(argument.value().get_string(), string_of(*wanted, "type")))
+        if (auto value =
+                value_in_string(argument.value().get_string(), detail::string_of(*wanted, "type")))
             argument.value() = std::move(*value);
     }
 }
@@ -273,20 +275,21 @@ IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call,
                                                          std::shared_ptr<Tool> tool,
                                                          json::object arguments) {
     const std::string revision =
-        call->modern ? std::string(mcp_modern_version) : call->session->protocol_version;
+        call->modern ? std::string(detail::mcp_modern_version) : call->session->protocol_version;
     McpToolResult result;
     std::optional<std::string> failure;
-    SchemaValidator fits_input(*tool->input);
+    detail::SchemaValidator fits_input(*tool->input);
     const bool lenient = call->engine->options.lenient_calls;
     if (lenient) parse_arguments(arguments, tool->input_schema);
     json::value checked(std::move(arguments));
     if (const auto problem = fits_input.problem(tool->input->root(), checked)) {
         failure = "the arguments of " + tool->item.name + " do not fit its schema: " + *problem;
-        if (revision < mcp_2025_11_25 && !lenient) throw McpError(rpc_invalid_params, *failure);
+        if (revision < detail::mcp_2025_11_25 && !lenient)
+            throw McpError(rpc_invalid_params, *failure);
         if (lenient) failure = "Error executing tool " + tool->item.name + ": " + *failure;
     } else {
         try {
-            round_numbers(checked);
+            detail::round_numbers(checked);
             auto work = tool->item.call(McpContext(call), std::move(checked.get_object()));
             result = co_await std::move(work);
         } catch (const McpError&) {
@@ -298,7 +301,7 @@ IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call,
         }
     }
     if (!failure && !result.is_error && tool->output) {
-        SchemaValidator fits_output(*tool->output);
+        detail::SchemaValidator fits_output(*tool->output);
         if (!result.structured) {
             failure = "the tool did not return the structured content that it promises";
         } else if (const auto problem =
@@ -311,8 +314,8 @@ IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call,
     json::object answer;
     if (!failure) {
         if (!call->modern) simplify_content(result.content, revision);
-        const bool carried = call->modern || (revision >= mcp_2025_06_18 && result.structured &&
-                                              result.structured->is_object());
+        const bool carried = call->modern || (revision >= detail::mcp_2025_06_18 &&
+                                              result.structured && result.structured->is_object());
         answer.emplace("content", std::move(result.content));
         if (result.structured && carried)
             answer.emplace("structuredContent", std::move(*result.structured));
@@ -398,7 +401,7 @@ IPYBOX_DECL const json::object& McpEngine::capabilities_of(const McpCall& call) 
 
 IPYBOX_DECL bool McpEngine::supports(const McpCall& call, std::string_view capability) {
     const auto dot = capability.find('.');
-    const auto* whole = object_of(capabilities_of(call), capability.substr(0, dot));
+    const auto* whole = detail::object_of(capabilities_of(call), capability.substr(0, dot));
     if (whole == nullptr || dot == capability.npos) return whole != nullptr;
     const auto part = capability.substr(dot + 1);
     // An elicitation capability without parts means forms.
@@ -421,10 +424,11 @@ IPYBOX_DECL void McpEngine::need(const McpCall& call, std::string_view capabilit
 
 IPYBOX_DECL void McpEngine::check_question(const McpCall& call, const json::value& question) {
     const auto* object = question.if_object();
-    const auto method = object != nullptr ? string_of(*object, "method") : std::string_view();
-    const auto* params = object != nullptr ? object_of(*object, "params") : nullptr;
+    const auto method =
+        object != nullptr ? detail::string_of(*object, "method") : std::string_view();
+    const auto* params = object != nullptr ? detail::object_of(*object, "params") : nullptr;
     if (method == "elicitation/create") {
-        const bool url = params != nullptr && string_of(*params, "mode") == "url";
+        const bool url = params != nullptr && detail::string_of(*params, "mode") == "url";
         need(call, url ? "elicitation.url" : "elicitation.form");
     } else if (method == "sampling/createMessage") {
         need(call, "sampling");
@@ -440,17 +444,17 @@ IPYBOX_DECL void McpEngine::check_question(const McpCall& call, const json::valu
 IPYBOX_DECL std::string McpEngine::misfit(const json::object& question, json::value* answer) {
     auto* object = answer != nullptr ? answer->if_object() : nullptr;
     if (object == nullptr) return "it is no object";
-    const auto method = string_of(question, "method");
+    const auto method = detail::string_of(question, "method");
     if (method == "roots/list") {
         const auto* roots = object->if_contains("roots");
         return roots != nullptr && roots->is_array() ? "" : "it has no list of roots";
     }
     if (method == "sampling/createMessage")
         return object->contains("content") ? "" : "it has no content";
-    const auto action = string_of(*object, "action");
+    const auto action = detail::string_of(*object, "action");
     if (action == "decline" || action == "cancel") return {};
     if (action != "accept") return "its action is neither accept, decline nor cancel";
-    const auto* params = object_of(question, "params");
+    const auto* params = detail::object_of(question, "params");
     const auto* schema = params != nullptr ? params->if_contains("requestedSchema") : nullptr;
     if (schema == nullptr) return {};
     auto* content = object->if_contains("content");
@@ -459,7 +463,7 @@ IPYBOX_DECL std::string McpEngine::misfit(const json::object& question, json::va
     for (auto& field : content->get_object())
         if (!field.value().is_null()) filled.emplace(field.key(), std::move(field.value()));
     *content = std::move(filled);
-    return validate(*schema, *content).value_or(std::string());
+    return detail::validate(*schema, *content).value_or(std::string());
 }
 
 IPYBOX_DECL awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object questions) {
@@ -509,8 +513,8 @@ IPYBOX_DECL awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object
             call->session->questions[id] = {call, question.key()};
             done.ids.push_back(id);
             const auto& object = question.value().get_object();
-            const auto* params = object_of(object, "params");
-            call->outlet->ask(rpc_request(id, string_of(object, "method"),
+            const auto* params = detail::object_of(object, "params");
+            call->outlet->ask(rpc_request(id, detail::string_of(object, "method"),
                                           params != nullptr ? *params : json::object()));
         }
     }
@@ -546,7 +550,7 @@ IPYBOX_DECL void McpEngine::park(const McpCallPtr& call) {
     json::object wanted, result;
     for (const auto& question : call->asked)
         if (!call->given.contains(question.key())) wanted.emplace(question.key(), question.value());
-    call->request_state = random_hex(32);
+    call->request_state = detail::random_hex(32);
     engine.parked[call->request_state] = call;
     result.emplace("resultType", "input_required");
     result.emplace("inputRequests", std::move(wanted));
@@ -570,7 +574,7 @@ IPYBOX_DECL void McpEngine::unpark(const McpCallPtr& call) {
 IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                          json::value id, const json::object& params,
                                          const std::string& fingerprint) {
-    const auto found = parked.find(std::string(string_of(params, "requestState")));
+    const auto found = parked.find(std::string(detail::string_of(params, "requestState")));
     // One text for all: what is wrong with a forged state is nobody's business.
     if (found == parked.end() || found->second->session != session ||
         found->second->fingerprint != fingerprint)
@@ -639,7 +643,7 @@ IPYBOX_DECL awaitable<json::array> McpEngine::ask_roots(McpCallPtr call, std::st
     co_return std::move(answer["roots"].get_array());
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp
 
 namespace ipybox {
 
@@ -651,17 +655,17 @@ IPYBOX_DECL const json::object& McpContext::client_info() const {
 }
 
 IPYBOX_DECL const json::object& McpContext::client_capabilities() const {
-    return detail::McpEngine::capabilities_of(*call_);
+    return mcp::McpEngine::capabilities_of(*call_);
 }
 
 IPYBOX_DECL const json::object& McpContext::meta() const { return call_->meta; }
 
 IPYBOX_DECL bool McpContext::supports(std::string_view capability) const {
-    return detail::McpEngine::supports(*call_, capability);
+    return mcp::McpEngine::supports(*call_, capability);
 }
 
 IPYBOX_DECL void McpContext::require(std::string_view capability) const {
-    detail::McpEngine::need(*call_, capability);
+    mcp::McpEngine::need(*call_, capability);
 }
 
 IPYBOX_DECL void McpContext::progress(double done, std::optional<double> total,
@@ -677,7 +681,7 @@ IPYBOX_DECL void McpContext::progress(double done, std::optional<double> total,
     params.emplace("progress", number(done));
     if (total) params.emplace("total", number(*total));
     if (!message.empty()) params.emplace("message", message);
-    call_->outlet->notify(detail::rpc_notification("notifications/progress", std::move(params)));
+    call_->outlet->notify(mcp::rpc_notification("notifications/progress", std::move(params)));
 }
 
 IPYBOX_DECL void McpContext::log(std::string_view level, std::string_view text,
@@ -702,11 +706,11 @@ IPYBOX_DECL void McpContext::log_value(std::string_view level, json::value data,
     params.emplace("level", level);
     if (!logger.empty()) params.emplace("logger", logger);
     params.emplace("data", std::move(data));
-    call_->outlet->notify(detail::rpc_notification("notifications/message", std::move(params)));
+    call_->outlet->notify(mcp::rpc_notification("notifications/message", std::move(params)));
 }
 
 IPYBOX_DECL std::size_t McpContext::max_result() const noexcept {
-    return detail::McpEngine::max_result(*call_);
+    return mcp::McpEngine::max_result(*call_);
 }
 
 IPYBOX_DECL awaitable<json::object> McpContext::elicit(std::string message, json::object schema,
@@ -715,29 +719,27 @@ IPYBOX_DECL awaitable<json::object> McpContext::elicit(std::string message, json
     if (call_->modern) params.emplace("mode", "form");
     params.emplace("message", message);
     params.emplace("requestedSchema", std::move(schema));
-    return detail::McpEngine::ask_one(call_, "elicitation/create", std::move(params),
-                                      std::move(key));
+    return mcp::McpEngine::ask_one(call_, "elicitation/create", std::move(params), std::move(key));
 }
 
 IPYBOX_DECL awaitable<json::object> McpContext::elicit_url(std::string message, std::string url,
                                                            std::string key) const {
     json::object params{{"mode", "url"}, {"message", message}, {"url", url}};
     if (!call_->modern) params.emplace("elicitationId", detail::random_hex(32));
-    return detail::McpEngine::ask_one(call_, "elicitation/create", std::move(params),
-                                      std::move(key));
+    return mcp::McpEngine::ask_one(call_, "elicitation/create", std::move(params), std::move(key));
 }
 
 IPYBOX_DECL awaitable<json::object> McpContext::sample(json::object params, std::string key) const {
-    return detail::McpEngine::ask_one(call_, "sampling/createMessage", std::move(params),
-                                      std::move(key));
+    return mcp::McpEngine::ask_one(call_, "sampling/createMessage", std::move(params),
+                                   std::move(key));
 }
 
 IPYBOX_DECL awaitable<json::array> McpContext::roots(std::string key) const {
-    return detail::McpEngine::ask_roots(call_, std::move(key));
+    return mcp::McpEngine::ask_roots(call_, std::move(key));
 }
 
 IPYBOX_DECL awaitable<json::object> McpContext::ask(json::object questions) const {
-    return detail::McpEngine::ask(call_, std::move(questions));
+    return mcp::McpEngine::ask(call_, std::move(questions));
 }
 
 IPYBOX_DECL void McpContext::close_stream() const {

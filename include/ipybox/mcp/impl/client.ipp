@@ -69,7 +69,7 @@ IPYBOX_DECL awaitable<CallResult> McpClient::call_tool(std::string name, json::o
 
 IPYBOX_DECL awaitable<json::object> McpClient::request(std::string method, json::object params,
                                                        CallOptions options) {
-    std::string what = detail::excerpt(method, max_text);
+    std::string what = mcp::excerpt(method, max_text);
     return exchange(state_, std::move(method), std::move(params), std::move(options),
                     std::move(what));
 }

@@ -35,7 +35,7 @@ IPYBOX_DECL std::size_t McpClient::costs(const json::object& params) {
 }
 
 IPYBOX_DECL void McpClient::dispatch(const StatePtr& state, json::object message) {
-    using Kind = detail::RpcMessage::Kind;
+    using Kind = mcp::RpcMessage::Kind;
     // Some servers write out the one of the two that they do not use: a fourth member.
     for (const auto& [used, unused] :
          {std::pair("result", "error"), std::pair("error", "result")}) {
@@ -43,7 +43,7 @@ IPYBOX_DECL void McpClient::dispatch(const StatePtr& state, json::object message
         const json::value* empty = message.if_contains(unused);
         if (empty != nullptr && empty->is_null() && message.contains(used)) message.erase(unused);
     }
-    const auto rpc = detail::classify(message);
+    const auto rpc = mcp::classify(message);
     // Callbacks of applications know no other numbers.
     if (rpc.body != nullptr && !(rpc.kind == Kind::result && state->options.exact_numbers))
         detail::round_numbers(*rpc.body);
@@ -64,7 +64,7 @@ IPYBOX_DECL void McpClient::dispatch(const StatePtr& state, json::object message
         }
         return;
     }
-    const auto id = detail::integer_of(rpc.id);
+    const auto id = mcp::integer_of(rpc.id);
     const auto found = id ? state->pending.find(*id) : state->pending.end();
     if (found == state->pending.end() || found->second->done()) {
         if (rpc.kind == Kind::malformed) {
@@ -119,10 +119,9 @@ IPYBOX_DECL void McpClient::notified(const StatePtr& state, std::string_view met
 
 IPYBOX_DECL void McpClient::acknowledged(const StatePtr& state, const json::object& params) {
     const json::value* meta = params.if_contains("_meta");
-    const auto id =
-        meta != nullptr && meta->is_object()
-            ? detail::integer_of(meta->get_object().if_contains(detail::meta_subscription))
-            : std::nullopt;
+    const auto id = meta != nullptr && meta->is_object()
+                        ? mcp::integer_of(meta->get_object().if_contains(detail::meta_subscription))
+                        : std::nullopt;
     for (const auto& [uri, subscription] : state->subscriptions) {
         if (!id || !subscription->pending || subscription->pending->id != *id) continue;
         const json::value* agreed = params.if_contains("notifications");
@@ -132,7 +131,7 @@ IPYBOX_DECL void McpClient::acknowledged(const StatePtr& state, const json::obje
         if (!honoured)
             subscription->failure = state->error(
                 errc::mcp_error, "does not tell of changes of " +
-                                     (uri.empty() ? "its tools" : detail::excerpt(uri, max_text)));
+                                     (uri.empty() ? "its tools" : mcp::excerpt(uri, max_text)));
         // Changes before now went unnoticed.
         if (uri.empty() && honoured && subscription->renewed) tools_changed(state);
         subscription->acknowledged = honoured;
@@ -164,7 +163,7 @@ IPYBOX_DECL awaitable<void> McpClient::announce(StatePtr state) {
 }
 
 IPYBOX_DECL void McpClient::progressed(const StatePtr& state, const json::object& params) {
-    const auto token = detail::integer_of(params.if_contains("progressToken"));
+    const auto token = mcp::integer_of(params.if_contains("progressToken"));
     const auto found = token ? state->pending.find(*token) : state->pending.end();
     if (found == state->pending.end() || found->second->done()) return;
     const PendingPtr pending = found->second;
@@ -179,7 +178,7 @@ IPYBOX_DECL void McpClient::progressed(const StatePtr& state, const json::object
     CallProgress report;
     report.progress = number("progress").value_or(0);
     report.total = number("total");
-    report.message = detail::excerpt(detail::string_of(params, "message"), max_text);
+    report.message = mcp::excerpt(detail::string_of(params, "message"), max_text);
     pending->limits.on_progress(report);
 }
 
@@ -196,15 +195,15 @@ IPYBOX_DECL void McpClient::logged(const StatePtr& state, const json::object& pa
     if (const auto told = state->options.on_log; told && !state->closed) {
         McpLogMessage message;
         message.level = detail::log_severity(level) ? level : "debug";
-        message.logger = detail::excerpt(detail::string_of(params, "logger"), max_text);
+        message.logger = mcp::excerpt(detail::string_of(params, "logger"), max_text);
         message.data = *data;
         told(message);
     }
     if (!state->options.logger.enabled(at)) return;
     std::string text(detail::string_of(params, "data"));
-    if (!data->is_string() && detail::text_size(*data) <= 64 * max_text)
+    if (!data->is_string() && mcp::text_size(*data) <= 64 * max_text)
         text = detail::write_json(*data);
-    state->log(at, "log: " + detail::excerpt(text, max_text));
+    state->log(at, "log: " + mcp::excerpt(text, max_text));
 }
 
 // Whether the mode of an elicitation is one that was offered; forms need not be named.
@@ -224,7 +223,7 @@ IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(StatePtr state, st
     const bool sample = method == "sampling/createMessage";
     Response response;
     if (form && state->options.on_request && !takes(state, params)) {
-        response.code = detail::rpc_invalid_params;
+        response.code = mcp::rpc_invalid_params;
         response.refusal = "this client does not take elicitations of this mode";
     } else if ((form || sample) && state->options.on_request) {
         try {
@@ -235,7 +234,7 @@ IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(StatePtr state, st
         } catch (const std::exception& error) {
             response.refusal = error.what();
         }
-        if (!response.refusal.empty() && sample) response.code = detail::rpc_rejected_by_user;
+        if (!response.refusal.empty() && sample) response.code = mcp::rpc_rejected_by_user;
     } else if (method == "roots/list") {
         response.result.emplace("roots", state->options.roots);
     } else if (form) {
@@ -245,12 +244,12 @@ IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(StatePtr state, st
         response.result.emplace("_meta", std::move(meta));
         state->log(LogLevel::info, "asked for input from the user: declined");
     } else if (sample) {
-        response.code = detail::rpc_rejected_by_user;
+        response.code = mcp::rpc_rejected_by_user;
         response.refusal = "declined: this client has no model to sample from";
         state->log(LogLevel::info, "asked for a sample from a model: declined");
     } else if (method != "ping") {
-        response.code = detail::rpc_method_not_found;
-        response.refusal = "this client has no method \"" + detail::excerpt(method, 200) + "\"";
+        response.code = mcp::rpc_method_not_found;
+        response.refusal = "this client has no method \"" + mcp::excerpt(method, 200) + "\"";
     }
     co_return response;
 }
@@ -266,9 +265,9 @@ IPYBOX_DECL awaitable<void> McpClient::answer(StatePtr state, json::value id, st
     Response response = co_await respond(state, std::move(method), std::move(params));
     json::object message;
     if (response.refusal.empty()) {
-        message = detail::rpc_result(std::move(id), std::move(response.result));
+        message = mcp::rpc_result(std::move(id), std::move(response.result));
     } else {
-        message = detail::rpc_error(std::move(id), response.code, response.refusal);
+        message = mcp::rpc_error(std::move(id), response.code, response.refusal);
     }
     co_await deliver(state, std::move(message), PendingPtr());
 }

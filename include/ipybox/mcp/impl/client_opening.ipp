@@ -142,7 +142,7 @@ IPYBOX_DECL void McpClient::begin_modern(const StatePtr& state) {
 IPYBOX_DECL void McpClient::begin_legacy(const StatePtr& state) {
     json::object nothing;
     spawn(state,
-          deliver(state, detail::rpc_notification("notifications/initialized", std::move(nothing)),
+          deliver(state, mcp::rpc_notification("notifications/initialized", std::move(nothing)),
                   PendingPtr()));
     if (state->capabilities.contains("logging")) spawn(state, begin_logging(state));
 }

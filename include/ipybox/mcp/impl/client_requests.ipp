@@ -56,7 +56,7 @@ IPYBOX_DECL McpClient::PendingPtr McpClient::start(const StatePtr& state, std::s
     state->pending.emplace(pending->id, pending);
     if (!state->transport->send_now(pending->id, method, params, pending))
         spawn(state,
-              deliver(state, detail::rpc_request(pending->id, method, std::move(params)), pending));
+              deliver(state, mcp::rpc_request(pending->id, method, std::move(params)), pending));
     return pending;
 }
 
@@ -178,9 +178,8 @@ IPYBOX_DECL void McpClient::withdraw(const StatePtr& state, const PendingPtr& pe
     json::object params;
     params.emplace("requestId", pending->id);
     params.emplace("reason", reason);
-    spawn(state,
-          deliver(state, detail::rpc_notification("notifications/cancelled", std::move(params)),
-                  PendingPtr()));
+    spawn(state, deliver(state, mcp::rpc_notification("notifications/cancelled", std::move(params)),
+                         PendingPtr()));
     state->transport->cancel(pending->id);
 }
 
@@ -193,10 +192,10 @@ IPYBOX_DECL json::object McpClient::result_of(const StatePtr& state, Pending& pe
                            "answered " + std::string(what) + " with a result that is no object");
     }
     const auto& error = pending.reply->at("error").get_object();
-    const auto code = detail::integer_of(error.if_contains("code"));
+    const auto code = mcp::integer_of(error.if_contains("code"));
     throw state->error(errc::mcp_error,
                        std::string(what) + " failed: " +
-                           detail::excerpt(detail::string_of(error, "message"), max_text) +
+                           mcp::excerpt(detail::string_of(error, "message"), max_text) +
                            (code ? " (code " + std::to_string(*code) + ")" : std::string()));
 }
 
@@ -273,7 +272,7 @@ IPYBOX_DECL awaitable<json::object> McpClient::exchange(StatePtr state, std::str
             if (!modern || type.empty() || type == "complete") co_return asked;
             if (type != "input_required" || !may_ask)
                 throw state->error(errc::mcp_protocol, what + " returned a result of the type \"" +
-                                                           detail::excerpt(type, 80) +
+                                                           mcp::excerpt(type, 80) +
                                                            "\", which has no place there");
         }
         if (round >= max_rounds)
@@ -344,9 +343,9 @@ IPYBOX_DECL awaitable<void> McpClient::fill_in(StatePtr state, json::object requ
         if (!response.refusal.empty() && method == "elicitation/create") {
             response.result["action"] = "decline";
         } else if (!response.refusal.empty()) {
-            failure = state->error(errc::mcp_error,
-                                   what + " asks for input by " + detail::excerpt(method, 200) +
-                                       ": " + detail::excerpt(response.refusal, max_text));
+            failure = state->error(errc::mcp_error, what + " asks for input by " +
+                                                        mcp::excerpt(method, 200) + ": " +
+                                                        mcp::excerpt(response.refusal, max_text));
             co_return;
         }
         responses.emplace(key, std::move(response.result));
@@ -360,7 +359,7 @@ IPYBOX_DECL json::array McpClient::elicitations_of(const StatePtr& state, const 
     const json::value* error = pending.reply->if_contains("error");
     if (error == nullptr || !error->is_object()) return {};
     const auto& refusal = error->get_object();
-    if (detail::integer_of(refusal.if_contains("code")) != detail::rpc_url_elicitation_required)
+    if (mcp::integer_of(refusal.if_contains("code")) != mcp::rpc_url_elicitation_required)
         return {};
     const json::value* offer = state->options.capabilities.if_contains("elicitation");
     if (offer == nullptr || !offer->is_object() || !offer->get_object().contains("url")) return {};
@@ -446,7 +445,7 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
             if (state->era == McpEra::modern && input != nullptr) {
                 const detail::HeaderAnnotations annotations(*input);
                 if (!annotations.problem().empty()) {
-                    state->log(LogLevel::warning, "the tool \"" + detail::excerpt(name, 200) +
+                    state->log(LogLevel::warning, "the tool \"" + mcp::excerpt(name, 200) +
                                                       "\" is left out: it has " +
                                                       std::string(annotations.problem()));
                     continue;
@@ -457,7 +456,7 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
                 schemas.insert_or_assign(std::move(name), OutputSchema(*output));
             tools.push_back(std::move(tool));
         }
-        if (const auto lasts = detail::integer_of(result.if_contains("ttlMs")))
+        if (const auto lasts = mcp::integer_of(result.if_contains("ttlMs")))
             ttl = std::min(ttl.value_or(*lasts), *lasts);
         const json::value* next = result.if_contains("nextCursor");
         // Some servers end their lists with an empty cursor.
@@ -473,8 +472,7 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
         if (!more) break;
         if (!cursors.insert(cursor).second)
             throw state->error(errc::mcp_protocol, "lists its tools in a circle: the cursor \"" +
-                                                       detail::excerpt(cursor, 80) +
-                                                       "\" came twice");
+                                                       mcp::excerpt(cursor, 80) + "\" came twice");
     }
     state->output_schemas = std::move(schemas);
     state->tools_expire = never;
@@ -490,7 +488,7 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
 
 IPYBOX_DECL awaitable<CallResult> McpClient::call(StatePtr state, std::string name,
                                                   json::object arguments, CallOptions limits) {
-    const std::string what = "tool \"" + detail::excerpt(name, 200) + "\"";
+    const std::string what = "tool \"" + mcp::excerpt(name, 200) + "\"";
     std::string method = "tools/call", called = what;
     json::object params;
     params.reserve(3);
@@ -518,7 +516,7 @@ IPYBOX_DECL awaitable<CallResult> McpClient::call(StatePtr state, std::string na
     result.problem = schema_problem(state, name, result);
     if (!result.problem.empty())
         state->log(LogLevel::warning, what + " returned what its output schema does not allow: " +
-                                          detail::excerpt(result.problem, max_text));
+                                          mcp::excerpt(result.problem, max_text));
     co_return result;
 }
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <ipybox/compilation.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 // ---- news ----
 
@@ -31,7 +31,7 @@ IPYBOX_DECL void McpEngine::schedule_news(bool& flag) {
 IPYBOX_DECL json::object tagged(std::string_view method, json::object params,
                                 const json::value& id) {
     json::object meta;
-    meta.emplace(meta_subscription, id);
+    meta.emplace(detail::meta_subscription, id);
     params.insert_or_assign("_meta", std::move(meta));
     return rpc_notification(method, std::move(params));
 }
@@ -66,7 +66,7 @@ IPYBOX_DECL McpSessionPtr McpEngine::open_session(std::string id, std::string pr
     session->id = std::move(id);
     session->principal = std::move(principal);
     session->modern = modern;
-    if (modern) session->protocol_version = mcp_modern_version;
+    if (modern) session->protocol_version = detail::mcp_modern_version;
     sessions[session->id] = session;
     return session;
 }
@@ -90,7 +90,7 @@ IPYBOX_DECL void McpEngine::end(McpSessionPtr session) {
         const auto outlet = one.outlet.lock();
         if (!outlet || one.session.lock() != session) continue;
         json::object meta, result;
-        meta.emplace(meta_subscription, one.id);
+        meta.emplace(detail::meta_subscription, one.id);
         result.emplace("resultType", "complete");
         result.emplace("_meta", std::move(meta));
         outlet->respond(rpc_result(one.id, std::move(result)), 200);
@@ -115,25 +115,26 @@ IPYBOX_DECL void McpEngine::stop() {
 
 // ---- messages ----
 IPYBOX_DECL bool McpEngine::is_modern(const json::object& params) {
-    const auto* meta = object_of(params, "_meta");
-    return meta != nullptr && (meta->contains(meta_version) || meta->contains(meta_capabilities));
+    const auto* meta = detail::object_of(params, "_meta");
+    return meta != nullptr &&
+           (meta->contains(detail::meta_version) || meta->contains(detail::meta_capabilities));
 }
 
 // Throws what a modern request with such a _meta is answered.
 IPYBOX_DECL void McpEngine::check_modern(const json::object& meta) {
-    const auto revision = string_of(meta, meta_version);
+    const auto revision = detail::string_of(meta, detail::meta_version);
     if (revision.empty())
         throw McpError(rpc_invalid_params,
-                       "the request's _meta lacks " + std::string(meta_version));
-    if (revision != mcp_modern_version) {
+                       "the request's _meta lacks " + std::string(detail::meta_version));
+    if (revision != detail::mcp_modern_version) {
         json::object data;
-        data.emplace("supported", json::array{mcp_modern_version});
+        data.emplace("supported", json::array{detail::mcp_modern_version});
         data.emplace("requested", revision);
         throw McpError(rpc_unsupported_version, "unsupported protocol version", std::move(data));
     }
-    if (object_of(meta, meta_capabilities) == nullptr)
+    if (detail::object_of(meta, detail::meta_capabilities) == nullptr)
         throw McpError(rpc_invalid_params,
-                       "the request's _meta lacks " + std::string(meta_capabilities));
+                       "the request's _meta lacks " + std::string(detail::meta_capabilities));
 }
 
 IPYBOX_DECL void McpEngine::respond_error(const McpOutletPtr& outlet, json::value id,
@@ -161,7 +162,7 @@ IPYBOX_DECL McpCallPtr McpEngine::accept(const McpSessionPtr& session, const Mcp
         params = std::move(rpc.body->get_object());
     // Arguments are rounded for handlers once they were held against the tool's schema.
     for (auto& entry : params)
-        if (entry.key() != "arguments") round_numbers(entry.value());
+        if (entry.key() != "arguments") detail::round_numbers(entry.value());
     switch (rpc.kind) {
         case Kind::result:
         case Kind::error:
@@ -195,8 +196,8 @@ IPYBOX_DECL McpCallPtr McpEngine::accept(const McpSessionPtr& session, const Mcp
 
 IPYBOX_DECL std::string McpEngine::batch_problem(const McpSessionState& session,
                                                  const json::array& batch) const {
-    if (session.protocol_version != mcp_2025_03_26)
-        return "only the protocol version " + std::string(mcp_2025_03_26) +
+    if (session.protocol_version != detail::mcp_2025_03_26)
+        return "only the protocol version " + std::string(detail::mcp_2025_03_26) +
                " has batches: send one message at a time";
     if (batch.empty() || batch.size() > options.max_batch)
         return "a batch has 1 to " + std::to_string(options.max_batch) + " messages";
@@ -247,7 +248,7 @@ IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const Mc
         return McpCallPtr();
     };
     if (modern) {
-        const auto* meta = object_of(params, "_meta");
+        const auto* meta = detail::object_of(params, "_meta");
         check_modern(meta != nullptr ? *meta : json::object());
         begin(session);
         if (method == "server/discover") return answer(discover());
@@ -261,7 +262,7 @@ IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const Mc
         if (!session->begun)
             throw McpError(rpc_invalid_request, "the first request must be initialize");
         if (method == "logging/setLevel") {
-            const auto severity = log_severity(string_of(params, "level"));
+            const auto severity = detail::log_severity(detail::string_of(params, "level"));
             if (!severity)
                 throw McpError(rpc_invalid_params, "level is none of debug to emergency");
             session->log_severity = *severity;
@@ -269,7 +270,7 @@ IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const Mc
         }
         const bool subscribe = method == "resources/subscribe";
         if (has_resources && (subscribe || method == "resources/unsubscribe")) {
-            const auto uri = string_of(params, "uri");
+            const auto uri = detail::string_of(params, "uri");
             if (uri.empty() || uri.size() > 8192)
                 throw McpError(rpc_invalid_params, "uri is missing");
             if (!subscribe) {
@@ -288,8 +289,8 @@ IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const Mc
             for (auto& tool : result["tools"].get_array()) {
                 // Legacy clients refuse the whole list for a schema of another type.
                 auto& object = tool.get_object();
-                const auto* schema = object_of(object, "outputSchema");
-                if (schema != nullptr && string_of(*schema, "type") != "object")
+                const auto* schema = detail::object_of(object, "outputSchema");
+                if (schema != nullptr && detail::string_of(*schema, "type") != "object")
                     object.erase("outputSchema");
             }
         }
@@ -341,11 +342,12 @@ IPYBOX_DECL void McpEngine::replied(const McpSessionPtr& session, const RpcMessa
     const auto question = found->second;
     session->questions.erase(found);
     if (rpc.kind == RpcMessage::Kind::result) {
-        round_numbers(*rpc.body);
+        detail::round_numbers(*rpc.body);
         question.call->given[question.key] = std::move(*rpc.body);
     } else {
         const auto* error = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
-        const auto text = error != nullptr ? string_of(*error, "message") : std::string_view();
+        const auto text =
+            error != nullptr ? detail::string_of(*error, "message") : std::string_view();
         Error refusal(errc::mcp_error, "the client refused: " + excerpt(text, 1000));
         question.call->refusals.insert_or_assign(question.key, std::move(refusal));
     }
@@ -373,11 +375,12 @@ IPYBOX_DECL json::object McpEngine::capabilities() const {
 
 IPYBOX_DECL json::object McpEngine::initialize(const McpSessionPtr& session,
                                                const json::object& params) {
-    const auto asked = string_of(params, "protocolVersion");
+    const auto asked = detail::string_of(params, "protocolVersion");
     if (asked.empty()) throw McpError(rpc_invalid_params, "initialize needs a protocolVersion");
-    session->protocol_version = is_legacy_version(asked) ? asked : mcp_legacy_versions.front();
-    const auto* capabilities_said = object_of(params, "capabilities");
-    const auto* info = object_of(params, "clientInfo");
+    session->protocol_version =
+        detail::is_legacy_version(asked) ? asked : detail::mcp_legacy_versions.front();
+    const auto* capabilities_said = detail::object_of(params, "capabilities");
+    const auto* info = detail::object_of(params, "clientInfo");
     session->client_capabilities =
         capabilities_said != nullptr ? *capabilities_said : json::object();
     session->client_info = info != nullptr ? *info : json::object();
@@ -398,10 +401,10 @@ IPYBOX_DECL void McpEngine::cacheable(json::object& result) const {
 
 IPYBOX_DECL json::object McpEngine::discover() const {
     json::object result, meta;
-    result.emplace("supportedVersions", json::array{mcp_modern_version});
+    result.emplace("supportedVersions", json::array{detail::mcp_modern_version});
     result.emplace("capabilities", capabilities());
     if (!options.instructions.empty()) result.emplace("instructions", options.instructions);
-    meta.emplace(meta_server_info, server_info());
+    meta.emplace(detail::meta_server_info, server_info());
     result.emplace("_meta", std::move(meta));
     cacheable(result);
     return result;
@@ -409,7 +412,7 @@ IPYBOX_DECL json::object McpEngine::discover() const {
 
 IPYBOX_DECL void McpEngine::listen(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                    json::value id, const json::object& params) {
-    const auto* filter = object_of(params, "notifications");
+    const auto* filter = detail::object_of(params, "notifications");
     if (filter == nullptr)
         throw McpError(rpc_invalid_params, "subscriptions/listen needs notifications");
     std::erase_if(subscriptions, [](const auto& one) { return one.outlet.expired(); });
@@ -445,4 +448,4 @@ IPYBOX_DECL void McpEngine::listen(const McpSessionPtr& session, const McpOutlet
     subscriptions.push_back(std::move(subscription));
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp

@@ -9,18 +9,18 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/hex.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 IPYBOX_DECL McpHttpService::McpHttpService(std::shared_ptr<McpEngine> e, McpHttpOptions o)
     : engine(std::move(e)), options(std::move(o)), tick(engine->executor) {
     for (const auto& token : options.tokens) tokens.push_back(digest(token));
-    HttpLimits limits = limits_of(options, engine->options.max_message);
+    net::HttpLimits limits = net::limits_of(options, engine->options.max_message);
     limits.max_head = static_cast<std::uint32_t>(options.max_header);
     limits.request_timeout = options.request_timeout;
     limits.idle_timeout = options.connection_idle;
     limits.write_timeout = options.write_timeout;
-    listener = std::make_shared<HttpListener>(engine->executor, "MCP over HTTP", limits,
-                                              engine->options.logger);
+    listener = std::make_shared<net::HttpListener>(engine->executor, "MCP over HTTP", limits,
+                                                   engine->options.logger);
 }
 
 IPYBOX_DECL void McpHttpService::stop() {
@@ -38,7 +38,7 @@ IPYBOX_DECL McpHttpService::Reply http_error(unsigned status, std::string_view t
     return reply;
 }
 
-IPYBOX_DECL McpHttpService::Reply unreadable(ReadJson read) {
+IPYBOX_DECL McpHttpService::Reply unreadable(detail::ReadJson read) {
     McpHttpService::Reply reply;
     reply.status = 400;
     reply.body = detail::write_json(
@@ -49,7 +49,7 @@ IPYBOX_DECL McpHttpService::Reply unreadable(ReadJson read) {
 // ---- one request ----
 
 // Whether the connection serves another request.
-IPYBOX_DECL awaitable<bool> McpHttpService::send(HttpPeerPtr peer, Reply reply) {
+IPYBOX_DECL awaitable<bool> mcp::McpHttpService::send(net::HttpPeerPtr peer, Reply reply) {
     auto text = render(*peer, reply);
     const bool written = co_await peer->write(std::move(text));
     co_return written && peer->keep_alive;
@@ -72,13 +72,14 @@ IPYBOX_DECL bool McpHttpService::room_for_session() {
 IPYBOX_DECL McpSessionPtr McpHttpService::find_session(const Request& request,
                                                        const std::string& principal, Reply& reply) {
     const std::string_view spoken = request["MCP-Protocol-Version"], id = request["Mcp-Session-Id"];
-    if (!spoken.empty() && !is_legacy_version(spoken)) {
-        reply =
-            http_error(400, "unsupported MCP-Protocol-Version \"" + excerpt(spoken, 100) + "\"");
+    if (!spoken.empty() && !detail::is_legacy_version(spoken)) {
+        reply = mcp::http_error(
+            400, "unsupported MCP-Protocol-Version \"" + excerpt(spoken, 100) + "\"");
         return nullptr;
     }
     if (id.empty()) {
-        reply = http_error(400, "no session: Mcp-Session-Id is missing; begin with initialize");
+        reply =
+            mcp::http_error(400, "no session: Mcp-Session-Id is missing; begin with initialize");
         return nullptr;
     }
     const auto found = engine->sessions.find(id);
@@ -86,7 +87,7 @@ IPYBOX_DECL McpSessionPtr McpHttpService::find_session(const Request& request,
                           ? nullptr
                           : std::static_pointer_cast<HttpServerSession>(found->second->transport);
     if (!home || home->sse || found->second->principal != principal) {
-        reply = http_error(404, "session not found; begin with initialize");
+        reply = mcp::http_error(404, "session not found; begin with initialize");
         return nullptr;
     }
     return found->second;
@@ -104,7 +105,7 @@ IPYBOX_DECL std::shared_ptr<HttpServerStream> McpHttpService::make_stream(
     const McpSessionPtr& session) {
     HttpServerStream::Style style;
     style.resumable = !session->modern;
-    style.primed = !session->modern && session->protocol_version >= mcp_2025_11_25;
+    style.primed = !session->modern && session->protocol_version >= detail::mcp_2025_11_25;
     style.retry = options.retry;
     style.max_event = options.max_event;
     return std::make_shared<HttpServerStream>(
@@ -125,9 +126,9 @@ IPYBOX_DECL void McpHttpService::check_headers(const Request& request, std::stri
         if (count > 1) throw mismatch(header, "comes more than once");
         return std::string_view(request[std::string(header)]);
     };
-    const auto* meta = object_of(params, "_meta");
+    const auto* meta = detail::object_of(params, "_meta");
     if (meta == nullptr) throw McpError(rpc_invalid_params, "the request has no _meta");
-    const auto spoken = string_of(*meta, meta_version);
+    const auto spoken = detail::string_of(*meta, detail::meta_version);
     if (!spoken.empty() && the("MCP-Protocol-Version") != spoken)
         throw mismatch("MCP-Protocol-Version", "does not match the request's _meta");
     McpEngine::check_modern(*meta);
@@ -135,20 +136,20 @@ IPYBOX_DECL void McpHttpService::check_headers(const Request& request, std::stri
         throw mismatch("Mcp-Method", "does not match the request's method");
     const bool by_uri = method == "resources/read";
     if (!by_uri && method != "tools/call" && method != "prompts/get") return;
-    const auto name = string_of(params, by_uri ? "uri" : "name");
-    const auto said = decode_header_value(the("Mcp-Name"));
+    const auto name = detail::string_of(params, by_uri ? "uri" : "name");
+    const auto said = detail::decode_header_value(the("Mcp-Name"));
     if (!said || *said != name) throw mismatch("Mcp-Name", "does not match the request's params");
     if (method != "tools/call") return;
     const auto tool = engine->find_tool(name);
     if (!tool) return;
-    const auto* given = object_of(params, "arguments");
+    const auto* given = detail::object_of(params, "arguments");
     const json::object arguments =
         given != nullptr && !tool->header_parameters.empty() ? *given : json::object();
     for (const auto& parameter : tool->header_parameters) {
         const std::string header = "Mcp-Param-" + parameter.name;
         const std::size_t count = request.count(header);
         const std::string_view value = request[header];
-        if (count > 1 || !mirrors(parameter, arguments, count == 0 ? nullptr : &value))
+        if (count > 1 || !detail::mirrors(parameter, arguments, count == 0 ? nullptr : &value))
             throw mismatch(header, "does not match the argument");
     }
 }
@@ -157,15 +158,15 @@ IPYBOX_DECL void McpHttpService::check_headers(const Request& request, std::stri
 
 // The stream of a new session, to its end: with it ends the session.
 IPYBOX_DECL awaitable<bool> McpHttpService::serve_sse(std::shared_ptr<McpHttpService> self,
-                                                      HttpPeerPtr connection,
+                                                      net::HttpPeerPtr connection,
                                                       std::string principal) {
     if (!self->room_for_session()) {
-        auto reply = http_error(503, "too many sessions; try again later", rpc_internal_error,
-                                "Retry-After: 30\r\n");
+        auto reply = mcp::http_error(503, "too many sessions; try again later", rpc_internal_error,
+                                     "Retry-After: 30\r\n");
         co_return co_await send(connection, std::move(reply));
     }
     const auto engine = self->engine;
-    const auto session = engine->open_session(random_hex(32), std::move(principal), false);
+    const auto session = engine->open_session(detail::random_hex(32), std::move(principal), false);
     struct End {
         std::shared_ptr<McpEngine> engine;
         McpSessionPtr session;
@@ -255,7 +256,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_get_or_delete(
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::open_stream(const McpSessionPtr& session) {
     const auto stream = std::static_pointer_cast<HttpServerStream>(session->outlet);
     if (stream->attached)
-        return {http_error(409, "this session's stream is open on another connection")};
+        return {mcp::http_error(409, "this session's stream is open on another connection")};
     stream->begin();
     return {{}, stream};
 }
@@ -271,19 +272,19 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::resume_stream(const McpSessi
     const auto second = dashed ? std::from_chars(first.ptr + 1, end, event) : first;
     const auto found = home->streams.find(number);
     if (!dashed || second.ec != std::errc() || second.ptr != end || found == home->streams.end())
-        return {http_error(400, "there is no stream to resume by that Last-Event-ID")};
+        return {mcp::http_error(400, "there is no stream to resume by that Last-Event-ID")};
     const auto stream = found->second;
     stream->rewind(event);
     // Clients take this for "no more streams" and do not try again.
     if (stream->ended && !stream->pending())
-        return {http_error(405, "the stream has ended, and all of it was read", rpc_invalid_request,
-                           "Allow: POST\r\n")};
+        return {mcp::http_error(405, "the stream has ended, and all of it was read",
+                                rpc_invalid_request, "Allow: POST\r\n")};
     return {{}, stream};
 }
 
 // ---- POST: messages ----
-IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_post(Request& request,
-                                                              const std::string& principal) {
+IPYBOX_DECL McpHttpService::Outcome mcp::McpHttpService::take_post(Request& request,
+                                                                   const std::string& principal) {
     auto read = read_message(request.body());
     request.body().clear();
     request.body().shrink_to_fit();
@@ -297,7 +298,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_post(Request& request,
         return {http_error(400, std::string("not a JSON-RPC message: ") + rpc.problem)};
     const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
     const bool is_request = rpc.kind == RpcMessage::Kind::request;
-    const bool modern = names_modern_version(request["MCP-Protocol-Version"]) ||
+    const bool modern = detail::names_modern_version(request["MCP-Protocol-Version"]) ||
                         (is_request && params != nullptr && McpEngine::is_modern(*params)) ||
                         (is_request && rpc.method == "server/discover");
     if (modern) return take_modern(request, principal, *message, rpc);
@@ -333,7 +334,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_modern(const Request& r
         return outcome;
     }
     if (rpc.kind != RpcMessage::Kind::request)
-        return {http_error(400, "only requests are sent to this server")};
+        return {mcp::http_error(400, "only requests are sent to this server")};
     const auto* params = rpc.body != nullptr ? rpc.body->if_object() : nullptr;
     try {
         check_headers(request, rpc.method, params != nullptr ? *params : json::object());
@@ -351,9 +352,9 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_modern(const Request& r
 IPYBOX_DECL McpHttpService::Outcome McpHttpService::initialize(const std::string& principal,
                                                                json::object message) {
     if (!room_for_session())
-        return {http_error(503, "too many sessions; try again later", rpc_internal_error,
-                           "Retry-After: 30\r\n")};
-    const auto session = engine->open_session(random_hex(32), principal, false);
+        return {mcp::http_error(503, "too many sessions; try again later", rpc_internal_error,
+                                "Retry-After: 30\r\n")};
+    const auto session = engine->open_session(detail::random_hex(32), principal, false);
     const auto home = std::make_shared<HttpServerSession>();
     home->max_replay = options.max_replay;
     session->transport = home;
@@ -380,7 +381,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_batch(const Request& re
     const auto session = find_session(request, principal, outcome.reply);
     if (!session) return outcome;
     if (const auto why = engine->batch_problem(*session, batch); !why.empty())
-        return {http_error(400, why)};
+        return {mcp::http_error(400, why)};
     const auto answers = McpEngine::answers_to(batch);
     const auto stream = make_stream(session);
     stream->expected = answers;
@@ -397,7 +398,7 @@ IPYBOX_DECL McpHttpService::Outcome McpHttpService::take_batch(const Request& re
 
 // ---- answering ----
 IPYBOX_DECL awaitable<bool> McpHttpService::respond(std::shared_ptr<McpHttpService> self,
-                                                    HttpPeerPtr connection, Request request) {
+                                                    net::HttpPeerPtr connection, Request request) {
     namespace http = boost::beast::http;
     const auto principal = self->principal_of(request[http::field::authorization]).value_or("");
     const std::string_view target = request.target();
@@ -439,7 +440,7 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::answer_of(HttpServerStream& st
 // Sends what the stream brings until it ends, the client hangs up, or another connection takes
 // over.
 IPYBOX_DECL awaitable<bool> McpHttpService::pump(std::shared_ptr<McpHttpService> self,
-                                                 HttpPeerPtr connection,
+                                                 net::HttpPeerPtr connection,
                                                  std::shared_ptr<HttpServerStream> stream,
                                                  McpCallPtr call) {
     if (stream->ended && !stream->streaming && !stream->answers.empty()) {
@@ -463,14 +464,14 @@ IPYBOX_DECL awaitable<bool> McpHttpService::pump(std::shared_ptr<McpHttpService>
 }
 
 IPYBOX_DECL awaitable<void> McpHttpService::stream(std::shared_ptr<McpHttpService> self,
-                                                   HttpPeerPtr connection,
+                                                   net::HttpPeerPtr connection,
                                                    std::shared_ptr<HttpServerStream> stream,
                                                    bool& whole) {
     const auto reader = stream->reader;
     auto quiet_until = deadline_after(self->options.keep_alive);
     while (!stream->streaming) {
         if (stream->ended && !stream->answers.empty()) {
-            auto reply = render(*connection, answer_of(*stream));
+            auto reply = net::render(*connection, answer_of(*stream));
             whole = co_await connection->write(std::move(reply));
             co_return;
         }
@@ -526,9 +527,10 @@ IPYBOX_DECL awaitable<void> McpHttpService::stream(std::shared_ptr<McpHttpServic
 }
 
 // Completes when the client hangs up, and not before it does.
-IPYBOX_DECL awaitable<void> McpHttpService::hang_up(HttpPeerPtr connection) {
+IPYBOX_DECL awaitable<void> mcp::McpHttpService::hang_up(net::HttpPeerPtr connection) {
     for (;;) {
-        auto [error] = co_await connection->socket.async_wait(HttpSocket::wait_read, as_result);
+        auto [error] =
+            co_await connection->socket.async_wait(net::HttpSocket::wait_read, as_result);
         if (error) co_return;
         char byte;
         const auto got =
@@ -568,12 +570,12 @@ IPYBOX_DECL void McpHttpService::sweep() {
     for (const auto& session : idle) engine->end(session);
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp
 
 namespace ipybox {
 
 IPYBOX_DECL McpHttpServer::McpHttpServer(McpServer& server, McpHttpOptions options)
-    : state_(std::make_shared<detail::McpHttpService>(server.engine_, std::move(options))) {}
+    : state_(std::make_shared<mcp::McpHttpService>(server.engine_, std::move(options))) {}
 
 IPYBOX_DECL McpHttpServer::~McpHttpServer() { state_->stop(); }
 
@@ -592,7 +594,7 @@ IPYBOX_DECL unsigned short McpHttpServer::listen(const std::string& host, unsign
                     "listening at " + host +
                         " needs allowed_hosts: the names by which clients address this server");
     asio::ip::tcp::acceptor acceptor(state_->engine->executor);
-    error = detail::listen_at(acceptor, asio::ip::tcp::endpoint(address, port));
+    error = net::listen_at(acceptor, asio::ip::tcp::endpoint(address, port));
     if (error)
         throw Error(errc::io_error, "cannot listen at " + host + ":" + std::to_string(port) + ": " +
                                         error.message());
@@ -603,7 +605,7 @@ IPYBOX_DECL unsigned short McpHttpServer::listen(const std::string& host, unsign
 
 IPYBOX_DECL void McpHttpServer::listen(const std::filesystem::path& path) {
     asio::local::stream_protocol::acceptor acceptor(state_->engine->executor);
-    detail::listen_privately(acceptor, path, ::geteuid(), "the MCP server");
+    net::listen_privately(acceptor, path, ::geteuid(), "the MCP server");
     state_->start(std::move(acceptor));
 }
 

@@ -5,9 +5,9 @@
 #include <ipybox/detail/hex.hpp>
 #include <span>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
-IPYBOX_DECL HttpReply McpHttpService::check(HttpPeer& peer, const Request& head) {
+IPYBOX_DECL net::HttpReply mcp::McpHttpService::check(net::HttpPeer& peer, const Request& head) {
     Reply reply;
     check_head(peer, head, reply);
     return reply;
@@ -19,7 +19,7 @@ IPYBOX_DECL McpHttpService::Digest McpHttpService::digest(std::string_view text)
     return bytes;
 }
 
-IPYBOX_DECL HttpReply McpHttpService::refusal(unsigned status, const std::string& why) {
+IPYBOX_DECL net::HttpReply McpHttpService::refusal(unsigned status, const std::string& why) {
     if (status == 503) return http_error(status, why, rpc_internal_error, "Retry-After: 1\r\n");
     return http_error(status, why);
 }
@@ -37,14 +37,14 @@ IPYBOX_DECL std::string_view without_port(std::string_view host) {
 
 IPYBOX_DECL bool is_loopback_name(std::string_view host) {
     const auto name = without_port(host);
-    return same_without_case(name, "localhost") || name == "127.0.0.1" || name == "[::1]";
+    return detail::same_without_case(name, "localhost") || name == "127.0.0.1" || name == "[::1]";
 }
 
 IPYBOX_DECL bool McpHttpService::host_allowed(std::string_view host) const {
     if (is_loopback_name(host)) return true;
     for (const auto& allowed : options.allowed_hosts)
-        if (allowed == "*" || same_without_case(allowed, host) ||
-            same_without_case(allowed, without_port(host)))
+        if (allowed == "*" || detail::same_without_case(allowed, host) ||
+            detail::same_without_case(allowed, without_port(host)))
             return true;
     return false;
 }
@@ -52,8 +52,8 @@ IPYBOX_DECL bool McpHttpService::host_allowed(std::string_view host) const {
 IPYBOX_DECL bool McpHttpService::origin_allowed(std::string_view origin,
                                                 unsigned short port) const {
     for (const auto& allowed : options.allowed_origins)
-        if (allowed == "*" || same_without_case(allowed, origin)) return true;
-    return is_own_origin(origin, port);
+        if (allowed == "*" || detail::same_without_case(allowed, origin)) return true;
+    return net::is_own_origin(origin, port);
 }
 
 // Who presents the token; nullopt: nobody we know. Looks at every token, whichever fits.
@@ -62,7 +62,7 @@ IPYBOX_DECL std::optional<std::string> McpHttpService::principal_of(
     if (tokens.empty()) return std::string();
     constexpr std::string_view scheme = "bearer ";
     if (authorization.size() < scheme.size() ||
-        !same_without_case(authorization.substr(0, scheme.size()), scheme))
+        !detail::same_without_case(authorization.substr(0, scheme.size()), scheme))
         return std::nullopt;
     authorization.remove_prefix(scheme.size());
     while (authorization.starts_with(' ')) authorization.remove_prefix(1);
@@ -71,12 +71,12 @@ IPYBOX_DECL std::optional<std::string> McpHttpService::principal_of(
     for (const auto& token : tokens)
         known |= CRYPTO_memcmp(token.data(), given.data(), given.size()) == 0;
     if (!known) return std::nullopt;
-    return hex(std::span(given).first(16));
+    return detail::hex(std::span(given).first(16));
 }
 
 // Sets `reply` when the request is refused, or answered, without looking at its body.
-IPYBOX_DECL void McpHttpService::check_head(HttpPeer& connection, const Request& head,
-                                            Reply& reply) {
+IPYBOX_DECL void mcp::McpHttpService::check_head(net::HttpPeer& connection, const Request& head,
+                                                 Reply& reply) {
     namespace http = boost::beast::http;
     const std::string_view host = head[http::field::host], origin = head[http::field::origin];
     if (head.count(http::field::host) != 1 || !host_allowed(host)) {
@@ -126,7 +126,7 @@ IPYBOX_DECL void McpHttpService::check_head(HttpPeer& connection, const Request&
         std::string_view type = head[http::field::content_type];
         type = type.substr(0, type.find(';'));
         while (type.ends_with(' ')) type.remove_suffix(1);
-        if (!same_without_case(type, "application/json")) {
+        if (!detail::same_without_case(type, "application/json")) {
             reply = http_error(415, "Content-Type must be application/json");
         } else if (!sse && (!accepts(accept, "application/json") ||
                             !accepts(accept, "text/event-stream"))) {
@@ -136,7 +136,7 @@ IPYBOX_DECL void McpHttpService::check_head(HttpPeer& connection, const Request&
         if (!accepts(accept, "text/event-stream"))
             reply = http_error(406, "Accept must list text/event-stream");
     } else if (!sse && (head.method() == http::verb::get || head.method() == http::verb::delete_)) {
-        if (names_modern_version(head["MCP-Protocol-Version"]) ||
+        if (detail::names_modern_version(head["MCP-Protocol-Version"]) ||
             head.count("Mcp-Session-Id") == 0) {
             reply = http_error(405, "only POST without a session", rpc_invalid_request,
                                "Allow: POST, OPTIONS\r\n");
@@ -157,10 +157,12 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::preflight(const Request& head)
     // Parameters of tools may come as headers of any name.
     std::string asked(head[http::field::access_control_request_headers]);
     const bool plain =
-        asked.size() < 4096 &&
-        std::all_of(
-            asked.begin(), asked.end(),
-            [](char c) { return c == ',' || c == ' ' || is_http_token(std::string_view(&c, 1)); });
+        asked.size() < 4096 && std::all_of(
+                                   asked.begin(), asked.end(),
+                                   [](char c) {
+                                       return c == ',' || c == ' ' ||
+                                              net::is_http_token(std::string_view(&c, 1));
+                                   });
     if (!plain || asked.empty())
         asked =
             "Content-Type, Accept, Authorization, Mcp-Session-Id, MCP-Protocol-Version, "
@@ -174,7 +176,7 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::preflight(const Request& head)
 
 // How clients reach this server, without the path: behind a proxy, as `resource` says.
 IPYBOX_DECL std::string McpHttpService::public_base(std::string_view host) const {
-    const auto resource = string_of(options.resource_metadata, "resource");
+    const auto resource = detail::string_of(options.resource_metadata, "resource");
     const auto scheme = resource.find("://");
     if (scheme == resource.npos) return "http://" + std::string(host);
     return std::string(resource.substr(0, resource.find('/', scheme + 3)));
@@ -194,4 +196,4 @@ IPYBOX_DECL McpHttpService::Reply McpHttpService::metadata(const Request& head,
     return reply;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp

@@ -4,7 +4,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/hex.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 IPYBOX_DECL bool HttpServerStream::notify(json::object message) {
     if (ended || (standalone && !listened)) return false;
@@ -129,4 +129,4 @@ IPYBOX_DECL void HttpServerSession::trim() {
     }
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp

@@ -22,7 +22,7 @@ IPYBOX_DECL std::string HttpTransport::State::excerpt(std::string text) const {
     if (oauth) text = oauth->hide(std::move(text));
     Secrets sent;
     for (const auto& [header, secret] : headers) sent.add(secret);
-    return detail::excerpt(sent.hide(std::move(text)), max_excerpt);
+    return mcp::excerpt(sent.hide(std::move(text)), max_excerpt);
 }
 
 IPYBOX_DECL void HttpTransport::State::stop_all() {
@@ -43,7 +43,7 @@ IPYBOX_DECL HttpTransport::Renewing::~Renewing() {
 }
 
 IPYBOX_DECL std::string HttpTransport::wants_credentials(const State& state) {
-    return "; it wants credentials: log in by " + detail::login_command(state.name) +
+    return "; it wants credentials: log in by " + oauth::login_command(state.name) +
            ", or give them by \"headers\"";
 }
 
@@ -54,7 +54,7 @@ IPYBOX_DECL void HttpTransport::finish(Call& call) {
 
 IPYBOX_DECL std::string_view HttpTransport::content_type(const HttpResponse& response) {
     const auto value = find_header(response.headers(), "Content-Type");
-    return detail::trim_blanks(value.substr(0, value.find(';')));
+    return net::trim_blanks(value.substr(0, value.find(';')));
 }
 
 IPYBOX_DECL HttpTransport::HttpTransport(Host& host, const json::object& config, Wire wire)
@@ -216,7 +216,7 @@ IPYBOX_DECL bool HttpTransport::send_now(std::int64_t id, std::string_view metho
                                          json::object& params,
                                          const std::shared_ptr<Sender>& sender) {
     if (state_->closed || state_->end || !state_->http) return false;
-    auto message = detail::rpc_request(id, method, std::move(params));
+    auto message = mcp::rpc_request(id, method, std::move(params));
     const CallPtr call = outline(state_, message);
     call->sender = sender;
     launch(state_, call, std::move(message));
@@ -333,13 +333,13 @@ IPYBOX_DECL awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call,
     }
     std::string why;
     if (!is_type(*response, "application/json")) {
-        const auto type = detail::lower_case(content_type(*response));
+        const auto type = net::lower_case(content_type(*response));
         why = state->url.printable() + " answered " + call->method + " with HTTP status " +
               std::to_string(response->status()) +
               (type.empty() ? " and no content" : " and content of type " + state->excerpt(type)) +
               ", which is no MCP; is the path of its URL right?";
     } else {
-        auto limit = detail::default_max_message;
+        auto limit = mcp::default_max_message;
         auto body = response->all_now(limit);
         if (!body) {
             const auto deadline = call->own ? Clock::now() + patience : never;
@@ -357,7 +357,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call,
 IPYBOX_DECL awaitable<void> HttpTransport::refuse_discovery(StatePtr state, CallPtr call,
                                                             std::string why) {
     constexpr std::int64_t server_error = -32000;
-    auto answer = detail::rpc_error(call->id, server_error, why);
+    auto answer = mcp::rpc_error(call->id, server_error, why);
     co_await pass(state, call, std::move(answer), why.size());
 }
 
@@ -377,8 +377,8 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr st
                                                 text))
         co_return Outcome::session_lost;
     boost::system::error_code not_json;
-    json::value parsed = detail::parse_within(text, detail::max_message_depth,
-                                              detail::default_max_decoded, not_json);
+    json::value parsed =
+        detail::parse_within(text, mcp::max_message_depth, detail::default_max_decoded, not_json);
     const json::value* error =
         !not_json && parsed.is_object() ? parsed.get_object().if_contains("error") : nullptr;
     const bool rpc =

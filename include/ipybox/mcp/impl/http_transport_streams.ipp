@@ -35,7 +35,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::follow(StatePtr state, CallPtr call,
             throw Error(errc::mcp_connection, why +
                                                   ", and does not take it up again (HTTP status " +
                                                   std::to_string(response->status()) + ")");
-        stream->parser = detail::SseParser(detail::default_max_message);
+        stream->parser = mcp::SseParser(mcp::default_max_message);
         co_await read_stream(state, call, response, stream);
         response.reset();
     }
@@ -58,7 +58,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::listen(StatePtr state, std::uint64_t 
                 co_return;
             }
             if (answer == Resumption::Answer::stream) {
-                stream->parser = detail::SseParser(detail::default_max_message);
+                stream->parser = mcp::SseParser(mcp::default_max_message);
                 co_await read_stream(state, nullptr, response, stream);
             }
         } catch (const Error& error) {
@@ -160,7 +160,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr c
             if (!event)
                 throw Error(errc::mcp_protocol,
                             state->url.printable() + " sent a message of more than " +
-                                std::to_string(detail::default_max_message >> 20) + " MiB");
+                                std::to_string(mcp::default_max_message >> 20) + " MiB");
             stream->resumption.named(stream->parser.last_id(), stream->parser.retry());
             more = event->has_value();
             if (!more) break;
@@ -197,7 +197,7 @@ IPYBOX_DECL void HttpTransport::feed(const State& state, Stream& stream, std::st
 // One JSON text: a message or, in 2025-03-26, an array of them.
 IPYBOX_DECL awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::string text,
                                                 bool must_be_json) {
-    auto read = detail::read_message(text);
+    auto read = mcp::read_message(text);
     json::value& value = read.value;
     if (read.problem == detail::costs_too_much)
         throw Error(errc::mcp_protocol,
@@ -314,7 +314,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::renew(StatePtr state,
     co_await say_again(state, session.lasting());
     spawn(state, listen(state, session.generation()));
     // It may be another version of the server.
-    auto changed = detail::rpc_notification("notifications/tools/list_changed", json::object());
+    auto changed = mcp::rpc_notification("notifications/tools/list_changed", json::object());
     co_await pass(state, nullptr, std::move(changed), 64);
 }
 
@@ -335,7 +335,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::begin_session(StatePtr state) {
     co_await exchange(state, call, std::move(body));
     if (!call->reply || !call->reply->contains("result"))
         throw Error(errc::mcp_connection, "it refuses to begin another");
-    message = detail::rpc_notification("notifications/initialized", json::object());
+    message = mcp::rpc_notification("notifications/initialized", json::object());
     call = own_call(state, message);
     body = detail::write_json(message);
     co_await exchange(state, call, std::move(body));

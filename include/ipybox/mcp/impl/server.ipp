@@ -15,7 +15,7 @@ namespace ipybox {
 
 // ---- the server's registry ----
 IPYBOX_DECL McpServer::McpServer(asio::any_io_executor executor, McpServerOptions options)
-    : engine_(std::make_shared<detail::McpEngine>(std::move(executor), std::move(options))) {}
+    : engine_(std::make_shared<mcp::McpEngine>(std::move(executor), std::move(options))) {}
 
 IPYBOX_DECL McpServer::~McpServer() {
     // On the executor, not here: Asio (1.81) lets a signal that is emitted elsewhere outlive what
@@ -27,8 +27,8 @@ IPYBOX_DECL McpServer::~McpServer() {
 IPYBOX_DECL void McpServer::stop() { engine_->stop(); }
 
 IPYBOX_DECL void McpServer::add_tool(McpTool tool) {
-    auto entry = std::make_shared<detail::McpEngine::Tool>();
-    if (tool.name.empty() || detail::find_entry(engine_->tools, tool.name) != engine_->tools.end())
+    auto entry = std::make_shared<mcp::McpEngine::Tool>();
+    if (tool.name.empty() || mcp::find_entry(engine_->tools, tool.name) != engine_->tools.end())
         throw Error(errc::bad_argument,
                     "there is already a tool \"" + tool.name + "\", or it has no name");
     if (!tool.call) throw Error(errc::bad_argument, "tool \"" + tool.name + "\" has no handler");
@@ -37,7 +37,7 @@ IPYBOX_DECL void McpServer::add_tool(McpTool tool) {
         throw Error(errc::bad_argument,
                     "the input schema of tool \"" + tool.name + "\" has not the type \"object\"");
     entry->header_parameters = detail::header_parameters(tool.input_schema);
-    entry->listing = detail::listing_of(tool);
+    entry->listing = mcp::listing_of(tool);
     entry->listing.insert_or_assign("inputSchema", tool.input_schema);
     if (!tool.output_schema.empty())
         entry->listing.insert_or_assign("outputSchema", tool.output_schema);
@@ -56,17 +56,17 @@ IPYBOX_DECL void McpServer::add_tool(McpTool tool) {
 }
 
 IPYBOX_DECL void McpServer::add_resource(McpResource resource) {
-    auto entry = std::make_shared<detail::McpEngine::Resource>();
+    auto entry = std::make_shared<mcp::McpEngine::Resource>();
     const bool is_template = resource.uri.find('{') != std::string::npos;
     auto& entries = is_template ? engine_->templates : engine_->resources;
-    if (resource.uri.empty() || detail::find_entry(entries, resource.uri) != entries.end())
+    if (resource.uri.empty() || mcp::find_entry(entries, resource.uri) != entries.end())
         throw Error(errc::bad_argument,
                     "there is already a resource \"" + resource.uri + "\", or it has no URI");
     if (!resource.read)
         throw Error(errc::bad_argument, "resource \"" + resource.uri + "\" has no handler");
     if (resource.name.empty()) resource.name = resource.uri;
     if (is_template) entry->pattern.emplace(resource.uri);
-    entry->listing = detail::listing_of(resource);
+    entry->listing = mcp::listing_of(resource);
     entry->listing.insert_or_assign(is_template ? "uriTemplate" : "uri", resource.uri);
     if (!resource.mime_type.empty())
         entry->listing.insert_or_assign("mimeType", resource.mime_type);
@@ -79,14 +79,14 @@ IPYBOX_DECL void McpServer::add_resource(McpResource resource) {
 }
 
 IPYBOX_DECL void McpServer::add_prompt(McpPrompt prompt) {
-    auto entry = std::make_shared<detail::McpEngine::Prompt>();
+    auto entry = std::make_shared<mcp::McpEngine::Prompt>();
     if (prompt.name.empty() ||
-        detail::find_entry(engine_->prompts, prompt.name) != engine_->prompts.end())
+        mcp::find_entry(engine_->prompts, prompt.name) != engine_->prompts.end())
         throw Error(errc::bad_argument,
                     "there is already a prompt \"" + prompt.name + "\", or it has no name");
     if (!prompt.get)
         throw Error(errc::bad_argument, "prompt \"" + prompt.name + "\" has no handler");
-    entry->listing = detail::listing_of(prompt);
+    entry->listing = mcp::listing_of(prompt);
     json::array arguments;
     for (const auto& argument : prompt.arguments) {
         json::object listed{{"name", argument.name}, {"required", argument.required}};
@@ -103,20 +103,20 @@ IPYBOX_DECL void McpServer::add_prompt(McpPrompt prompt) {
 }
 
 IPYBOX_DECL bool McpServer::remove_tool(std::string_view name) {
-    if (!detail::remove_entry(engine_->tools, name)) return false;
+    if (!mcp::remove_entry(engine_->tools, name)) return false;
     tools_changed();
     return true;
 }
 
 IPYBOX_DECL bool McpServer::remove_resource(std::string_view uri) {
-    const bool found = detail::remove_entry(engine_->resources, uri) ||
-                       detail::remove_entry(engine_->templates, uri);
+    const bool found =
+        mcp::remove_entry(engine_->resources, uri) || mcp::remove_entry(engine_->templates, uri);
     if (found) resources_changed();
     return found;
 }
 
 IPYBOX_DECL bool McpServer::remove_prompt(std::string_view name) {
-    if (!detail::remove_entry(engine_->prompts, name)) return false;
+    if (!mcp::remove_entry(engine_->prompts, name)) return false;
     prompts_changed();
     return true;
 }
@@ -131,7 +131,7 @@ IPYBOX_DECL void McpServer::resources_changed() { engine_->schedule_news(engine_
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::mcp {
 
 IPYBOX_DECL bool StdioOutlet::notify(json::object message) {
     if (bytes_ > limit_) return false;
@@ -250,12 +250,12 @@ IPYBOX_DECL awaitable<void> serve_lines(std::shared_ptr<McpEngine> engine, int i
     output->cancel(ignored);
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::mcp
 
 namespace ipybox {
 
 IPYBOX_DECL awaitable<void> McpServer::serve_stdio(int input, int output) {
-    return detail::serve_lines(engine_, input, output);
+    return mcp::serve_lines(engine_, input, output);
 }
 
 }  // namespace ipybox

@@ -36,7 +36,7 @@ IPYBOX_DECL void teardown(boost::beast::role_type, HttpStream& stream,
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::net {
 
 IPYBOX_DECL HttpResponseParser::HttpResponseParser(std::size_t max_header, bool without_body) {
     headers.reserve(8);
@@ -99,11 +99,11 @@ IPYBOX_DECL bool HttpConnection::quiet() {
     return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::net
 
 namespace ipybox {
 
-IPYBOX_DECL detail::HttpTarget::HttpTarget(HttpUrl to)
+IPYBOX_DECL net::HttpTarget::HttpTarget(HttpUrl to)
     : url(std::move(to)), authority(url.authority()), origin(url.origin()) {
     boost::system::error_code no_address;
     const auto address = asio::ip::make_address(url.host, no_address);
@@ -133,7 +133,7 @@ IPYBOX_DECL asio::ssl::context& HttpClient::State::tls() {
 
 IPYBOX_DECL const HttpClient::TargetPtr& HttpClient::State::target(const std::string& text) {
     if (!last_target || text != last_text) {
-        last_target = std::make_shared<detail::HttpTarget>(HttpUrl::parse(text));
+        last_target = std::make_shared<net::HttpTarget>(HttpUrl::parse(text));
         last_text = text;
     }
     return last_target;
@@ -178,7 +178,7 @@ IPYBOX_DECL void HttpClient::State::sweep(const StatePtr& state) {
         });
 }
 
-IPYBOX_DECL void HttpResponse::Exchange::hold(detail::HttpConnectionPtr fresh) {
+IPYBOX_DECL void HttpResponse::Exchange::hold(net::HttpConnectionPtr fresh) {
     release(false);
     connection = std::move(fresh);
     state->busy.insert(connection.get());

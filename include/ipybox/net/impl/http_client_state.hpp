@@ -51,19 +51,19 @@ struct HttpClient::State {
 
 // A request on its way, or its response.
 struct HttpResponse::Exchange {
-    Exchange(std::shared_ptr<HttpClient::State> s, detail::HttpTargetPtr t)
+    Exchange(std::shared_ptr<HttpClient::State> s, net::HttpTargetPtr t)
         : state(std::move(s)), target(std::move(t)) {}
     const HttpUrl& url() const noexcept { return target->url; }
     ~Exchange() { release(false); }
 
-    void hold(detail::HttpConnectionPtr fresh);
+    void hold(net::HttpConnectionPtr fresh);
     // Gives the connection up: kept for the next request, or closed.
     void release(bool reuse);
 
     std::shared_ptr<HttpClient::State> state;
-    detail::HttpTargetPtr target;
-    detail::HttpConnectionPtr connection;  // null once the body has come
-    std::optional<detail::HttpResponseParser> parser;
+    net::HttpTargetPtr target;
+    net::HttpConnectionPtr connection;  // null once the body has come
+    std::optional<net::HttpResponseParser> parser;
 };
 
 struct HttpClient::Lookup {

@@ -14,8 +14,8 @@
 
 namespace ipybox {
 
-IPYBOX_DECL bool detail::bypasses_proxy(std::string_view list, const std::string& host,
-                                        std::uint16_t port) {
+IPYBOX_DECL bool net::bypasses_proxy(std::string_view list, const std::string& host,
+                                     std::uint16_t port) {
     boost::system::error_code error;
     const auto address = asio::ip::make_address(host, error);
     const bool literal = !error;
@@ -111,8 +111,8 @@ IPYBOX_DECL awaitable<std::vector<asio::ip::tcp::endpoint>> HttpClient::resolve(
     co_return std::move(lookup->found);
 }
 
-IPYBOX_DECL std::optional<detail::HttpProxy> HttpClient::proxy_for(const State& state,
-                                                                   const HttpUrl& url) {
+IPYBOX_DECL std::optional<net::HttpProxy> HttpClient::proxy_for(const State& state,
+                                                                const HttpUrl& url) {
     if (!state.options.proxies_from_environment || !state.options.unix_socket.empty())
         return std::nullopt;
     const auto read =
@@ -125,7 +125,7 @@ IPYBOX_DECL std::optional<detail::HttpProxy> HttpClient::proxy_for(const State& 
     auto [name, value] = url.tls ? read({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"})
                                  : read({"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"});
     if (value.empty()) return std::nullopt;
-    if (detail::bypasses_proxy(read({"no_proxy", "NO_PROXY"}).second, url.host, url.port))
+    if (net::bypasses_proxy(read({"no_proxy", "NO_PROXY"}).second, url.host, url.port))
         return std::nullopt;
     if (value.find("://") == value.npos) value = "http://" + value;
     if (!value.starts_with("http://"))
@@ -134,7 +134,7 @@ IPYBOX_DECL std::optional<detail::HttpProxy> HttpClient::proxy_for(const State& 
                                             "or name the host in NO_PROXY");
     try {
         const auto parsed = HttpUrl::parse(value);
-        return detail::HttpProxy{parsed.host, parsed.port, parsed.credentials};
+        return net::HttpProxy{parsed.host, parsed.port, parsed.credentials};
     } catch (const Error& error) {
         throw Error(errc::bad_argument, name + ": " + error.detail());
     }
@@ -242,7 +242,7 @@ IPYBOX_DECL awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(
 }
 
 IPYBOX_DECL awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPtr connection,
-                                                    HttpUrl url, detail::HttpProxy proxy) {
+                                                    HttpUrl url, net::HttpProxy proxy) {
     const std::string host = url.host.find(':') == url.host.npos ? url.host : "[" + url.host + "]";
     const std::string target = host + ":" + std::to_string(url.port);
     std::string head = "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n";

@@ -20,10 +20,10 @@ IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(
 
 // ---- requests ----
 IPYBOX_DECL void HttpClient::check(const HttpRequest& request) {
-    if (!detail::is_http_token(request.method))
+    if (!net::is_http_token(request.method))
         throw Error(errc::bad_argument, "an HTTP method that is none");
     for (const auto& [name, value] : request.headers) {
-        if (!detail::is_http_token(name))
+        if (!net::is_http_token(name))
             throw Error(errc::bad_argument, "an HTTP header has a name that is none");
         for (const std::string_view own :
              {"Host", "Content-Length", "Transfer-Encoding", "Connection", "Expect", "Upgrade"})
@@ -38,7 +38,7 @@ IPYBOX_DECL void HttpClient::check(const HttpRequest& request) {
     }
 }
 
-IPYBOX_DECL std::string HttpClient::head_of(const State& state, const detail::HttpTarget& target,
+IPYBOX_DECL std::string HttpClient::head_of(const State& state, const net::HttpTarget& target,
                                             const HttpRequest& request, bool through_proxy) {
     const HttpUrl& url = target.url;
     std::string head;
@@ -105,7 +105,7 @@ IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr s
             });
             request = std::move(changed);
         }
-        target = std::make_shared<detail::HttpTarget>(std::move(next));
+        target = std::make_shared<net::HttpTarget>(std::move(next));
     }
 }
 

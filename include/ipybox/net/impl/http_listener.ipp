@@ -8,7 +8,7 @@
 #include <ipybox/compilation.hpp>
 #include <map>
 
-namespace ipybox::detail {
+namespace ipybox::net {
 
 IPYBOX_DECL std::string_view reason_of(unsigned status) {
     switch (status) {
@@ -391,4 +391,4 @@ IPYBOX_DECL awaitable<bool> HttpPeer::write(std::string text) {
     co_return !error;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::net

@@ -8,7 +8,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/hex.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::net {
 
 IPYBOX_DECL void listen_privately(asio::local::stream_protocol::acceptor& acceptor,
                                   const std::filesystem::path& path, uid_t user,
@@ -54,7 +54,7 @@ IPYBOX_DECL std::string listen_on_loopback(asio::ip::tcp::acceptor& acceptor,
     if (error || !address.is_loopback())
         throw Error(errc::bad_argument,
                     who + " listens on this machine only: localhost, 127.0.0.1 or ::1, not " +
-                        printable(host));
+                        detail::printable(host));
     error = listen_at(acceptor, asio::ip::tcp::endpoint(address, port));
     if (error)
         throw Error(errc::io_error, who + " cannot listen at " + host + ":" + std::to_string(port) +
@@ -64,7 +64,7 @@ IPYBOX_DECL std::string listen_on_loopback(asio::ip::tcp::acceptor& acceptor,
 }
 
 IPYBOX_DECL std::string checked_token(std::string given, const std::string& who) {
-    if (given.empty()) given = random_hex(32);
+    if (given.empty()) given = detail::random_hex(32);
     if (given.size() < 16)
         throw Error(errc::bad_argument, "the token of " + who + " needs at least 16 characters");
     return given;
@@ -80,4 +80,4 @@ IPYBOX_DECL bool is_own_origin(std::string_view origin, unsigned short port) {
     return false;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::net

@@ -36,11 +36,11 @@ IPYBOX_DECL HttpUrl HttpUrl::parse(std::string_view text) {
     const boost::urls::url_view& view = *parsed;
     HttpUrl url;
     const auto scheme =
-        detail::lower_case(std::string_view(view.scheme().data(), view.scheme().size()));
+        net::lower_case(std::string_view(view.scheme().data(), view.scheme().size()));
     url.tls = scheme == "https" || scheme == "wss";
     if (!url.tls && scheme != "http" && scheme != "ws")
         throw refuse("begins with neither http:// nor https://");
-    url.host = detail::lower_case(view.host_address());
+    url.host = net::lower_case(view.host_address());
     const bool literal = view.host_type() == boost::urls::host_type::ipv4 ||
                          view.host_type() == boost::urls::host_type::ipv6;
     const bool name = view.host_type() == boost::urls::host_type::name && !url.host.empty() &&
@@ -54,7 +54,7 @@ IPYBOX_DECL HttpUrl HttpUrl::parse(std::string_view text) {
     // Boost.URL 1.81 takes ports beyond 65535, and what is no port for a path.
     const auto port = view.port();
     if (!port.empty()) {
-        const auto number = detail::parse_port(std::string_view(port.data(), port.size()));
+        const auto number = net::parse_port(std::string_view(port.data(), port.size()));
         if (!number) throw refuse("has a port that is none");
         url.port = *number;
     }

@@ -78,9 +78,9 @@ public:
             found.scope = string_of(fields, "scope");
             found.requested = string_of(fields, "requested_scope");
             found.key = string_of(fields, "dpop_key");
-            found.expires_at = seconds_member(fields, "expires_at").value_or(0);
-            found.lifetime = seconds_member(fields, "lifetime").value_or(0);
-            if (!is_header_text(found.access) || found.issuer.empty()) continue;
+            found.expires_at = oauth::seconds_member(fields, "expires_at").value_or(0);
+            found.lifetime = oauth::seconds_member(fields, "lifetime").value_or(0);
+            if (!oauth::is_header_text(found.access) || found.issuer.empty()) continue;
             return found;
         }
         return std::nullopt;
@@ -121,7 +121,7 @@ public:
         const auto* client = clients->get_object().if_contains(issuer);
         if (client == nullptr || !client->is_object()) return std::nullopt;
         const auto& fields = client->get_object();
-        const auto expires = seconds_member(fields, "secret_expires_at").value_or(0);
+        const auto expires = oauth::seconds_member(fields, "secret_expires_at").value_or(0);
         if (string_of(fields, "client_id").empty() || (expires != 0 && unix_seconds() >= expires))
             return std::nullopt;
         return fields;

@@ -8,7 +8,7 @@
 namespace ipybox {
 
 IPYBOX_DECL std::filesystem::path default_token_store() {
-    const auto directory = detail::data_directory();
+    const auto directory = config::data_directory();
     return directory.empty() ? directory : directory / "tokens.json";
 }
 
@@ -60,23 +60,22 @@ IPYBOX_DECL OAuth::State::State(asio::any_io_executor e, OAuthOptions o)
     const auto kind_of = [](const asio::ip::address& address) {
         if (address.is_v4()) {
             const auto bytes = address.to_v4().to_bytes();
-            return detail::classify_address(detail::AddressBytes(bytes.data(), bytes.size()), {});
+            return net::classify_address(net::AddressBytes(bytes.data(), bytes.size()), {});
         }
         const auto bytes = address.to_v6().to_bytes();
-        return detail::classify_address(detail::AddressBytes(bytes.data(), bytes.size()), {});
+        return net::classify_address(net::AddressBytes(bytes.data(), bytes.size()), {});
     };
-    const bool near = local || detail::flag_member(options.auth, "private_network") ||
-                      (!error && kind_of(literal) == detail::AddressKind::private_);
-    const auto allowed = [near, here = local](detail::AddressKind kind) {
-        return kind == detail::AddressKind::public_ ||
-               (here && kind == detail::AddressKind::loopback) ||
-               (near && kind == detail::AddressKind::private_);
+    const bool near = local || oauth::flag_member(options.auth, "private_network") ||
+                      (!error && kind_of(literal) == net::AddressKind::private_);
+    const auto allowed = [near, here = local](net::AddressKind kind) {
+        return kind == net::AddressKind::public_ || (here && kind == net::AddressKind::loopback) ||
+               (near && kind == net::AddressKind::private_);
     };
     options.http.may_connect = [allowed, kind_of](const asio::ip::address& address) {
         return allowed(kind_of(address));
     };
     options.http.may_name = [allowed](const std::string& host) {
-        return allowed(detail::classify_name(host));
+        return allowed(net::classify_name(host));
     };
     http = std::make_unique<HttpClient>(executor, options.http);
 }
@@ -143,23 +142,23 @@ IPYBOX_DECL std::string OAuth::State::proof(const std::string& method, const std
 // True: the response brought a nonce other than `nonce`.
 IPYBOX_DECL bool OAuth::State::adopt_nonce(const HttpHeaders& response, std::string& nonce) const {
     const auto fresh = find_header(response, "DPoP-Nonce");
-    if (!detail::is_header_text(fresh) || fresh.size() > 1024 || fresh == nonce) return false;
+    if (!oauth::is_header_text(fresh) || fresh.size() > 1024 || fresh == nonce) return false;
     nonce = fresh;
     return true;
 }
 
 // Alone: gets or widens a token.
-IPYBOX_DECL awaitable<bool> OAuth::State::handle(unsigned status, detail::AuthChallenge challenge) {
+IPYBOX_DECL awaitable<bool> OAuth::State::handle(unsigned status, oauth::AuthChallenge challenge) {
     if (failure && Clock::now() - failed < options.failure_holds) throw *failure;
     load();
     const auto before = token ? token->access : std::string();
     Discovery found = co_await discover(challenge.resource_metadata);
     if (status == 403) {
         const auto had = token ? token->requested : std::string();
-        const auto wanted = detail::unite_scopes(had, challenge.scope);
+        const auto wanted = oauth::unite_scopes(had, challenge.scope);
         // The same question again would get the same answer.
-        const bool asked = detail::covers_scopes(stepped_up, wanted) ||
-                           (token && detail::covers_scopes(token->scope, challenge.scope));
+        const bool asked = oauth::covers_scopes(stepped_up, wanted) ||
+                           (token && oauth::covers_scopes(token->scope, challenge.scope));
         if (challenge.scope.empty() || asked) co_return false;
         stepped_up = wanted;
         co_await acquire(std::move(found), wanted);
@@ -254,10 +253,10 @@ IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(StatePtr state, std::string me
 
 IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, HttpHeaders response,
                                               HttpHeaders sent) {
-    detail::AuthChallenge challenge;
+    oauth::AuthChallenge challenge;
     for (const auto& [name, value] : response)
         if (same_header(name, "WWW-Authenticate"))
-            detail::read_challenges(std::string_view(value).substr(0, 16 * 1024), challenge);
+            oauth::read_challenges(std::string_view(value).substr(0, 16 * 1024), challenge);
     if (status != 401 && !(status == 403 && challenge.error == "insufficient_scope"))
         co_return false;
     if (status == 401 && challenge.error == "use_dpop_nonce" && state->token) {
@@ -277,7 +276,7 @@ IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, H
     while (state->busy) co_await state->changed.wait();
     if (state->generation != generation && state->token) {
         const bool enough =
-            status == 401 || detail::covers_scopes(state->token->scope, challenge.scope);
+            status == 401 || oauth::covers_scopes(state->token->scope, challenge.scope);
         if (enough) co_return true;
     }
     if (state->failures != failures && state->failure) throw *state->failure;
@@ -295,10 +294,10 @@ IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, H
 }
 
 IPYBOX_DECL awaitable<void> OAuth::login(StatePtr state, HttpHeaders response) {
-    detail::AuthChallenge challenge;
+    oauth::AuthChallenge challenge;
     for (const auto& [name, value] : response)
         if (same_header(name, "WWW-Authenticate"))
-            detail::read_challenges(std::string_view(value).substr(0, 16 * 1024), challenge);
+            oauth::read_challenges(std::string_view(value).substr(0, 16 * 1024), challenge);
     while (state->busy) co_await state->changed.wait();
     const State::Busy working(*state);
     std::optional<Error> trouble;
@@ -323,14 +322,14 @@ IPYBOX_DECL awaitable<bool> OAuth::logout(StatePtr state) {
         const auto client = state->known_client(found.server);
         if (state->token && !found.server.revocation_endpoint.empty() && client &&
             client->id == old.client_id) {
-            detail::Form form;
+            oauth::Form form;
             form.emplace_back("token", old.refresh.empty() ? old.access : old.refresh);
             HttpRequest request;
             request.method = "POST";
             request.url = found.server.revocation_endpoint;
             request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
             state->sign_in(*client, found.server, form, request.headers);
-            request.body = detail::encode_form(form);
+            request.body = oauth::encode_form(form);
             co_await state->fetch(std::move(request));
         }
     } catch (const Error& error) {

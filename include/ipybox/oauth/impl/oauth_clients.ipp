@@ -16,15 +16,15 @@ IPYBOX_DECL void OAuth::State::bind_client(const std::string& issuer) {
     if (bound.empty()) return records.bind(issuer);
     if (bound != issuer)
         throw Error(errc::mcp_connection,
-                    "the client \"" + id + "\" is registered with " + detail::in_quotes(bound) +
-                        ", and the MCP server now sends us to " + detail::in_quotes(issuer) +
+                    "the client \"" + id + "\" is registered with " + oauth::in_quotes(bound) +
+                        ", and the MCP server now sends us to " + oauth::in_quotes(issuer) +
                         ", which does not get its credentials; if that is right, configure that "
                         "server's client and its \"issuer\", and run " +
-                        detail::login_command(options.name, "logout"));
+                        oauth::login_command(options.name, "logout"));
 }
 
 // ---- clients ----
-IPYBOX_DECL std::string OAuth::State::choose_method(const detail::ServerMetadata& server,
+IPYBOX_DECL std::string OAuth::State::choose_method(const oauth::ServerMetadata& server,
                                                     bool has_secret) const {
     if (auto chosen = setting("token_endpoint_auth_method"); !chosen.empty()) return chosen;
     if (!setting("private_key").empty() || !setting("private_key_file").empty())
@@ -33,13 +33,13 @@ IPYBOX_DECL std::string OAuth::State::choose_method(const detail::ServerMetadata
     const auto& methods = server.auth_methods;
     if (methods.empty()) return "client_secret_basic";  // RFC 8414's default
     for (const char* method : {"client_secret_basic", "client_secret_post", "none"})
-        if (detail::contains(methods, method)) return method;
+        if (oauth::contains(methods, method)) return method;
     return "client_secret_basic";
 }
 
 // Configured, described by a document, or registered before.
 IPYBOX_DECL std::optional<OAuth::State::Client> OAuth::State::known_client(
-    const detail::ServerMetadata& server) const {
+    const oauth::ServerMetadata& server) const {
     Client client;
     client.id = setting("client_id");
     if (!client.id.empty()) {
@@ -62,14 +62,14 @@ IPYBOX_DECL std::optional<OAuth::State::Client> OAuth::State::known_client(
 
 // RFC 7591.
 IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
-    detail::ServerMetadata server, std::string redirect) {
+    oauth::ServerMetadata server, std::string redirect) {
     if (server.registration_endpoint.empty())
         throw Error(errc::mcp_connection,
-                    "the authorization server " + detail::in_quotes(server.issuer) +
+                    "the authorization server " + oauth::in_quotes(server.issuer) +
                         " registers no clients by itself: register ipybox there, and put "
                         "\"client_id\" (and \"client_secret\") into the server's \"auth\"");
     std::string asked = "none";
-    if (!server.auth_methods.empty() && !detail::contains(server.auth_methods, "none"))
+    if (!server.auth_methods.empty() && !oauth::contains(server.auth_methods, "none"))
         asked = choose_method(server, true);
     const bool device = grant == Grant::device_code;
     json::object body;
@@ -90,7 +90,7 @@ IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
     request.headers.emplace_back("Content-Type", "application/json");
     request.body = detail::write_json(body);
     const Reply reply = co_await fetch(std::move(request));
-    const auto document = detail::parse_document(reply.body);
+    const auto document = oauth::parse_document(reply.body);
     if (server.guessed && (reply.status / 100 == 4 || reply.status == 501))
         throw Error(errc::mcp_connection,
                     "the MCP server wants credentials, and says nowhere how to get them: it has no "
@@ -101,8 +101,8 @@ IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
                         "; give a token by \"headers\", or a registered \"client_id\" by "
                         "\"auth\"");
     if (reply.status != 200 && reply.status != 201)
-        detail::throw_refusal(reply.status, document.value_or(json::object()),
-                              {"to register ipybox", request_url, server.guessed});
+        oauth::throw_refusal(reply.status, document.value_or(json::object()),
+                             {"to register ipybox", request_url, server.guessed});
     Client client;
     if (document) client.id = detail::string_of(*document, "client_id");
     if (client.id.empty())
@@ -112,10 +112,10 @@ IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
     remember(client.secret);
     client.method = detail::string_of(*document, "token_endpoint_auth_method");
     if (client.method.empty()) {
-        const bool open = detail::contains(server.auth_methods, "none") || client.secret.empty();
+        const bool open = oauth::contains(server.auth_methods, "none") || client.secret.empty();
         client.method = open ? "none" : choose_method(server, true);
     }
-    const auto expires = detail::seconds_member(*document, "client_secret_expires_at").value_or(0);
+    const auto expires = oauth::seconds_member(*document, "client_secret_expires_at").value_or(0);
     json::object record;
     record["client_id"] = client.id;
     record["client_secret"] = client.secret;
@@ -128,13 +128,13 @@ IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
 }
 
 // Puts what proves who we are into a request of the token endpoint.
-IPYBOX_DECL void OAuth::State::sign_in(const Client& client, const detail::ServerMetadata& server,
-                                       detail::Form& form, HttpHeaders& headers) const {
+IPYBOX_DECL void OAuth::State::sign_in(const Client& client, const oauth::ServerMetadata& server,
+                                       oauth::Form& form, HttpHeaders& headers) const {
     if (client.method == "client_secret_basic") {
         headers.emplace_back(
             "Authorization",
-            "Basic " + detail::encode_base64(detail::percent_encode(client.id) + ":" +
-                                             detail::percent_encode(client.secret)));
+            "Basic " + detail::encode_base64(oauth::percent_encode(client.id) + ":" +
+                                             oauth::percent_encode(client.secret)));
         return;
     }
     form.emplace_back("client_id", client.id);
@@ -145,7 +145,7 @@ IPYBOX_DECL void OAuth::State::sign_in(const Client& client, const detail::Serve
         const auto pem = file.empty() ? setting("private_key") : read_text_file(file, 64 * 1024);
         const auto key = detail::SigningKey::from_pem(pem, "auth/private_key");
         if (!server.signing_algorithms.empty() &&
-            !detail::contains(server.signing_algorithms, key.algorithm()))
+            !oauth::contains(server.signing_algorithms, key.algorithm()))
             throw Error(errc::bad_config,
                         "the authorization server does not accept signatures with " +
                             std::string(key.algorithm()) +
@@ -165,7 +165,7 @@ IPYBOX_DECL void OAuth::State::sign_in(const Client& client, const detail::Serve
         form.emplace_back("client_assertion", detail::make_jwt(std::move(header), claims, key));
     } else if (client.method != "none") {
         throw Error(errc::bad_config,
-                    "the authorization server wants " + detail::in_quotes(client.method) +
+                    "the authorization server wants " + oauth::in_quotes(client.method) +
                         " as client authentication; ipybox knows none, client_secret_basic, "
                         "client_secret_post and private_key_jwt");
     }

@@ -19,7 +19,7 @@ IPYBOX_DECL bool OAuth::State::is_loopback(const std::string& host) {
 IPYBOX_DECL HttpUrl OAuth::State::checked_url(const std::string& text,
                                               const std::string& what) const {
     const auto refuse = [&](const std::string& why) {
-        return Error(errc::mcp_protocol, what + " " + detail::in_quotes(text) + " " + why);
+        return Error(errc::mcp_protocol, what + " " + oauth::in_quotes(text) + " " + why);
     };
     if (text.size() > 4096) throw refuse("is too long");
     if (!text.starts_with("http://") && !text.starts_with("https://"))
@@ -62,8 +62,8 @@ IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metada
     std::string named) {
     std::vector<std::string> places;
     if (!named.empty()) places.push_back(checked_url(named, "the metadata address").text());
-    for (auto& place : detail::resource_metadata_urls(url.origin(), url.path, url.query))
-        if (!detail::contains(places, place)) places.push_back(std::move(place));
+    for (auto& place : oauth::resource_metadata_urls(url.origin(), url.path, url.query))
+        if (!oauth::contains(places, place)) places.push_back(std::move(place));
     for (const auto& place : places) {
         HttpRequest request;
         request.url = place;
@@ -72,7 +72,7 @@ IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metada
         if (in_trouble(reply.status)) throw unanswered(place, reply.status);
         if (reply.status != 200) continue;
         // Some servers answer any address with the same page.
-        auto document = detail::parse_document(reply.body);
+        auto document = oauth::parse_document(reply.body);
         if (document) co_return document;
     }
     co_return std::nullopt;
@@ -80,29 +80,29 @@ IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metada
 
 IPYBOX_DECL std::string OAuth::State::choose_issuer(const std::vector<std::string>& offered) const {
     const auto configured = setting("issuer");
-    if (!configured.empty() && detail::contains(offered, configured)) return configured;
-    if (token && detail::contains(offered, token->issuer)) return token->issuer;
+    if (!configured.empty() && oauth::contains(offered, configured)) return configured;
+    if (token && oauth::contains(offered, token->issuer)) return token->issuer;
     return offered.front();
 }
 
 // The metadata of one authorization server; without any, an empty issuer if that may be.
-IPYBOX_DECL awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std::string issuer,
-                                                                            bool may_be_absent) {
+IPYBOX_DECL awaitable<oauth::ServerMetadata> OAuth::State::server_metadata(std::string issuer,
+                                                                           bool may_be_absent) {
     const HttpUrl at = checked_url(issuer, "the authorization server");
     if (!at.query.empty())
-        throw Error(errc::mcp_protocol, "the authorization server " + detail::in_quotes(issuer) +
+        throw Error(errc::mcp_protocol, "the authorization server " + oauth::in_quotes(issuer) +
                                             " has a query in its address");
     std::string tried;
-    for (const auto& place : detail::server_metadata_urls(at.origin(), at.path)) {
+    for (const auto& place : oauth::server_metadata_urls(at.origin(), at.path)) {
         HttpRequest request;
         request.url = place;
         request.headers.emplace_back("MCP-Protocol-Version", detail::mcp_2025_11_25);
         const Reply reply = co_await fetch(std::move(request));
         if (in_trouble(reply.status)) throw unanswered(place, reply.status);
         const auto document =
-            reply.status == 200 ? detail::parse_document(reply.body) : std::nullopt;
+            reply.status == 200 ? oauth::parse_document(reply.body) : std::nullopt;
         if (document) {
-            auto server = detail::ServerMetadata::read(*document, issuer, place);
+            auto server = oauth::ServerMetadata::read(*document, issuer, place);
             checked_url(server.token_endpoint, "the token endpoint");
             for (const auto* endpoint :
                  {&server.authorization_endpoint, &server.registration_endpoint,
@@ -115,11 +115,11 @@ IPYBOX_DECL awaitable<detail::ServerMetadata> OAuth::State::server_metadata(std:
     }
     if (!may_be_absent)
         throw Error(errc::mcp_connection,
-                    "the MCP server names " + detail::in_quotes(issuer) +
+                    "the MCP server names " + oauth::in_quotes(issuer) +
                         " as its authorization server, which has no metadata (asked: " + tried +
                         "): tell those who run the MCP server, or get a token by hand and put it "
                         "into \"headers\"");
-    co_return detail::ServerMetadata();
+    co_return oauth::ServerMetadata();
 }
 
 IPYBOX_DECL awaitable<OAuth::State::Discovery> OAuth::State::discover(std::string metadata_url) {
@@ -147,12 +147,12 @@ IPYBOX_DECL awaitable<OAuth::State::Discovery> OAuth::State::discover(std::strin
                             (named->query.empty() || named->query == url.query);
         if (!within || found.audience.find('#') != std::string::npos)
             throw Error(errc::mcp_protocol, "the MCP server's metadata is that of " +
-                                                detail::in_quotes(found.audience) + ", not of " +
-                                                detail::in_quotes(resource) +
+                                                oauth::in_quotes(found.audience) + ", not of " +
+                                                oauth::in_quotes(resource) +
                                                 ": no token is asked for in its name");
-        found.scopes = detail::list_member(*document, "scopes_supported");
-        found.dpop_required = detail::flag_member(*document, "dpop_bound_access_tokens_required");
-        const auto offered = detail::list_member(*document, "authorization_servers");
+        found.scopes = oauth::list_member(*document, "scopes_supported");
+        found.dpop_required = oauth::flag_member(*document, "dpop_bound_access_tokens_required");
+        const auto offered = oauth::list_member(*document, "authorization_servers");
         if (offered.empty())
             throw Error(errc::mcp_protocol,
                         "the MCP server's metadata name no authorization server");
@@ -160,7 +160,7 @@ IPYBOX_DECL awaitable<OAuth::State::Discovery> OAuth::State::discover(std::strin
     } else {
         found.server = co_await server_metadata(url.origin(), true);
         if (found.server.issuer.empty())
-            found.server = detail::ServerMetadata::at_default_endpoints(url.origin());
+            found.server = oauth::ServerMetadata::at_default_endpoints(url.origin());
     }
     // Tokens of another authorization server are of no use here, and none of its business.
     load();

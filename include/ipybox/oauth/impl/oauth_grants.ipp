@@ -15,8 +15,8 @@ IPYBOX_DECL std::string OAuth::State::first_scope(const Discovery& found,
                                                   const std::string& before) const {
     auto scope = setting("scope");
     if (scope.empty()) scope = challenged;
-    if (scope.empty()) scope = detail::join_scope(found.scopes);
-    return detail::unite_scopes(before, scope);
+    if (scope.empty()) scope = oauth::join_scope(found.scopes);
+    return oauth::unite_scopes(before, scope);
 }
 
 // The key to bind a token to: where both sides can, unless the configuration says otherwise.
@@ -35,10 +35,9 @@ IPYBOX_DECL std::string OAuth::State::dpop_key(const Discovery& found) const {
 }
 
 // ---- tokens ----
-IPYBOX_DECL awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery found, Client client,
-                                                                   detail::Form form,
-                                                                   std::string key,
-                                                                   std::string what) {
+IPYBOX_DECL awaitable<oauth::TokenAnswer> OAuth::State::ask_token(Discovery found, Client client,
+                                                                  oauth::Form form, std::string key,
+                                                                  std::string what) {
     const auto endpoint = found.server.token_endpoint;
     form.emplace_back("resource", found.audience);
     for (int attempt = 0;; ++attempt) {
@@ -52,26 +51,26 @@ IPYBOX_DECL awaitable<detail::TokenAnswer> OAuth::State::ask_token(Discovery fou
         auto& nonce = server_nonces[endpoint];
         if (!key.empty())
             request.headers.emplace_back("DPoP", proof("POST", endpoint, key, nonce, ""));
-        request.body = detail::encode_form(fields);
+        request.body = oauth::encode_form(fields);
         const Reply reply = co_await fetch(std::move(request));
         const bool fresh = !key.empty() && adopt_nonce(reply.headers, server_nonces[endpoint]);
         if (fresh && attempt == 0 && reply.status != 200) {
-            const auto document = detail::parse_document(reply.body);
+            const auto document = oauth::parse_document(reply.body);
             if (document && detail::string_of(*document, "error") == "use_dpop_nonce") continue;
         }
         if (reply.status == 400 || reply.status == 401) {
             // A registration that the server has forgotten is made anew the next time.
-            const auto document = detail::parse_document(reply.body);
+            const auto document = oauth::parse_document(reply.body);
             if (document && detail::string_of(*document, "error") == "invalid_client")
                 records.forget_client(found.server.issuer);
         }
-        const detail::AuthQuestion question{what, endpoint, found.server.guessed};
-        co_return detail::read_token_answer(reply.status, reply.body, question);
+        const oauth::AuthQuestion question{what, endpoint, found.server.guessed};
+        co_return oauth::read_token_answer(reply.status, reply.body, question);
     }
 }
 
 IPYBOX_DECL void OAuth::State::accept(const Discovery& found, const Client& client,
-                                      detail::TokenAnswer answer, const std::string& requested,
+                                      oauth::TokenAnswer answer, const std::string& requested,
                                       const std::string& key, std::string old_refresh) {
     if (answer.type == "N_A")
         throw Error(errc::mcp_protocol, "the authorization server gave a token that is none");
@@ -122,8 +121,8 @@ IPYBOX_DECL void OAuth::State::count_login() {
 IPYBOX_DECL awaitable<void> OAuth::State::acquire(Discovery found, std::string scope) {
     bind_client(found.server.issuer);
     const bool lasting =
-        interactive() && !scope.empty() && detail::contains(found.server.scopes, "offline_access");
-    if (lasting) scope = detail::unite_scopes(scope, "offline_access");
+        interactive() && !scope.empty() && oauth::contains(found.server.scopes, "offline_access");
+    if (lasting) scope = oauth::unite_scopes(scope, "offline_access");
     const auto key = dpop_key(found);
     if (grant == Grant::code) {
         co_await by_code(std::move(found), std::move(scope), key);
@@ -141,7 +140,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_assertion(Discovery found, std::str
     if (!client)
         throw Error(errc::bad_config,
                     "the grant \"" + setting("grant") + "\" needs \"client_id\" in \"auth\"");
-    detail::Form form;
+    oauth::Form form;
     if (grant == Grant::client_credentials) {
         form.emplace_back("grant_type", "client_credentials");
     } else {
@@ -178,7 +177,7 @@ IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found,
     while (!identity.empty() && static_cast<unsigned char>(identity.back()) <= ' ')
         identity.pop_back();
     remember(identity);
-    detail::Form form;
+    oauth::Form form;
     form.emplace_back("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange");
     form.emplace_back("requested_token_type", "urn:ietf:params:oauth:token-type:id-jag");
     form.emplace_back("subject_token", identity);
@@ -194,11 +193,11 @@ IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found,
                               "auth/identity_provider/token_endpoint")
                       .text();
     request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
-    request.body = detail::encode_form(form);
+    request.body = oauth::encode_form(form);
     const Reply reply = co_await fetch(std::move(request));
     const std::string endpoint(detail::string_of(provider, "token_endpoint"));
-    const detail::AuthQuestion question{"an identity assertion", endpoint, false};
-    auto answer = detail::read_token_answer(reply.status, reply.body, question);
+    const oauth::AuthQuestion question{"an identity assertion", endpoint, false};
+    auto answer = oauth::read_token_answer(reply.status, reply.body, question);
     if (answer.issued_type != "urn:ietf:params:oauth:token-type:id-jag")
         throw Error(errc::mcp_protocol,
                     "the identity provider gave a token of another kind than asked for");
@@ -221,7 +220,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string s
                     "the authorization server does not say that it supports "
                     "PKCE with S256: it is not used");
     count_login();
-    detail::ExpectedRedirect expected;
+    oauth::ExpectedRedirect expected;
     expected.state = detail::random_text();
     expected.issuer = server.issuer;
     expected.iss_required = server.announces_iss;
@@ -254,7 +253,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string s
 
     const auto verifier = detail::random_text();
     remember(verifier);
-    detail::Form form;
+    oauth::Form form;
     form.emplace_back("response_type", "code");
     form.emplace_back("client_id", client->id);
     form.emplace_back("redirect_uri", address);
@@ -264,18 +263,18 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string s
     form.emplace_back("code_challenge_method", "S256");
     form.emplace_back("resource", found.audience);
     // OpenID Connect gives refresh tokens only to those who let the person confirm.
-    if (detail::contains(detail::split_scope(scope), "offline_access"))
+    if (oauth::contains(oauth::split_scope(scope), "offline_access"))
         form.emplace_back("prompt", "consent");
     if (!key.empty())
         form.emplace_back("dpop_jkt",
                           detail::SigningKey::from_pem(key, "the DPoP key").thumbprint());
     std::string page = server.authorization_endpoint;
-    page += (page.find('?') == page.npos ? "?" : "&") + detail::encode_form(form);
+    page += (page.find('?') == page.npos ? "?" : "&") + oauth::encode_form(form);
     const std::string reached = co_await redirect(page, listener.get());
-    const auto code = detail::code_from_redirect(reached, expected);
+    const auto code = oauth::code_from_redirect(reached, expected);
     remember(code);
 
-    detail::Form exchange;
+    oauth::Form exchange;
     exchange.emplace_back("grant_type", "authorization_code");
     exchange.emplace_back("code", code);
     exchange.emplace_back("redirect_uri", address);
@@ -329,7 +328,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_device(Discovery found, std::string
     count_login();
     auto client = known_client(server);
     if (!client) client = co_await register_client(server, "");
-    detail::Form form;
+    oauth::Form form;
     form.emplace_back("scope", scope);
     form.emplace_back("resource", found.audience);
     HttpRequest request;
@@ -337,12 +336,12 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_device(Discovery found, std::string
     request.url = server.device_authorization_endpoint;
     request.headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
     sign_in(*client, server, form, request.headers);
-    request.body = detail::encode_form(form);
+    request.body = oauth::encode_form(form);
     const Reply reply = co_await fetch(std::move(request));
-    const auto document = detail::parse_document(reply.body).value_or(json::object());
+    const auto document = oauth::parse_document(reply.body).value_or(json::object());
     if (reply.status != 200)
-        detail::throw_refusal(reply.status, document,
-                              {"a device code", server.device_authorization_endpoint, false});
+        oauth::throw_refusal(reply.status, document,
+                             {"a device code", server.device_authorization_endpoint, false});
     const std::string device(detail::string_of(document, "device_code"));
     const std::string code(detail::string_of(document, "user_code"));
     const std::string page(detail::string_of(document, "verification_uri"));
@@ -360,22 +359,22 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_device(Discovery found, std::string
             "the MCP server wants authorization, and nobody is here to give it: " + remedy());
     }
 
-    detail::DevicePolling polling(detail::seconds_member(document, "interval"));
+    oauth::DevicePolling polling(oauth::seconds_member(document, "interval"));
     const auto lifetime = std::clamp<std::int64_t>(
-        detail::seconds_member(document, "expires_in").value_or(600), 1, 1800);
+        oauth::seconds_member(document, "expires_in").value_or(600), 1, 1800);
     const auto end = Clock::now() + std::chrono::seconds(lifetime);
-    std::optional<detail::TokenAnswer> answer;
+    std::optional<oauth::TokenAnswer> answer;
     std::exception_ptr trouble;
     auto poll = [&]() -> awaitable<void> {
         while (!answer && !trouble) {
             co_await sleep_until(Clock::now() + std::chrono::seconds(polling.seconds()));
             if (Clock::now() >= end) co_return;
-            detail::Form ask;
+            oauth::Form ask;
             ask.emplace_back("grant_type", "urn:ietf:params:oauth:grant-type:device_code");
             ask.emplace_back("device_code", device);
             try {
                 answer = co_await ask_token(found, *client, ask, key, "a token");
-            } catch (const detail::AuthRefusal& refusal) {
+            } catch (const oauth::AuthRefusal& refusal) {
                 if (!polling.refused(refusal.reason())) trouble = std::current_exception();
             } catch (const Error& error) {
                 if (error.code() != errc::timed_out && error.code() != errc::mcp_connection)
@@ -424,14 +423,14 @@ IPYBOX_DECL awaitable<bool> OAuth::State::refresh(Discovery found) {
     if (!token || token->refresh.empty() || token->issuer != found.server.issuer || !client ||
         client->id != token->client_id)
         co_return false;
-    detail::Form form;
+    oauth::Form form;
     form.emplace_back("grant_type", "refresh_token");
     form.emplace_back("refresh_token", token->refresh);
     const Token before = *token;
-    std::optional<detail::TokenAnswer> answer;
+    std::optional<oauth::TokenAnswer> answer;
     try {
         answer = co_await ask_token(found, *client, form, before.key, "to refresh the token");
-    } catch (const detail::AuthRefusal& refusal) {
+    } catch (const oauth::AuthRefusal& refusal) {
         log(LogLevel::info, refusal.detail());
         if (refusal.reason().empty()) throw;  // a server in trouble, not a judgement
     }

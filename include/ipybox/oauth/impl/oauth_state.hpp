@@ -29,9 +29,9 @@ struct OAuth::State {
         std::string audience;  // the resource's identifier, as it writes it
         std::vector<std::string> scopes;
         bool dpop_required = false;
-        detail::ServerMetadata server;
+        oauth::ServerMetadata server;
     };
-    using Listener = detail::RedirectListener;
+    using Listener = oauth::RedirectListener;
     using Token = detail::OAuthToken;
     struct Reply {
         unsigned status = 0;
@@ -53,7 +53,7 @@ struct OAuth::State {
     // A person's token is the same however it was got.
     std::string grant_name() const { return interactive() ? std::string() : setting("grant"); }
     bool interactive() const { return grant == Grant::code || grant == Grant::device_code; }
-    std::string remedy() const { return "run " + detail::login_command(options.name); }
+    std::string remedy() const { return "run " + oauth::login_command(options.name); }
 
     Secrets secrets() const;
     Error translated(const Error& error) const { return {error.code(), hide(error.detail())}; }
@@ -82,21 +82,21 @@ struct OAuth::State {
     awaitable<Reply> fetch(HttpRequest request);
     awaitable<Discovery> discover(std::string metadata_url);
     awaitable<std::optional<json::object>> resource_metadata(std::string metadata_url);
-    awaitable<detail::ServerMetadata> server_metadata(std::string issuer, bool may_be_absent);
+    awaitable<oauth::ServerMetadata> server_metadata(std::string issuer, bool may_be_absent);
     std::string choose_issuer(const std::vector<std::string>& offered) const;
 
-    std::string choose_method(const detail::ServerMetadata& server, bool has_secret) const;
-    std::optional<Client> known_client(const detail::ServerMetadata& server) const;
-    awaitable<Client> register_client(detail::ServerMetadata server, std::string redirect);
-    void sign_in(const Client& client, const detail::ServerMetadata& server, detail::Form& form,
+    std::string choose_method(const oauth::ServerMetadata& server, bool has_secret) const;
+    std::optional<Client> known_client(const oauth::ServerMetadata& server) const;
+    awaitable<Client> register_client(oauth::ServerMetadata server, std::string redirect);
+    void sign_in(const Client& client, const oauth::ServerMetadata& server, oauth::Form& form,
                  HttpHeaders& headers) const;
     std::string first_scope(const Discovery& found, const std::string& challenged,
                             const std::string& before) const;
     std::string dpop_key(const Discovery& found) const;
 
-    awaitable<detail::TokenAnswer> ask_token(Discovery found, Client client, detail::Form form,
-                                             std::string key, std::string what);
-    void accept(const Discovery& found, const Client& client, detail::TokenAnswer answer,
+    awaitable<oauth::TokenAnswer> ask_token(Discovery found, Client client, oauth::Form form,
+                                            std::string key, std::string what);
+    void accept(const Discovery& found, const Client& client, oauth::TokenAnswer answer,
                 const std::string& requested, const std::string& key, std::string old_refresh);
 
     awaitable<void> acquire(Discovery found, std::string scope);
@@ -107,7 +107,7 @@ struct OAuth::State {
     awaitable<std::string> redirect(std::string url, Listener* listener);
     awaitable<bool> refresh(Discovery found);
     awaitable<void> renew();
-    awaitable<bool> handle(unsigned status, detail::AuthChallenge challenge);
+    awaitable<bool> handle(unsigned status, oauth::AuthChallenge challenge);
     void count_login();
 
     asio::any_io_executor executor;

@@ -11,10 +11,10 @@
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/net/proxy_protocol.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::oauth {
 
 IPYBOX_DECL std::string in_quotes(std::string_view text, std::size_t limit) {
-    return "\"" + printable(text.substr(0, limit)) + (text.size() > limit ? "…\"" : "\"");
+    return "\"" + detail::printable(text.substr(0, limit)) + (text.size() > limit ? "…\"" : "\"");
 }
 
 IPYBOX_DECL bool contains(const std::vector<std::string>& list, std::string_view text) {
@@ -22,8 +22,8 @@ IPYBOX_DECL bool contains(const std::vector<std::string>& list, std::string_view
 }
 
 IPYBOX_DECL std::string login_command(const std::string& name, const char* what) {
-    return "`ipybox auth " + std::string(what) + " " + (name.empty() ? "NAME" : printable(name)) +
-           " --config FILE`";
+    return "`ipybox auth " + std::string(what) + " " +
+           (name.empty() ? "NAME" : detail::printable(name)) + " --config FILE`";
 }
 
 IPYBOX_DECL std::vector<std::string> split_scope(std::string_view text) {
@@ -143,7 +143,7 @@ IPYBOX_DECL void read_challenges(std::string_view header, AuthChallenge& result)
                 ++at;  // nothing that belongs here: go on behind it
                 continue;
             }
-            const auto scheme = lower_case(name);
+            const auto scheme = net::lower_case(name);
             ours = scheme == "bearer" || scheme == "dpop";
             continue;
         }
@@ -161,7 +161,7 @@ IPYBOX_DECL void read_challenges(std::string_view header, AuthChallenge& result)
             while (at < header.size() && header[at] == '=') ++at;  // the end of a token68
         }
         if (!ours || value.size() > 4096) continue;
-        const auto key = lower_case(name);
+        const auto key = net::lower_case(name);
         auto* field = key == "resource_metadata" ? &result.resource_metadata
                       : key == "scope"           ? &result.scope
                       : key == "error"           ? &result.error
@@ -229,17 +229,18 @@ IPYBOX_DECL std::optional<std::int64_t> seconds_member(const boost::json::object
 IPYBOX_DECL ServerMetadata ServerMetadata::read(const boost::json::object& document,
                                                 const std::string& issuer, const std::string& url) {
     ServerMetadata server;
-    server.issuer = string_of(document, "issuer");
+    server.issuer = detail::string_of(document, "issuer");
     if (server.issuer != issuer)
         throw Error(errc::mcp_protocol, "the metadata of the authorization server at " + url +
                                             " is that of " + in_quotes(server.issuer) +
                                             ", not of " + in_quotes(issuer) +
                                             ": it is not used; the two must be the same text");
-    server.authorization_endpoint = string_of(document, "authorization_endpoint");
-    server.token_endpoint = string_of(document, "token_endpoint");
-    server.registration_endpoint = string_of(document, "registration_endpoint");
-    server.device_authorization_endpoint = string_of(document, "device_authorization_endpoint");
-    server.revocation_endpoint = string_of(document, "revocation_endpoint");
+    server.authorization_endpoint = detail::string_of(document, "authorization_endpoint");
+    server.token_endpoint = detail::string_of(document, "token_endpoint");
+    server.registration_endpoint = detail::string_of(document, "registration_endpoint");
+    server.device_authorization_endpoint =
+        detail::string_of(document, "device_authorization_endpoint");
+    server.revocation_endpoint = detail::string_of(document, "revocation_endpoint");
     server.scopes = list_member(document, "scopes_supported");
     server.auth_methods = list_member(document, "token_endpoint_auth_methods_supported");
     server.signing_algorithms =
@@ -309,8 +310,8 @@ IPYBOX_DECL AuthRefusal::AuthRefusal(std::string code, std::string detail)
 
 [[noreturn]] IPYBOX_DECL void throw_refusal(unsigned status, const boost::json::object& document,
                                             const AuthQuestion& question) {
-    const std::string code(string_of(document, "error"));
-    const std::string about(string_of(document, "error_description"));
+    const std::string code(detail::string_of(document, "error"));
+    const std::string about(detail::string_of(document, "error_description"));
     std::string text = "the authorization server refused " + question.what + ": ";
     text += code.empty() ? question.url.substr(0, question.url.find('?')) +
                                " answers with HTTP status " + std::to_string(status)
@@ -338,20 +339,20 @@ IPYBOX_DECL TokenAnswer read_token_answer(unsigned status, std::string_view body
     };
     if (!document) throw broken("what is no JSON object");
     TokenAnswer answer;
-    answer.access_token = string_of(*document, "access_token");
+    answer.access_token = detail::string_of(*document, "access_token");
     if (!is_header_text(answer.access_token)) throw broken("no proper \"access_token\"");
-    const std::string type(string_of(*document, "token_type"));
-    const auto lower = lower_case(type);
+    const std::string type(detail::string_of(*document, "token_type"));
+    const auto lower = net::lower_case(type);
     answer.type = lower == "bearer" ? "Bearer"
                   : lower == "dpop" ? "DPoP"
                   : lower == "n_a"  ? "N_A"
                                     : "";
     if (answer.type.empty()) throw broken("a token of a kind other than Bearer and DPoP");
-    answer.refresh_token = string_of(*document, "refresh_token");
-    answer.issued_type = string_of(*document, "issued_token_type");
+    answer.refresh_token = detail::string_of(*document, "refresh_token");
+    answer.issued_type = detail::string_of(*document, "issued_token_type");
     answer.lifetime = seconds_member(*document, "expires_in");
     if (document->contains("scope"))
-        answer.scope = join_scope(split_scope(string_of(*document, "scope")));
+        answer.scope = join_scope(split_scope(detail::string_of(*document, "scope")));
     return answer;
 }
 
@@ -363,4 +364,4 @@ IPYBOX_DECL bool DevicePolling::refused(std::string_view reason) {
     return reason == "slow_down" || reason == "authorization_pending";
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::oauth

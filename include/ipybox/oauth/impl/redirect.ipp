@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::oauth {
 
 IPYBOX_DECL RedirectListener::RedirectListener(asio::any_io_executor executor, std::uint16_t wanted,
                                                std::string path, std::string state)
@@ -14,7 +14,7 @@ IPYBOX_DECL RedirectListener::RedirectListener(asio::any_io_executor executor, s
     shared->path = std::move(path);
     shared->state = std::move(state);
     asio::ip::tcp::acceptor acceptor(executor);
-    listen_on_loopback(acceptor, "127.0.0.1", wanted, "the login's redirect address");
+    net::listen_on_loopback(acceptor, "127.0.0.1", wanted, "the login's redirect address");
     port = acceptor.local_endpoint().port();
     shared->listener->start(shared, std::move(acceptor));
 }
@@ -25,8 +25,8 @@ IPYBOX_DECL awaitable<void> RedirectListener::wait(std::shared_ptr<Shared> share
         co_await shared->arrived.wait(deadline);
 }
 
-IPYBOX_DECL HttpReply RedirectListener::page(unsigned status, const std::string& text) {
-    HttpReply reply;
+IPYBOX_DECL net::HttpReply RedirectListener::page(unsigned status, const std::string& text) {
+    net::HttpReply reply;
     reply.status = status;
     reply.content_type = "text/html; charset=utf-8";
     reply.body = "<!doctype html><meta charset=utf-8><title>ipybox</title><p>" + text + "</p>\n";
@@ -36,8 +36,8 @@ IPYBOX_DECL HttpReply RedirectListener::page(unsigned status, const std::string&
     return reply;
 }
 
-IPYBOX_DECL HttpReply RedirectListener::Shared::check(HttpPeer& peer,
-                                                      const HttpServerRequest& head) {
+IPYBOX_DECL net::HttpReply oauth::RedirectListener::Shared::check(
+    net::HttpPeer& peer, const net::HttpServerRequest& head) {
     peer.keep_alive = false;
     const std::string_view wanted = head.target();
     const bool ours = head.method() == boost::beast::http::verb::get && target.empty() &&
@@ -51,8 +51,8 @@ IPYBOX_DECL HttpReply RedirectListener::Shared::check(HttpPeer& peer,
     return {};
 }
 
-IPYBOX_DECL awaitable<bool> RedirectListener::Shared::answer(HttpPeerPtr peer,
-                                                             HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> oauth::RedirectListener::Shared::answer(
+    net::HttpPeerPtr peer, net::HttpServerRequest request) {
     target = std::string(request.target());
     auto text = render(*peer, page(200, "ipybox has the answer. You may close this window."));
     co_await peer->write(std::move(text));
@@ -60,4 +60,4 @@ IPYBOX_DECL awaitable<bool> RedirectListener::Shared::answer(HttpPeerPtr peer,
     co_return false;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::oauth

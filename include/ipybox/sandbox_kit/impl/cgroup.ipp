@@ -63,16 +63,16 @@ IPYBOX_DECL std::string Cgroup::problem() {
 }
 
 IPYBOX_DECL void Cgroup::measure(Statistics& known) const {
-    const auto peak = detail::read_proc(
+    const auto peak = sandbox_kit::read_proc(
         path_ / (second_version_ ? "memory.peak" : "memory.memsw.max_usage_in_bytes"));
-    const auto plain = detail::read_proc(path_ / "memory.max_usage_in_bytes");
+    const auto plain = sandbox_kit::read_proc(path_ / "memory.max_usage_in_bytes");
     for (const auto& text : {peak, plain})
         if (!text.empty()) {
             known.peak_memory = std::strtoull(text.c_str(), nullptr, 10);
             break;
         }
     std::istringstream events(
-        detail::read_proc(path_ / (second_version_ ? "memory.events" : "memory.oom_control")));
+        sandbox_kit::read_proc(path_ / (second_version_ ? "memory.events" : "memory.oom_control")));
     std::string name;
     for (std::uint64_t value = 0; events >> name >> value;)
         if (name == "oom_kill") known.memory_kills = value;
@@ -101,7 +101,7 @@ IPYBOX_DECL unsigned& Cgroup::serial() {
 }
 
 IPYBOX_DECL Cgroup::Place Cgroup::find_place() {
-    std::istringstream lines(detail::read_proc("/proc/self/cgroup"));
+    std::istringstream lines(sandbox_kit::read_proc("/proc/self/cgroup"));
     std::optional<std::filesystem::path> first, second;
     for (std::string line; std::getline(lines, line);) {
         const auto name = line.find(':'), path = line.find(':', name + 1);
@@ -169,7 +169,7 @@ IPYBOX_DECL void Cgroup::turn_on_memory(const std::filesystem::path& group) {
 }
 
 IPYBOX_DECL bool Cgroup::lists_memory(const std::filesystem::path& file) {
-    std::istringstream names(detail::read_proc(file));
+    std::istringstream names(sandbox_kit::read_proc(file));
     for (std::string name; names >> name;)
         if (name == "memory") return true;
     return false;
@@ -178,7 +178,7 @@ IPYBOX_DECL bool Cgroup::lists_memory(const std::filesystem::path& file) {
 IPYBOX_DECL void Cgroup::move_members(const std::filesystem::path& group) {
     if (::mkdir((group / host).c_str(), 0755) != 0 && errno != EEXIST)
         refuse("cannot create " + (group / host).string() + ": " + std::strerror(errno));
-    std::istringstream members(detail::read_proc(group / "cgroup.procs"));
+    std::istringstream members(sandbox_kit::read_proc(group / "cgroup.procs"));
     for (std::string pid; members >> pid;) {
         const UniqueFd file(::open((group / host / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
         if (::write(file.get(), pid.data(), pid.size()) < 0 && errno != ESRCH)
@@ -196,7 +196,7 @@ IPYBOX_DECL void Cgroup::set(const char* name, const std::string& value) const {
 }
 
 IPYBOX_DECL std::string Cgroup::start_time(const std::string& pid) {
-    const auto stat = detail::read_proc("/proc/" + pid + "/stat");
+    const auto stat = sandbox_kit::read_proc("/proc/" + pid + "/stat");
     std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
     std::string field;
     for (int number = 3; number <= 22; ++number) fields >> field;
@@ -222,7 +222,7 @@ IPYBOX_DECL void Cgroup::clear(const std::filesystem::path& group) noexcept {
         // Members may still be ending; a bomb may still be forking.
         for (int attempt = 0; attempt < 200; ++attempt) {
             if (::rmdir(group.c_str()) == 0 || errno != EBUSY) return;
-            std::istringstream members(detail::read_proc(group / "cgroup.procs"));
+            std::istringstream members(sandbox_kit::read_proc(group / "cgroup.procs"));
             for (pid_t pid = 0; members >> pid;)
                 if (pid > 1) ::kill(pid, SIGKILL);
             ::usleep(5'000);

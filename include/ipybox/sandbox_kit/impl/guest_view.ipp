@@ -13,7 +13,7 @@
 #include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <memory>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL std::vector<std::string> components(const fs::path& path) {
     std::vector<std::string> parts;
@@ -101,7 +101,7 @@ IPYBOX_DECL fs::path absolute_path(const fs::path& path) {
 }
 
 IPYBOX_DECL std::optional<struct stat> look_below(const fs::path& base, const fs::path& path) {
-    if (path == base || !within(path, base)) return std::nullopt;
+    if (path == base || !detail::within(path, base)) return std::nullopt;
     const UniqueFd outer(::open(base.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     open_how how{};
     how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
@@ -124,7 +124,7 @@ IPYBOX_DECL bool shows_whole_disk(const SandboxPolicy& policy) {
 IPYBOX_DECL View::View(const SandboxPolicy& policy, bool without_host_sockets,
                        std::set<fs::path> layered, bool by_directories)
     : by_directories_(by_directories), layered_(std::move(layered)) {
-    Placeholders::sweep_what_others_left(state_directory());
+    detail::Placeholders::sweep_what_others_left(config::state_directory());
     for (const auto& path : policy.readable) add_root(path, Kind::readable);
     for (const auto& path : policy.writable) add_root(path, Kind::writable);
     for (const auto& path : policy.shown) shown_.insert(absolute_path(path));
@@ -157,14 +157,14 @@ IPYBOX_DECL HiddenBehindLinks View::behind_links(const SandboxPolicy& policy) {
 
 IPYBOX_DECL bool View::holds_below(const fs::path& directory) const {
     const auto next = mounts_.upper_bound(directory);
-    return next != mounts_.end() && within(next->first, directory);
+    return next != mounts_.end() && detail::within(next->first, directory);
 }
 
 IPYBOX_DECL View::Kind View::kind(const fs::path& path) const {
     const auto chosen = mounts_.at(path);
     if (chosen != Kind::writable) return chosen;
     for (const auto& [other, rule] : mounts_)
-        if (rule == Kind::write_protected && within(path, other)) return rule;
+        if (rule == Kind::write_protected && detail::within(path, other)) return rule;
     return chosen;
 }
 
@@ -194,7 +194,7 @@ IPYBOX_DECL void View::add(const fs::path& path, Kind rule) {
 IPYBOX_DECL void View::add_root(const fs::path& given, Kind rule) {
     const auto path = absolute_path(given);
     for (const auto* own : {"/proc", "/dev", "/run/ipybox"})
-        if (within(path, own)) refuse("the sandbox has its own " + path.string());
+        if (detail::within(path, own)) refuse("the sandbox has its own " + path.string());
     if (path == "/" && rule == Kind::writable) refuse("the whole disk cannot be made writable");
     add(path, rule);
     const auto [place, fresh] = roots_.try_emplace(path, rule);
@@ -215,7 +215,7 @@ IPYBOX_DECL void View::pin_directories(const fs::path& path) {
     if (only_links_) return;
     const auto root = root_of(path);
     if (!root || root->second != Kind::writable) return;
-    for (auto at = path.parent_path(); at != root->first && within(at, root->first);
+    for (auto at = path.parent_path(); at != root->first && detail::within(at, root->first);
          at = at.parent_path()) {
         std::error_code ignored;
         const auto status = fs::symlink_status(at, ignored);
@@ -231,7 +231,7 @@ IPYBOX_DECL std::optional<std::pair<fs::path, View::Kind>> View::root_of(
     const fs::path& path) const {
     std::optional<std::pair<fs::path, Kind>> found;
     for (const auto& root : roots_)
-        if (within(path, root.first)) found = root;
+        if (detail::within(path, root.first)) found = root;
     return found;
 }
 
@@ -249,7 +249,8 @@ IPYBOX_DECL void View::protect(const fs::path& path) {
         struct stat found{};
         if (::fstatat(directory.get(), names[i].c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
             if (errno != ENOENT) throw Error(errc::io_error, lstat_failure(at));
-            const bool inside = !last || (by_directories_ && is_held_as_directory(names[i]));
+            const bool inside =
+                !last || (by_directories_ && detail::is_held_as_directory(names[i]));
             if (hold(at, directory, inside)) add(at, Kind::write_protected);
             return;
         }
@@ -257,7 +258,7 @@ IPYBOX_DECL void View::protect(const fs::path& path) {
             refuse(at.string() +
                    " is a symbolic link and cannot be write-protected: put the "
                    "file itself there");
-        const bool left_over = is_placeholder(found);
+        const bool left_over = detail::is_placeholder(found);
         if (left_over) hold(at, directory, S_ISDIR(found.st_mode));
         if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
         // A mount of its own: the guest cannot rename it and put another in its place.
@@ -289,10 +290,10 @@ IPYBOX_DECL void View::hide(const std::vector<std::string>& patterns, const fs::
         }
     }
     for (const auto& [root, rule] : roots_) {
-        if (within(root, "/usr")) continue;
+        if (detail::within(root, "/usr")) continue;
         // A search of an outer directory has met what may lie anywhere in this one.
         const bool inner = std::any_of(roots_.begin(), roots_.end(), [&root](const auto& other) {
-            return other.first != root && within(root, other.first);
+            return other.first != root && detail::within(root, other.first);
         });
         auto wanted = anchored;
         if (!inner) wanted.insert(wanted.end(), anywhere.begin(), anywhere.end());
@@ -310,8 +311,8 @@ IPYBOX_DECL void View::hide_absolute(const PathGlob& glob) {
     }
     pin_directories(start / "*");
     for (const auto& [root, rule] : roots_) {
-        const bool inside = within(start, root);
-        if (!inside && !within(root, start)) continue;
+        const bool inside = detail::within(start, root);
+        if (!inside && !detail::within(root, start)) continue;
         const fs::path& from = inside ? start : root;
         if (!fs::is_directory(fs::symlink_status(from))) continue;
         std::vector<std::string> below = components(from);
@@ -372,7 +373,7 @@ IPYBOX_DECL void View::search(const fs::path& directory, std::vector<std::string
 }
 
 IPYBOX_DECL void View::hide_host_sockets() {
-    const auto listing = detail::read_proc("/proc/net/unix");
+    const auto listing = sandbox_kit::read_proc("/proc/net/unix");
     for (std::size_t start = 0; start < listing.size();) {
         const auto end = std::min(listing.find('\n', start), listing.size());
         const auto line = std::string_view(listing).substr(start, end - start);
@@ -385,7 +386,8 @@ IPYBOX_DECL void View::hide_host_sockets() {
         const auto root = root_of(path);
         if (error || !root || root->first == path) continue;
         // Covered by scratch directories.
-        if (root->first == "/" && (within(path, "/run") || within(path, "/tmp"))) continue;
+        if (root->first == "/" && (detail::within(path, "/run") || detail::within(path, "/tmp")))
+            continue;
         if (fs::is_socket(fs::symlink_status(path, error))) add(path, Kind::hidden);
     }
 }
@@ -425,7 +427,7 @@ IPYBOX_DECL bool View::may_lie_behind_a_link(const fs::path& target, struct stat
     if (root->first != "/" || (found.st_mode & 0111) != 0) return false;
     for (const auto* system :
          {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"})
-        if (within(target, system)) return false;
+        if (detail::within(target, system)) return false;
     return true;
 }
 
@@ -446,7 +448,8 @@ IPYBOX_DECL void View::hide_absent(const fs::path& path) {
     const bool absent =
         ::fstatat(parent.get(), path.filename().c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 &&
         errno == ENOENT;
-    if ((absent || is_placeholder(found)) && hold(path, parent, false)) add(path, Kind::hidden);
+    if ((absent || detail::is_placeholder(found)) && hold(path, parent, false))
+        add(path, Kind::hidden);
 }
 
 IPYBOX_DECL bool View::hold(const fs::path& path, const UniqueFd& parent, bool directory) {
@@ -455,11 +458,11 @@ IPYBOX_DECL bool View::hold(const fs::path& path, const UniqueFd& parent, bool d
     struct stat found{};
     if (!layered_.contains(root) ||
         (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-         !Placeholders::sweep(parent, name))) {
+         !detail::Placeholders::sweep(parent, name))) {
         return placeholders_.hold(root, path.lexically_relative(root), parent, directory);
     }
     layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
     return true;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL std::vector<std::filesystem::path> home_directories() {
     static const std::string listed = [] {
@@ -34,7 +34,8 @@ IPYBOX_DECL const std::filesystem::path* outermost_around(
     const std::filesystem::path& path, const std::vector<std::filesystem::path>& roots) {
     const std::filesystem::path* found = nullptr;
     for (const auto& root : roots)
-        if (within(path, root) && (found == nullptr || within(*found, root))) found = &root;
+        if (detail::within(path, root) && (found == nullptr || detail::within(*found, root)))
+            found = &root;
     return found;
 }
 
@@ -51,24 +52,25 @@ IPYBOX_DECL std::vector<std::filesystem::path> with_real_places(
 IPYBOX_DECL std::optional<std::filesystem::path> real_place(
     const std::filesystem::path& path, const std::vector<std::filesystem::path>& writable,
     std::filesystem::path& link) {
-    auto walk =
-        walk_path(path, [&writable](const std::filesystem::path& at, const PathStatus& status) {
+    auto walk = detail::walk_path(
+        path, [&writable](const std::filesystem::path& at, const detail::PathStatus& status) {
             return !S_ISLNK(status.mode) ||
-                   std::none_of(writable.begin(), writable.end(),
-                                [&](const auto& root) { return at != root && within(at, root); });
+                   std::none_of(writable.begin(), writable.end(), [&](const auto& root) {
+                       return at != root && detail::within(at, root);
+                   });
         });
     if (walk.whole) return std::move(walk.at);
     link = std::move(walk.at);
     return std::nullopt;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 namespace ipybox {
 
 IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sources) {
     namespace fs = std::filesystem;
-    const auto writable = detail::with_real_places(policy.writable);
+    const auto writable = sandbox_kit::with_real_places(policy.writable);
     // A root that is reached over links shows what lies behind it under its own name.
     const auto seen_at = [&policy](const fs::path& place) {
         std::vector<fs::path> places = {place};
@@ -83,12 +85,13 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
     };
     const auto real = [&](const fs::path& path, const char* what) {
         fs::path link;
-        const auto place = detail::real_place(path, writable, link);
+        const auto place = sandbox_kit::real_place(path, writable, link);
         if (!place)
-            detail::refuse(std::string(what) + " " + path.string() + " is reached over the link " +
-                           link.string() +
-                           ", which code could exchange: put it elsewhere, or do not make that "
-                           "place writable");
+            sandbox_kit::refuse(
+                std::string(what) + " " + path.string() + " is reached over the link " +
+                link.string() +
+                ", which code could exchange: put it elsewhere, or do not make that "
+                "place writable");
         return *place;
     };
     const auto hide = [&](const fs::path& place) {
@@ -116,7 +119,7 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
                                     place.string() + ", which no code may see; name another place");
             }
         // Absent, code could make it, or keep the host from making it.
-        if (const auto* root = detail::outermost_around(place, writable);
+        if (const auto* root = sandbox_kit::outermost_around(place, writable);
             root != nullptr && !fs::exists(place)) {
             const auto top = detail::open_directory(*root);
             const auto made =
@@ -133,18 +136,18 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
     for (const auto& file : sources.write_protected) {
         fs::path link;
         kept.push_back(file);
-        const auto place = detail::real_place(file, writable, link);
+        const auto place = sandbox_kit::real_place(file, writable, link);
         protect(place ? *place : link);  // a link is refused when the sandbox starts
     }
     // It runs on the host at the next start.
     for (const auto& path : sources.interpreter)
-        if (detail::within_any(path, writable)) protect(path);
+        if (sandbox_kit::within_any(path, writable)) protect(path);
 
     for (const auto& home : sources.homes) {
-        std::vector<fs::path> names(std::begin(detail::home_protected),
-                                    std::end(detail::home_protected));
+        std::vector<fs::path> names(std::begin(sandbox_kit::home_protected),
+                                    std::end(sandbox_kit::home_protected));
         std::error_code error;
-        if (detail::within_any(home, writable))
+        if (sandbox_kit::within_any(home, writable))
             for (fs::directory_iterator entry(home, error), end; !error && entry != end;
                  entry.increment(error))
                 if (const auto name = entry->path().filename();
@@ -156,7 +159,7 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
             const bool named = std::any_of(writable.begin(), writable.end(), [&](const auto& root) {
                 return detail::within(root, path);
             });
-            if (!named && detail::within_any(path, writable)) protect(path);
+            if (!named && sandbox_kit::within_any(path, writable)) protect(path);
         }
     }
     std::sort(kept.begin(), kept.end());
@@ -168,15 +171,16 @@ IPYBOX_DECL void refuse_home(const PolicySources& sources) {
         for (const auto& root : {sources.workspace, sources.working_dir})
             if (!root.empty() && home != "/" &&
                 detail::within(home, std::filesystem::weakly_canonical(root)))
-                detail::refuse("workspace " + root.string() + (home == root ? " is" : " holds") +
-                               " a home directory, whose files decide what programs of its owner "
-                               "do: name a directory "
-                               "below it (--workspace), or allow it (--allow-home, allow_home)");
+                sandbox_kit::refuse(
+                    "workspace " + root.string() + (home == root ? " is" : " holds") +
+                    " a home directory, whose files decide what programs of its owner "
+                    "do: name a directory "
+                    "below it (--workspace), or allow it (--allow-home, allow_home)");
 }
 
-IPYBOX_DECL detail::ProtectedFiles guard_workspace(SandboxPolicy& policy,
-                                                   const std::filesystem::path& workspace,
-                                                   const detail::ProtectionRules& rules) {
+IPYBOX_DECL sandbox_kit::ProtectedFiles guard_workspace(SandboxPolicy& policy,
+                                                        const std::filesystem::path& workspace,
+                                                        const sandbox_kit::ProtectionRules& rules) {
     const auto start = literal_glob(workspace);
     policy.hidden.push_back(start + "/.env");
     policy.hidden.push_back(start + "/**/.env");
@@ -184,7 +188,7 @@ IPYBOX_DECL detail::ProtectedFiles guard_workspace(SandboxPolicy& policy,
     auto& kept = policy.write_protected;
     for (const char* name : {".env", ".venv", "sandbox-config.json"})
         kept.push_back(workspace / name);
-    auto found = detail::protected_files(workspace, rules);
+    auto found = sandbox_kit::protected_files(workspace, rules);
     kept.insert(kept.end(), found.paths.begin(), found.paths.end());
     return found;
 }
@@ -198,7 +202,7 @@ IPYBOX_DECL KernelPolicy::KernelPolicy(const PolicySources& sources, SandboxPoli
     policy_.readable = sources.interpreter;
     protected_ = guard_workspace(policy_, workspace_, sources.protection);
     if (policy_.cwd != workspace_ && !detail::within(policy_.cwd, workspace_)) {
-        auto there = detail::protected_files(policy_.cwd, sources.protection);
+        auto there = sandbox_kit::protected_files(policy_.cwd, sources.protection);
         policy_.write_protected.insert(policy_.write_protected.end(), there.paths.begin(),
                                        there.paths.end());
         protected_.left_out.insert(protected_.left_out.end(), there.left_out.begin(),
@@ -212,7 +216,7 @@ IPYBOX_DECL KernelPolicy::KernelPolicy(const PolicySources& sources, SandboxPoli
             sources.protection);
     }
     keep_own_state(policy_, sources);
-    writable_ = detail::with_real_places(policy_.writable);
+    writable_ = sandbox_kit::with_real_places(policy_.writable);
     policy_.behind_links = std::make_shared<HiddenBehindLinks>();
 }
 
@@ -222,13 +226,13 @@ IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path&
     fs::path link;
     // What lies below a writable place is opened without links, so that it is enough to look as
     // far.
-    const auto place = detail::real_place(absolute(path), writable_, link);
+    const auto place = sandbox_kit::real_place(absolute(path), writable_, link);
     if (!place)
         throw Error(errc::denied,
                     path.string() + ": leads over the link " + link.string() +
                         ", which code may have put there; name the place that it leads to");
     const auto file = (*place / name).lexically_normal();
-    const auto* root = detail::outermost_around(*place, writable_);
+    const auto* root = sandbox_kit::outermost_around(*place, writable_);
     if (root == nullptr) {
         fs::create_directories(*place);
         return detail::open_directory(*place);
@@ -245,7 +249,7 @@ IPYBOX_DECL const HiddenBehindLinks& KernelPolicy::behind_links() const {
     auto& found = *policy_.behind_links;
     if (found.searched) return found;
     try {
-        found = detail::View::behind_links(policy_);
+        found = sandbox_kit::View::behind_links(policy_);
     } catch (const Error&) {
         found.searched = true;  // with such a policy no sandbox starts that hides anything
     }
@@ -254,7 +258,7 @@ IPYBOX_DECL const HiddenBehindLinks& KernelPolicy::behind_links() const {
 
 IPYBOX_DECL bool KernelPolicy::is_hidden(const std::filesystem::path& path) const {
     struct stat status{};
-    if (detail::is_hidden(policy_, path)) return true;
+    if (sandbox_kit::is_hidden(policy_, path)) return true;
     return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && !may_read(status);
 }
 

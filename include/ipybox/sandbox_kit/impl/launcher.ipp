@@ -17,7 +17,7 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace sandbox_kit {
 // Where `meson install` puts it; a program without ipybox's compiled part does not have it.
 [[gnu::weak]] extern const char* const launcher_program;
 
@@ -30,14 +30,14 @@ inline Capabilities enforced_by_launcher() {
     able.available = able.limits_per_process = able.wall_time = true;
     return able;
 }
-}  // namespace detail
+}  // namespace sandbox_kit
 
 IPYBOX_DECL std::filesystem::path find_launcher() {
     std::error_code ignored;
     const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
     const auto beside = program.parent_path() / "launcher" / "ipybox-launcher";
     const std::filesystem::path installed =
-        &detail::launcher_program ? detail::launcher_program : "";
+        &sandbox_kit::launcher_program ? sandbox_kit::launcher_program : "";
     for (const auto& place : {beside, installed})
         if (place.is_absolute())
             if (const auto found = find_program(place.string(), "")) return *found;
@@ -52,9 +52,9 @@ IPYBOX_DECL int landlock_version() noexcept {
 }
 
 IPYBOX_DECL Capabilities launched_capabilities() {
-    auto able = detail::enforced_by_launcher();
+    auto able = sandbox_kit::enforced_by_launcher();
     if (landlock_version() < 1) {
-        able.problem = detail::no_landlock;
+        able.problem = sandbox_kit::no_landlock;
     } else {
         try {
             find_launcher();
@@ -67,16 +67,16 @@ IPYBOX_DECL Capabilities launched_capabilities() {
 }
 
 IPYBOX_DECL uid_t launched_user(const SandboxPolicy& policy) {
-    const auto identity = detail::guest_identity(policy, std::nullopt);
+    const auto identity = sandbox_kit::guest_identity(policy, std::nullopt);
     return identity ? identity->user : ::geteuid();
 }
 
 IPYBOX_DECL std::unique_ptr<SandboxedProcess> launched(
     asio::any_io_executor executor, const std::filesystem::path& launcher, SandboxPolicy policy,
     std::vector<std::string> argv, const std::vector<Channel>& channels, Stdio stdio) {
-    if (landlock_version() < 1) throw Error(errc::sandbox_refused, detail::no_landlock);
+    if (landlock_version() < 1) throw Error(errc::sandbox_refused, sandbox_kit::no_landlock);
     // Whatever a sandbox says of itself, this is all that it gets.
-    refuse_beyond(policy, detail::enforced_by_launcher(), "ipybox-launcher");
+    refuse_beyond(policy, sandbox_kit::enforced_by_launcher(), "ipybox-launcher");
     refuse_written(launcher);
 
     std::vector<std::string> command = {launcher.string(), "--landlock"};
@@ -100,7 +100,7 @@ IPYBOX_DECL std::unique_ptr<SandboxedProcess> launched(
     std::move(argv.begin(), argv.end(), std::back_inserter(command));
 
     SpawnRequest request;
-    request.identity = detail::guest_identity(policy, std::nullopt);
+    request.identity = sandbox_kit::guest_identity(policy, std::nullopt);
     request.argv = std::move(command);
     request.env = std::move(policy.env);
     if (!policy.cwd.empty()) request.cwd = std::move(policy.cwd);

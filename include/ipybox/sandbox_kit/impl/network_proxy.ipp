@@ -19,8 +19,7 @@ namespace ipybox {
 struct NetworkProxy::State {
     State(asio::any_io_executor e, NetworkProxyOptions o);
 
-    static std::vector<Rule> parse_rules(const std::vector<std::string>& texts,
-                                         detail::RuleList list);
+    static std::vector<Rule> parse_rules(const std::vector<std::string>& texts, net::RuleList list);
 
     static Network parse_network(const std::string& text);
 
@@ -44,14 +43,14 @@ IPYBOX_DECL NetworkProxy::NetworkProxy(asio::any_io_executor executor, NetworkPr
     : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
 
 IPYBOX_DECL void NetworkProxy::listen(const std::filesystem::path& path, uid_t user) {
-    detail::listen_privately(state_->acceptor, path, user, "the network proxy");
-    asio::co_spawn(state_->executor, detail::accept_connections(state_, state_->acceptor, &begin),
+    net::listen_privately(state_->acceptor, path, user, "the network proxy");
+    asio::co_spawn(state_->executor, net::accept_connections(state_, state_->acceptor, &begin),
                    asio::detached);
 }
 
 IPYBOX_DECL void NetworkProxy::stop() { state_->close(); }
 
-IPYBOX_DECL detail::AddressBytes NetworkProxy::bytes_of(const asio::ip::address& address) {
+IPYBOX_DECL net::AddressBytes NetworkProxy::bytes_of(const asio::ip::address& address) {
     if (address.is_v4()) {
         const auto bytes = address.to_v4().to_bytes();
         return {bytes.data(), bytes.size()};
@@ -62,8 +61,8 @@ IPYBOX_DECL detail::AddressBytes NetworkProxy::bytes_of(const asio::ip::address&
 
 IPYBOX_DECL NetworkProxy::State::State(asio::any_io_executor e, NetworkProxyOptions o)
     : executor(std::move(e)), options(std::move(o)), acceptor(executor), freed(executor) {
-    allow = parse_rules(options.policy.allow, detail::RuleList::allow);
-    deny = parse_rules(options.policy.deny, detail::RuleList::deny);
+    allow = parse_rules(options.policy.allow, net::RuleList::allow);
+    deny = parse_rules(options.policy.deny, net::RuleList::deny);
     if (options.policy.mode != NetworkPolicy::Mode::allow_list) allow.clear();
     for (const auto& text : options.policy.private_networks)
         networks.push_back(parse_network(text));
@@ -72,10 +71,10 @@ IPYBOX_DECL NetworkProxy::State::State(asio::any_io_executor e, NetworkProxyOpti
 }
 
 IPYBOX_DECL std::vector<NetworkProxy::Rule> NetworkProxy::State::parse_rules(
-    const std::vector<std::string>& texts, detail::RuleList list) {
+    const std::vector<std::string>& texts, net::RuleList list) {
     std::vector<Rule> rules;
     for (const auto& text : texts) {
-        const auto rule = detail::parse_domain_rule(text, list);
+        const auto rule = net::parse_domain_rule(text, list);
         if (!rule)
             throw Error(errc::bad_config, "network rule \"" + shown(text) +
                                               "\": accepted are HOST and *.HOST with at least "
@@ -166,8 +165,8 @@ IPYBOX_DECL awaitable<NetworkProxy::Tcp::socket> NetworkProxy::system_dial(Tcp::
     co_return socket;
 }
 
-IPYBOX_DECL std::vector<detail::AddressBytes> NetworkProxy::own_addresses() {
-    std::vector<detail::AddressBytes> own;
+IPYBOX_DECL std::vector<net::AddressBytes> NetworkProxy::own_addresses() {
+    std::vector<net::AddressBytes> own;
     ifaddrs* list = nullptr;
     if (::getifaddrs(&list) != 0)
         throw Error(errc::io_error, "this machine's addresses cannot be listed");
@@ -241,7 +240,7 @@ IPYBOX_DECL awaitable<NetworkProxy::Refusal> NetworkProxy::connect(ConnectionPtr
         state->decided({host, port, false, refusal.reason});
         co_return refusal;
     }
-    const std::string name = *detail::canonical_host(asked);
+    const std::string name = *net::canonical_host(asked);
     const auto deadline = deadline_after(state->options.connect_timeout);
     asio::co_spawn(state->executor, look_up(connection, name), asio::detached);
     while (!connection->looked_up && !connection->closed && Clock::now() < deadline)
@@ -276,7 +275,7 @@ IPYBOX_DECL awaitable<NetworkProxy::Refusal> NetworkProxy::connect(ConnectionPtr
 IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge(const State& state, const std::string& asked,
                                                       std::uint16_t port, std::string& why) {
     Refusal refusal{403, socks_not_allowed, "", ""};
-    const auto name = detail::canonical_host(asked);
+    const auto name = net::canonical_host(asked);
     if (!name) {
         refusal.reason = "\"" + shown(asked) + "\" is not a host name";
         refusal.remedy = "The sandbox reaches hosts by their DNS name only, not by address.";
@@ -318,19 +317,19 @@ IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge_addresses(const State& sta
     const auto own = own_addresses();
     for (const auto& address : addresses) {
         const auto bytes = bytes_of(address);
-        const auto kind = detail::classify_address(bytes, own);
-        if (kind == detail::AddressKind::public_) continue;
+        const auto kind = net::classify_address(bytes, own);
+        if (kind == net::AddressKind::public_) continue;
         const auto opened = [&](const Network& network) {
             return bytes.within(network.address, network.prefix) &&
-                   (kind == detail::AddressKind::private_ ||
-                    (kind == detail::AddressKind::metadata && network.prefix == 8 * bytes.size));
+                   (kind == net::AddressKind::private_ ||
+                    (kind == net::AddressKind::metadata && network.prefix == 8 * bytes.size));
         };
         if (std::any_of(state.networks.begin(), state.networks.end(), opened)) continue;
         refusal.status = 403;
         refusal.socks = socks_not_allowed;
         refusal.reason =
             name + " leads to " + address.to_string() + ", " + std::string(describe(kind));
-        refusal.remedy = kind == detail::AddressKind::private_
+        refusal.remedy = kind == net::AddressKind::private_
                              ? "To allow it, name its network by --private-network, or in the "
                                "sandbox's option private_networks."
                              : "The sandbox may not reach such addresses.";
@@ -370,18 +369,18 @@ IPYBOX_DECL awaitable<void> NetworkProxy::serve_http(ConnectionPtr connection) {
     const auto state = connection->state;
     std::size_t length = 0;
     for (std::size_t scanned = 0; length == 0;) {
-        length = detail::head_length(connection->input, scanned);
+        length = net::head_length(connection->input, scanned);
         if (length != 0 || connection->input.size() > state->options.max_head) break;
         const std::size_t wanted = connection->input.size() + 1;
         const bool more = co_await fill(connection, wanted);
         if (!more) co_return;
     }
-    detail::ProxyRequest request;
+    net::ProxyRequest request;
     Refusal refusal;
-    if (length == 0 || (length != detail::broken_line && length > state->options.max_head)) {
+    if (length == 0 || (length != net::broken_line && length > state->options.max_head)) {
         refusal = {431, 0, "the head of the request is too large", ""};
     } else {
-        auto problem = length == detail::broken_line
+        auto problem = length == net::broken_line
                            ? std::string("a line that does not end in CR LF")
                            : request.parse(std::string_view(connection->input).substr(0, length));
         if (!problem.empty()) refusal = {400, 0, "bad request: " + problem, ""};
@@ -432,7 +431,7 @@ IPYBOX_DECL awaitable<void> NetworkProxy::finish(ConnectionPtr connection) {
 }
 
 IPYBOX_DECL awaitable<void> NetworkProxy::forward(ConnectionPtr connection,
-                                                  detail::ProxyRequest request) {
+                                                  net::ProxyRequest request) {
     const std::string head = std::move(request.head);
     auto [failed, written] =
         co_await asio::async_write(connection->server, asio::buffer(head), as_result);
@@ -454,8 +453,8 @@ IPYBOX_DECL awaitable<std::string> NetworkProxy::relay_response_head(ConnectionP
     auto& text = connection->output;
     std::size_t scanned = 0;
     for (;;) {
-        const std::size_t length = detail::head_length(text, scanned);
-        if (length == detail::broken_line) co_return "a line that does not end in CR LF";
+        const std::size_t length = net::head_length(text, scanned);
+        if (length == net::broken_line) co_return "a line that does not end in CR LF";
         if (length == 0 && text.size() <= connection->state->options.max_head) {
             char chunk[4096];
             auto [error, count] =
@@ -469,7 +468,7 @@ IPYBOX_DECL awaitable<std::string> NetworkProxy::relay_response_head(ConnectionP
         unsigned status = 0;
         std::string rewritten;
         std::string problem =
-            detail::rewrite_response(std::string_view(text).substr(0, length), status, rewritten);
+            net::rewrite_response(std::string_view(text).substr(0, length), status, rewritten);
         if (!problem.empty()) co_return problem;
         text.erase(0, length);
         scanned = 0;
@@ -479,10 +478,10 @@ IPYBOX_DECL awaitable<std::string> NetworkProxy::relay_response_head(ConnectionP
 }
 
 IPYBOX_DECL awaitable<void> NetworkProxy::send_body(ConnectionPtr connection,
-                                                    detail::ProxyRequest::Body kind,
+                                                    net::ProxyRequest::Body kind,
                                                     std::uint64_t length) {
-    using Body = detail::ProxyRequest::Body;
-    detail::ChunkedBody chunked;
+    using Body = net::ProxyRequest::Body;
+    net::ChunkedBody chunked;
     std::string& input = connection->input;
     bool done = kind == Body::none || (kind == Body::length && length == 0);
     while (!done) {
@@ -497,8 +496,8 @@ IPYBOX_DECL awaitable<void> NetworkProxy::send_body(ConnectionPtr connection,
             done = length == 0;
         } else {
             const auto progress = chunked.put(input, part);
-            if (progress == detail::ChunkedBody::State::bad) co_return connection->close();
-            done = progress == detail::ChunkedBody::State::done;
+            if (progress == net::ChunkedBody::State::bad) co_return connection->close();
+            done = progress == net::ChunkedBody::State::done;
         }
         input.clear();
         auto [error, written] =

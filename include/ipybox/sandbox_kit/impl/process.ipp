@@ -19,14 +19,14 @@
 #include <sstream>
 #include <string_view>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL std::optional<rlim_t>& given_open_files() noexcept {
     static std::optional<rlim_t> given;
     return given;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 namespace ipybox {
 
@@ -34,7 +34,7 @@ IPYBOX_DECL void raise_open_files() noexcept {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
     const auto given = std::exchange(limit.rlim_cur, limit.rlim_max);
-    if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) detail::given_open_files() = given;
+    if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) sandbox_kit::given_open_files() = given;
 }
 
 IPYBOX_DECL std::size_t open_files_left() noexcept {
@@ -50,7 +50,7 @@ IPYBOX_DECL std::size_t open_files_left() noexcept {
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL void run_child(const SpawnRequest& request, PreparedChild& prepared,
                            int report) noexcept {
@@ -431,7 +431,7 @@ IPYBOX_DECL std::string describe_end(const SandboxedProcess& process, const Exit
     return text;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 namespace ipybox {
 
@@ -440,35 +440,35 @@ IPYBOX_DECL ChildProcess::ChildProcess(asio::any_io_executor executor, SpawnRequ
     UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!null)
         throw Error(errc::io_error, std::string("cannot open /dev/null: ") + std::strerror(errno));
-    auto [errors, child_errors] = detail::make_pipe();
+    auto [errors, child_errors] = sandbox_kit::make_pipe();
     // For sockets Asio suppresses SIGPIPE, for pipes nothing does.
     std::pair<UniqueFd, UniqueFd> in, out;
     if (pipes) {
-        in = detail::make_pipe();
-        out = detail::make_pipe();
-        detail::outlive_broken_pipes();
+        in = sandbox_kit::make_pipe();
+        out = sandbox_kit::make_pipe();
+        sandbox_kit::outlive_broken_pipes();
     }
     for (const auto* ours : {&errors, &in.second, &out.first})
         if (*ours) ::fcntl(ours->get(), F_SETFL, O_NONBLOCK);
 
-    const pid_t pid =
-        detail::start_process(request, pipes ? in.first.get() : null.get(),
-                              pipes ? out.second.get() : child_errors.get(), child_errors.get());
+    const pid_t pid = sandbox_kit::start_process(request, pipes ? in.first.get() : null.get(),
+                                                 pipes ? out.second.get() : child_errors.get(),
+                                                 child_errors.get());
     try {
-        auto pidfd = detail::open_pidfd(pid);
+        auto pidfd = sandbox_kit::open_pidfd(pid);
         if (!pidfd) throw Error(errc::io_error, std::string("pidfd_open: ") + std::strerror(errno));
-        state_ =
-            std::make_shared<detail::ProcessState>(executor, pid, pidfd, request.ends_its_tree);
-        tail_ = std::make_shared<detail::OutputTail>(executor, errors);
+        state_ = std::make_shared<sandbox_kit::ProcessState>(executor, pid, pidfd,
+                                                             request.ends_its_tree);
+        tail_ = std::make_shared<sandbox_kit::OutputTail>(executor, errors);
         if (pipes) {
             input_.emplace(executor, in.second.release());
             output_.emplace(executor, out.first.release());
         }
-        asio::co_spawn(executor, detail::drain(tail_), asio::detached);
-        asio::co_spawn(executor, detail::watch_exit(state_), asio::detached);
+        asio::co_spawn(executor, sandbox_kit::drain(tail_), asio::detached);
+        asio::co_spawn(executor, sandbox_kit::watch_exit(state_), asio::detached);
         if (request.wall_seconds) {
             const auto deadline = deadline_after(std::chrono::seconds(*request.wall_seconds));
-            asio::co_spawn(executor, detail::end_at(state_, deadline), asio::detached);
+            asio::co_spawn(executor, sandbox_kit::end_at(state_, deadline), asio::detached);
         }
     } catch (...) {
         ::kill(-pid, SIGKILL);
@@ -490,7 +490,7 @@ IPYBOX_DECL std::string ChildProcess::output_tail() const {
 
 IPYBOX_DECL Statistics ChildProcess::statistics() const noexcept {
     try {
-        return detail::measure_tree(state_->pid);
+        return sandbox_kit::measure_tree(state_->pid);
     } catch (const std::exception&) {
         return {};
     }
@@ -500,7 +500,7 @@ IPYBOX_DECL std::vector<Violation> ChildProcess::violations() const {
     std::vector<Violation> seen;
     if (state_->out_of_time) seen.push_back({"wall", "the time of the limit wall was over"});
     if (const auto status = exit_status()) {
-        auto last = detail::violation_of(detail::ending_signal(*status));
+        auto last = sandbox_kit::violation_of(sandbox_kit::ending_signal(*status));
         if (!last.layer.empty()) seen.push_back(std::move(last));
     }
     return seen;
@@ -509,12 +509,12 @@ IPYBOX_DECL std::vector<Violation> ChildProcess::violations() const {
 IPYBOX_DECL void ChildProcess::end(std::chrono::milliseconds patience) noexcept {
     if (!state_->watch.is_open()) return;
     if (state_->ends_its_tree) {
-        detail::end_tree(*state_);
+        sandbox_kit::end_tree(*state_);
         if (!state_->status)
             wait_readable(state_->watch.native_handle(), Clock::now() + patience / 2);
     }
     const auto deadline = Clock::now() + patience;
-    for (const auto& dying : detail::kill_descendants(*state_))
+    for (const auto& dying : sandbox_kit::kill_descendants(*state_))
         wait_readable(dying.get(), deadline);
     if (!state_->status) wait_readable(state_->watch.native_handle(), deadline);
     state_->reap();

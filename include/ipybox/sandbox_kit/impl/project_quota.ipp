@@ -21,7 +21,7 @@
 #include <sstream>
 #include <utility>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL std::string ProjectQuota::machine_problem() {
     if (call(-1, Q_XGETQSTATV, 0, nullptr) != 0 && errno == ENOSYS)
@@ -431,4 +431,4 @@ IPYBOX_DECL void ProjectQuota::visit_files(int directory, dev_t device,
     }
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit

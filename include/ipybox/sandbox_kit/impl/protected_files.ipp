@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 // Finds what ProtectionRules protect in one workspace.
 class ProtectionSearch {
@@ -28,12 +28,13 @@ public:
         : workspace_(std::move(workspace)), rules_(rules), tree_(workspace_) {}
 
     ProtectedFiles run() {
-        LeftOut deeper;
-        walk_project(tree_, rules_.depth, left_out_, deeper, [this](const ProjectDirectory& at) {
-            finish_above(depth_of(at.path));
-            look_at(at);
-            result_.directories.push_back(at);
-        });
+        detail::LeftOut deeper;
+        walk_project(tree_, rules_.depth, left_out_, deeper,
+                     [this](const detail::ProjectDirectory& at) {
+                         finish_above(depth_of(at.path));
+                         look_at(at);
+                         result_.directories.push_back(at);
+                     });
         finish_above(std::numeric_limits<std::ptrdiff_t>::max());
         result_.left_out = left_out_.texts();
         for (const auto& text : deeper.texts()) result_.deeper = text;
@@ -41,13 +42,13 @@ public:
     }
 
 private:
-    using Kind = FileTree::Kind;
+    using Kind = detail::FileTree::Kind;
     static constexpr int max_nesting = 10;
 
-    bool is_wanted(const HostRunFile& file) const {
+    bool is_wanted(const detail::HostRunFile& file) const {
         const bool config = file.path.starts_with(".git/") && is_git_config(file.path.substr(5));
         if (config && !rules_.git_config) return false;
-        return file.when == HostRun::unasked || rules_.strict;
+        return file.when == detail::HostRun::unasked || rules_.strict;
     }
 
     static std::ptrdiff_t depth_of(const std::string& path) {
@@ -56,19 +57,20 @@ private:
 
     // Mounts are given out from the top down, and at one level to names that code cannot multiply
     // in a directory first: what it makes deeper down takes none from what lies above.
-    void look_at(const ProjectDirectory& at) {
+    void look_at(const detail::ProjectDirectory& at) {
         const bool top = at.path.empty();
         std::set<std::string_view> programs;
         for (const auto& name : at.listed)
-            for (const auto* file : listed_as(name))
+            for (const auto* file : detail::listed_as(name))
                 programs.insert(file->program.empty() ? file->path : file->program);
-        for (const auto& file : host_run_files) {
+        for (const auto& file : detail::host_run_files) {
             if (!is_wanted(file)) continue;
             if (is_pattern(file)) continue;
             const bool there = programs.contains(file.program.empty() ? file.path : file.program);
-            const bool held = top && rules_.absent && file.absent != Absent::free;
-            const bool strict = top && rules_.absent && file.when == HostRun::on_persons_act;
-            if (there || held || strict) protect(path_in(at.path, file.path), held);
+            const bool held = top && rules_.absent && file.absent != detail::Absent::free;
+            const bool strict =
+                top && rules_.absent && file.when == detail::HostRun::on_persons_act;
+            if (there || held || strict) protect(detail::path_in(at.path, file.path), held);
         }
         if (at.listed.contains(".git")) follow_git(at.path);
         if (at.is_repository) look_at_repository(at.path, at.path);
@@ -76,12 +78,12 @@ private:
         if (top && rules_.absent && rules_.git_config && tree_.kind(".git/HEAD") == Kind::absent)
             protect("HEAD");
         for (const auto& name : at.listed)
-            for (const auto* file : listed_as(name))
+            for (const auto* file : detail::listed_as(name))
                 if (is_pattern(*file) && is_wanted(*file))
-                    patterned_.push_back(path_in(at.path, name));
+                    patterned_.push_back(detail::path_in(at.path, name));
     }
-    static bool is_pattern(const HostRunFile& file) {
-        return first_part(file.path).find('*') != std::string_view::npos;
+    static bool is_pattern(const detail::HostRunFile& file) {
+        return detail::first_part(file.path).find('*') != std::string_view::npos;
     }
 
     // must: the start is refused rather than a link left in its place, where no code can have made
@@ -90,7 +92,7 @@ private:
         if (name.empty() || !seen_.insert(name).second) return;
         const auto path = workspace_ / name;
         for (const auto& opened : rules_.opened)
-            if (within(path, opened)) return result_.opened.push_back(path);
+            if (detail::within(path, opened)) return result_.opened.push_back(path);
         // What is mounted is named in full.
         if (path.native().size() > 3'500)
             return left_out_.add("its path is too long to be protected", name.substr(0, 100) + "…");
@@ -103,9 +105,9 @@ private:
         for (auto at = name.rfind('/'); at != name.npos;
              at = at == 0 ? name.npos : name.rfind('/', at - 1))
             mounts += pinned_.contains(name.substr(0, at)) ? 0 : 1;
-        if (mounts_ + mounts > max_protected)
+        if (mounts_ + mounts > detail::max_protected)
             return left_out_.add("not protected, because that would take more than " +
-                                     std::to_string(max_protected) + " mounts",
+                                     std::to_string(detail::max_protected) + " mounts",
                                  name);
         mounts_ += mounts;
         for (auto at = name.rfind('/'); at != name.npos;
@@ -136,7 +138,7 @@ private:
 
     // The .git of a directory, which may also be a file that leads elsewhere.
     void follow_git(const std::string& directory) {
-        const auto git = path_in(directory, ".git");
+        const auto git = detail::path_in(directory, ".git");
         const auto kind = tree_.kind(git);
         if (kind == Kind::directory) return look_at_repository(git, directory);
         if (kind != Kind::file) return;
@@ -154,22 +156,22 @@ private:
         if (nesting > max_nesting || tree_.kind(git) != Kind::directory ||
             !repositories_.insert(git).second)
             return;
-        protect(path_in(git, "hooks"));
+        protect(detail::path_in(git, "hooks"));
         if (rules_.git_config)
             for (const char* name : {"config", "commondir", "config.worktree"})
-                protect(path_in(git, name));
-        read_config(path_in(git, "config"), directory);
-        read_config(path_in(git, "config.worktree"), directory);
-        read_hooks(path_in(git, "hooks"), directory);
+                protect(detail::path_in(git, name));
+        read_config(detail::path_in(git, "config"), directory);
+        read_config(detail::path_in(git, "config.worktree"), directory);
+        read_hooks(detail::path_in(git, "hooks"), directory);
         std::string why;
-        if (auto common = tree_.read(path_in(git, "commondir"), why)) {
+        if (auto common = tree_.read(detail::path_in(git, "commondir"), why)) {
             while (!common->empty() && common->back() == '\n') common->pop_back();
             if (const auto target = inside(git, *common))
                 look_at_repository(*target, directory, nesting + 1);
         }
         // git follows a submodule into modules, and a working tree into worktrees.
         for (const char* name : {"modules", "worktrees"})
-            if (const auto inner = path_in(git, name); nesting < max_nesting)
+            if (const auto inner = detail::path_in(git, name); nesting < max_nesting)
                 waiting_.emplace(depth_of(inner), std::pair(inner, nesting + 1));
     }
     // What waited until all directories nearer to the top than `depth` were looked at.
@@ -184,16 +186,17 @@ private:
     void look_for_repositories(const std::string& directory, int nesting) {
         if (nesting > max_nesting) return;
         std::vector<std::string> found;
-        const auto most = std::min(max_listing, max_entries - std::min(max_entries, listed_));
+        const auto most = std::min(detail::max_listing,
+                                   detail::max_entries - std::min(detail::max_entries, listed_));
         const bool all = tree_.list(directory, most, [&](std::string_view name, bool is_directory) {
             ++listed_;
-            if (is_directory) found.push_back(path_in(directory, name));
+            if (is_directory) found.push_back(detail::path_in(directory, name));
         });
         if (!all)
             left_out_.add("has too many entries, not all of which are searched for repositories",
                           directory);
         for (const auto& path : found) {
-            if (tree_.kind(path_in(path, "HEAD")) == Kind::absent)
+            if (tree_.kind(detail::path_in(path, "HEAD")) == Kind::absent)
                 look_for_repositories(path, nesting + 1);
             else
                 look_at_repository(path, path, nesting);
@@ -202,9 +205,9 @@ private:
 
     std::optional<std::string> read(const std::string& name, const char* what) {
         if (!read_.insert(name).second || tree_.kind(name) == Kind::absent) return std::nullopt;
-        std::string why = "more than " + std::to_string(max_read) + " such files are there";
+        std::string why = "more than " + std::to_string(detail::max_read) + " such files are there";
         std::optional<std::string> text;
-        if (++read_count_ <= max_read) text = tree_.read(name, why);
+        if (++read_count_ <= detail::max_read) text = tree_.read(name, why);
         if (!text)
             left_out_.add(std::string(what) + " was not read for further files: " + why, name);
         return text;
@@ -215,8 +218,8 @@ private:
             nesting > max_nesting ? std::nullopt : read(name, "a configuration of git");
         if (!text) return;
         const auto from = std::filesystem::path(name).parent_path().string();
-        for (const auto& setting : GitConfigReader(*text).read()) {
-            if (names_settings(setting)) {
+        for (const auto& setting : detail::GitConfigReader(*text).read()) {
+            if (detail::names_settings(setting)) {
                 if (const auto target = inside(from, setting.value)) {
                     // One that is absent could come to be.
                     if (rules_.git_config) protect(*target);
@@ -224,7 +227,7 @@ private:
                 }
             } else if (setting.key == "hookspath" || setting.key == "templatedir") {
                 protect_hooks(setting.value, directory);
-            } else if (names_command(setting)) {
+            } else if (detail::names_command(setting)) {
                 protect_scripts(setting.value, {directory}, directory);
             }
         }
@@ -246,7 +249,8 @@ private:
     void read_hooks(const std::string& hooks, const std::string& directory) {
         std::vector<std::string> names;
         tree_.list(hooks, 64, [&](std::string_view name, bool is_directory) {
-            if (!is_directory && !name.ends_with(".sample")) names.push_back(path_in(hooks, name));
+            if (!is_directory && !name.ends_with(".sample"))
+                names.push_back(detail::path_in(hooks, name));
         });
         for (const auto& name : names) {
             if (tree_.kind(name) != Kind::link) {
@@ -296,12 +300,12 @@ private:
     }
     void protect_scripts(const std::string& text, const std::vector<std::string>& directories,
                          const std::string& starts_in) {
-        const auto words = words_of(text);
+        const auto words = detail::words_of(text);
         const std::set<std::string> different(words.begin(), words.end());
         for (const auto& word : different)
-            if (++words_ <= max_words) protect_script(word, directories, starts_in);
-        if (words_ > max_words)
-            left_out_.add("has more than " + std::to_string(max_words) +
+            if (++words_ <= detail::max_words) protect_script(word, directories, starts_in);
+        if (words_ > detail::max_words)
+            left_out_.add("has more than " + std::to_string(detail::max_words) +
                               " words in the scripts that git runs; the rest was not looked up",
                           "the workspace");
     }
@@ -313,17 +317,18 @@ private:
         return false;
     }
     static bool is_vendored(const std::string& name) {
-        const auto* end = std::end(vendored_directories);
+        const auto* end = std::end(detail::vendored_directories);
         for (const auto& part : std::filesystem::path(name))
-            if (std::find(std::begin(vendored_directories), end, part.native()) != end) return true;
+            if (std::find(std::begin(detail::vendored_directories), end, part.native()) != end)
+                return true;
         return false;
     }
 
     std::filesystem::path workspace_;
     const ProtectionRules& rules_;
-    FileTree tree_;
+    detail::FileTree tree_;
     ProtectedFiles result_;
-    LeftOut left_out_;
+    detail::LeftOut left_out_;
     std::set<std::string> seen_, pinned_, repositories_, read_;
     // Directories in which git keeps repositories, by their depth; how nested they are.
     std::multimap<std::ptrdiff_t, std::pair<std::string, int>> waiting_;
@@ -337,4 +342,4 @@ IPYBOX_DECL ProtectedFiles protected_files(const std::filesystem::path& workspac
     return ProtectionSearch(workspace, rules).run();
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit

@@ -22,7 +22,7 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace sandbox_kit {
 
 // One object of the settings: every member must be asked for, the rest is unknown.
 class SettingsReader {
@@ -112,16 +112,16 @@ inline NetworkPolicy network_settings(const SettingsReader& top) {
     policy.allow = network.strings("allowedDomains");
     policy.deny = network.strings("deniedDomains");
     const auto check_rules = [&](const std::string& key, const std::vector<std::string>& rules,
-                                 RuleList list, const char* others) {
+                                 net::RuleList list, const char* others) {
         for (std::size_t i = 0; i < rules.size(); ++i)
-            if (!parse_domain_rule(rules[i], list))
+            if (!net::parse_domain_rule(rules[i], list))
                 network.fail(key + "/" + std::to_string(i),
                              std::string("accepted are a host name such as example.com, "
                                          "*.example.com for those below it") +
                                  others + ", each also with :port; no addresses");
     };
-    check_rules("allowedDomains", policy.allow, RuleList::allow, "");
-    check_rules("deniedDomains", policy.deny, RuleList::deny, ", or * for all");
+    check_rules("allowedDomains", policy.allow, net::RuleList::allow, "");
+    check_rules("deniedDomains", policy.deny, net::RuleList::deny, ", or * for all");
     if (!policy.allow.empty()) policy.mode = NetworkPolicy::Mode::allow_list;
     return policy;
 }
@@ -221,7 +221,7 @@ private:
     std::filesystem::path workspace_, home_;
 };
 
-}  // namespace detail
+}  // namespace sandbox_kit
 
 IPYBOX_DECL void set_limit(Limits& limits, std::string_view name, std::string_view value) {
     struct Known {
@@ -269,8 +269,8 @@ IPYBOX_DECL void set_limit(Limits& limits, std::string_view name, std::string_vi
 IPYBOX_DECL SandboxPolicy apply_srt_settings(const json::object& settings, SandboxPolicy base,
                                              std::filesystem::path workspace,
                                              std::filesystem::path home,
-                                             detail::ProtectionRules protection) {
-    const detail::SettingsReader top(
+                                             sandbox_kit::ProtectionRules protection) {
+    const sandbox_kit::SettingsReader top(
         settings, "",
         {"network", "filesystem", "mandatoryDenySearchDepth", "enableWeakerNestedSandbox",
          "enableWeakerNetworkIsolation", "allowPty", "ripgrep", "ignoreViolations"});
@@ -280,9 +280,9 @@ IPYBOX_DECL SandboxPolicy apply_srt_settings(const json::object& settings, Sandb
     top.object("ripgrep");
     top.object("ignoreViolations");
     protection.depth = top.integer("mandatoryDenySearchDepth", 1, 10, 3);
-    base.network = detail::network_settings(top);
+    base.network = sandbox_kit::network_settings(top);
     base.env["HOME"] = ::geteuid() == 0 ? "/tmp" : home.string();
-    detail::FileSettings(top, std::move(workspace), std::move(home))
+    sandbox_kit::FileSettings(top, std::move(workspace), std::move(home))
         .apply(base, std::move(protection));
     return base;
 }

@@ -41,19 +41,20 @@ IPYBOX_DECL std::string relay_start(const RelayCommand& command,
     add('d', command.cwd.string());
     for (const auto& channel : channels)
         add(channel.kind == Channel::Kind::socket ? 'g' : 'h', std::to_string(channel.port));
-    if (records.size() > detail::mux_max_start || channels.size() > detail::mux_max_channels)
+    if (records.size() > sandbox_kit::mux_max_start ||
+        channels.size() > sandbox_kit::mux_max_channels)
         throw Error(errc::bad_argument,
                     "the sandboxed command's arguments and environment are too large");
-    std::string frame(detail::mux_header_size, '\0');
-    detail::write_header(
+    std::string frame(sandbox_kit::mux_header_size, '\0');
+    sandbox_kit::write_header(
         reinterpret_cast<unsigned char*>(frame.data()),
-        {detail::MuxFrame::start, 0, 0, static_cast<std::uint32_t>(records.size())});
+        {sandbox_kit::MuxFrame::start, 0, 0, static_cast<std::uint32_t>(records.size())});
     return frame + records;
 }
 
 }  // namespace ipybox
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL MuxState::MuxState(asio::any_io_executor on, asio::writable_pipe to,
                                asio::readable_pipe from)
@@ -169,8 +170,8 @@ IPYBOX_DECL awaitable<void> mux_read(MuxStatePtr state) {
             const auto header = read_header(reinterpret_cast<const unsigned char*>(&buffer[at]));
             std::size_t size = mux_header_size;
             if (!state->ready && (header.kind != MuxFrame::ready || header.value != mux_version)) {
-                state->fail("it began with \"" + printable(std::string(text.substr(0, 200))) +
-                            "\"");
+                state->fail("it began with \"" +
+                            detail::printable(std::string(text.substr(0, 200))) + "\"");
                 co_return;
             }
             state->ready = true;
@@ -361,15 +362,15 @@ IPYBOX_DECL void MuxState::handle(MuxHeader header, std::string_view payload) {
     connection->changed.notify();
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 namespace ipybox {
 
 IPYBOX_DECL StdioMux::StdioMux(asio::any_io_executor executor, asio::writable_pipe to_guest,
                                asio::readable_pipe from_guest, std::vector<MuxChannel> channels,
                                std::string start, std::function<void()> on_problem)
-    : state_(std::make_shared<detail::MuxState>(executor, std::move(to_guest),
-                                                std::move(from_guest))) {
+    : state_(std::make_shared<sandbox_kit::MuxState>(executor, std::move(to_guest),
+                                                     std::move(from_guest))) {
     state_->on_problem = std::move(on_problem);
     state_->outgoing = std::move(start);
     for (auto& channel : channels) {
@@ -377,7 +378,7 @@ IPYBOX_DECL StdioMux::StdioMux(asio::any_io_executor executor, asio::writable_pi
         port.channel = std::move(channel);
         const auto path = port.channel.host_path.string();
         try {
-            const detail::LocalSocket::endpoint here(path);
+            const sandbox_kit::LocalSocket::endpoint here(path);
             if (port.channel.kind == Channel::Kind::listener) port.acceptor.emplace(executor, here);
         } catch (const boost::system::system_error& error) {
             throw Error(errc::io_error,
@@ -386,15 +387,15 @@ IPYBOX_DECL StdioMux::StdioMux(asio::any_io_executor executor, asio::writable_pi
     }
     for (std::size_t i = 0; i < state_->ports.size(); ++i)
         if (state_->ports[i].acceptor)
-            asio::co_spawn(executor, detail::mux_accept(state_, static_cast<std::uint8_t>(i)),
+            asio::co_spawn(executor, sandbox_kit::mux_accept(state_, static_cast<std::uint8_t>(i)),
                            asio::detached);
-    asio::co_spawn(executor, detail::mux_write(state_), asio::detached);
-    asio::co_spawn(executor, detail::mux_read(state_), asio::detached);
+    asio::co_spawn(executor, sandbox_kit::mux_write(state_), asio::detached);
+    asio::co_spawn(executor, sandbox_kit::mux_read(state_), asio::detached);
 }
 
 IPYBOX_DECL void StdioMux::signal(int number, bool group) {
     const auto value = static_cast<std::uint32_t>(number);
-    if (!state_->closed) state_->send({detail::MuxFrame::signal, 0, group, value});
+    if (!state_->closed) state_->send({sandbox_kit::MuxFrame::signal, 0, group, value});
 }
 
 }  // namespace ipybox

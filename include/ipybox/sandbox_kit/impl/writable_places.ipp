@@ -11,7 +11,7 @@
 #include <map>
 #include <string_view>
 
-namespace ipybox::detail {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL std::filesystem::path without_end_slash(const std::filesystem::path& path) {
     auto normal = path.lexically_normal();
@@ -19,8 +19,9 @@ IPYBOX_DECL std::filesystem::path without_end_slash(const std::filesystem::path&
 }
 
 IPYBOX_DECL bool WritablePlace::keeps(const std::filesystem::path& relative) const {
-    return std::any_of(kept.begin(), kept.end(),
-                       [&](const auto& name) { return name == "." || within(relative, name); });
+    return std::any_of(kept.begin(), kept.end(), [&](const auto& name) {
+        return name == "." || detail::within(relative, name);
+    });
 }
 
 IPYBOX_DECL void WritablePlace::meet(const WritablePlace& other) {
@@ -54,7 +55,8 @@ IPYBOX_DECL bool add_place(PlaceList& places, const WritablePlace& added) {
 
 IPYBOX_DECL void bound_places(PlaceList& places, std::size_t most) {
     if (places.size() > most)
-        std::erase_if(places, [](const auto& place) { return path_status(place.path).mode == 0; });
+        std::erase_if(places,
+                      [](const auto& place) { return detail::path_status(place.path).mode == 0; });
     while (places.size() > most) {
         std::map<std::filesystem::path, std::size_t> parents;
         for (const auto& place : places) ++parents[place.path.parent_path()];
@@ -65,7 +67,8 @@ IPYBOX_DECL void bound_places(PlaceList& places, std::size_t most) {
                 std::pair(chosen->second, depth(chosen->first)))
                 chosen = at;
         const auto parent = chosen->first;
-        std::erase_if(places, [&](const auto& place) { return within(place.path, parent); });
+        std::erase_if(places,
+                      [&](const auto& place) { return detail::within(place.path, parent); });
         places.push_back({parent, {}, {}, false});
         if (parent == "/") return;
     }
@@ -85,7 +88,7 @@ IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
         place.path = fs::weakly_canonical(named, error);
         if (error) place.path = named;
         place.path = without_end_slash(place.path);
-        const auto status = path_status(place.path);
+        const auto status = detail::path_status(place.path);
         if (S_ISDIR(status.mode)) place.id = status.id;
         // Sorted by depth: what lies at the top is what the host starts from.
         std::vector<std::pair<std::ptrdiff_t, std::string>> names;
@@ -93,9 +96,9 @@ IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
             const auto protected_path = without_end_slash(path);
             for (const auto& root : {named, place.path}) {
                 fs::path name;
-                if (within(root, protected_path))
+                if (detail::within(root, protected_path))
                     name = ".";
-                else if (within(protected_path, root))
+                else if (detail::within(protected_path, root))
                     name = protected_path.lexically_relative(root);
                 else
                     continue;
@@ -132,7 +135,7 @@ IPYBOX_DECL std::optional<std::filesystem::path> find_written(
         for (const auto& place : *list) roots.push_back({place.path, &place});
     const auto written = [&](const fs::path& at, bool last) -> std::optional<fs::path> {
         for (const auto& root : roots) {
-            if (!within(at, root.path) || (!last && at == root.path)) continue;
+            if (!detail::within(at, root.path) || (!last && at == root.path)) continue;
             const auto name = at.lexically_relative(root.path);
             if (!root.place->keeps(name) && (last || !root.place->pins(name))) return root.path;
         }
@@ -140,40 +143,41 @@ IPYBOX_DECL std::optional<std::filesystem::path> find_written(
     };
 
     std::optional<fs::path> found;
-    const auto walk = walk_path(path, [&](const fs::path& at, const PathStatus& status) {
-        found = written(at, false);
-        if (found) return false;
-        // Those of /proc lead elsewhere than they say, into what a guest has mounted.
-        if (S_ISLNK(status.mode)) return !within(at, "/proc") || at == "/proc/self";
-        if (!S_ISDIR(status.mode) || status.id.born == 0) return true;
-        // A place that was moved, or is mounted here as well.
-        for (const auto* list : lists)
-            for (const auto& place : *list)
-                if (place.id == status.id && place.path != at) roots.push_back({at, &place});
-        return true;
-    });
+    const auto walk =
+        detail::walk_path(path, [&](const fs::path& at, const detail::PathStatus& status) {
+            found = written(at, false);
+            if (found) return false;
+            // Those of /proc lead elsewhere than they say, into what a guest has mounted.
+            if (S_ISLNK(status.mode)) return !detail::within(at, "/proc") || at == "/proc/self";
+            if (!S_ISDIR(status.mode) || status.id.born == 0) return true;
+            // A place that was moved, or is mounted here as well.
+            for (const auto* list : lists)
+                for (const auto& place : *list)
+                    if (place.id == status.id && place.path != at) roots.push_back({at, &place});
+            return true;
+        });
     if (!walk.whole) return found ? found : walk.at;
     return written(walk.at, true);
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::sandbox_kit
 
 namespace ipybox {
 
 IPYBOX_DECL void WritablePlaces::record(const SandboxPolicy& policy, bool pinned) {
-    const auto added = detail::places_of(policy, pinned);
+    const auto added = sandbox_kit::places_of(policy, pinned);
     if (added.empty()) return;
     const std::lock_guard lock(mutex_);
-    for (const auto& place : added) detail::add_place(own_, place);
-    detail::bound_places(own_, most_places);
+    for (const auto& place : added) sandbox_kit::add_place(own_, place);
+    sandbox_kit::bound_places(own_, most_places);
     const UniqueFd directory = open_directory(true);
     if (!directory) return;
     const UniqueFd guard = lock_record(directory);
     load(directory);
     bool changed = false;
-    for (const auto& place : added) changed = detail::add_place(recorded_, place) || changed;
+    for (const auto& place : added) changed = sandbox_kit::add_place(recorded_, place) || changed;
     if (!changed) return;
-    detail::bound_places(recorded_, most_places);
+    sandbox_kit::bound_places(recorded_, most_places);
     save(directory);
 }
 
@@ -184,7 +188,7 @@ IPYBOX_DECL std::optional<std::filesystem::path> WritablePlaces::holds(
         load(directory);
     else
         recorded_.clear(), seen_ = {};
-    return detail::find_written({&recorded_, &own_}, path);
+    return sandbox_kit::find_written({&recorded_, &own_}, path);
 }
 
 IPYBOX_DECL std::string WritablePlaces::problem() const {
@@ -271,7 +275,7 @@ IPYBOX_DECL void WritablePlaces::load(const UniqueFd& directory) const {
     seen_ = now;
 }
 
-IPYBOX_DECL detail::PlaceList WritablePlaces::parse(const std::string& text) const {
+IPYBOX_DECL sandbox_kit::PlaceList WritablePlaces::parse(const std::string& text) const {
     boost::system::error_code error;
     json::parse_options options;
     options.allow_invalid_utf8 = true;  // names of files are bytes
@@ -281,7 +285,7 @@ IPYBOX_DECL detail::PlaceList WritablePlaces::parse(const std::string& text) con
     const auto* root = value.if_object();
     const auto* list = root ? root->if_contains("places") : nullptr;
     if (!list || !list->is_array()) bad();
-    detail::PlaceList places;
+    sandbox_kit::PlaceList places;
     for (const auto& item : list->get_array()) {
         const auto* entry = item.if_object();
         const auto* path = entry ? entry->if_contains("path") : nullptr;
@@ -289,7 +293,7 @@ IPYBOX_DECL detail::PlaceList WritablePlaces::parse(const std::string& text) con
         if (!path || !path->is_string() || !path->get_string().starts_with("/") || !kept ||
             !kept->is_array())
             bad();
-        detail::WritablePlace place;
+        sandbox_kit::WritablePlace place;
         place.path = std::string(path->get_string());
         for (const auto& name : kept->get_array()) {
             if (!name.is_string() || name.get_string().empty()) bad();
@@ -344,7 +348,7 @@ IPYBOX_DECL void WritablePlaces::save(const UniqueFd& directory) const {
 }
 
 IPYBOX_DECL WritablePlaces& writable_places() {
-    static WritablePlaces places(detail::state_directory());
+    static WritablePlaces places(config::state_directory());
     return places;
 }
 

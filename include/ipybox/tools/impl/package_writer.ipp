@@ -21,7 +21,7 @@
 
 namespace ipybox {
 
-namespace detail {
+namespace tools {
 
 // What a user or an agent wrote below the marker of a generated module.
 inline std::string_view own_code(std::string_view module) {
@@ -37,22 +37,23 @@ struct PackageFiles {
     bool foreign = false;
 };
 
-inline PackageFiles package_files(const PackageRoot& root, const std::string& server,
+inline PackageFiles package_files(const detail::PackageRoot& root, const std::string& server,
                                   const GeneratedPackage& package) {
     PackageFiles files;
     files.next = package.files;
-    const auto directory = root ? PackageRoot::open_folder(root.get(), server) : UniqueFd();
+    const auto directory = root ? detail::PackageRoot::open_folder(root.get(), server) : UniqueFd();
     if (!directory) return files;
     static const std::string init = "__init__.py";
-    const auto of_original = is_of_original(PackageRoot::read(directory.get(), init).value_or(""));
-    for (const auto& name : PackageRoot::entries(directory.get())) {
+    const auto of_original =
+        is_of_original(detail::PackageRoot::read(directory.get(), init).value_or(""));
+    for (const auto& name : detail::PackageRoot::entries(directory.get())) {
         if (name == "__pycache__") continue;
-        auto text = PackageRoot::read(directory.get(), name);
+        auto text = detail::PackageRoot::read(directory.get(), name);
         const auto it = files.next.find(name);
         const bool ours =
             text &&
-            (name == init ? text->compare(0, 3 + package_title.size(),
-                                          "\"\"\"" + std::string(package_title)) == 0
+            (name == init ? text->compare(0, 3 + detail::package_title.size(),
+                                          "\"\"\"" + std::string(detail::package_title)) == 0
                           : text->find("\n" + std::string(own_code_marker)) != std::string::npos);
         if (!ours && it == files.next.end() &&
             !(of_original && text && text->find("CLIENT.run") != std::string::npos)) {
@@ -68,7 +69,7 @@ inline PackageFiles package_files(const PackageRoot& root, const std::string& se
 
 // Gives what is at `folder` the first free of .NAME.before, .NAME.before2, …, which Python does not
 // import. Returns that name.
-inline std::string set_aside(const PackageRoot& root, const std::string& folder,
+inline std::string set_aside(const detail::PackageRoot& root, const std::string& folder,
                              const std::string& server) {
     static constexpr int max_kept = 100;
     for (int number = 1; number <= max_kept; ++number) {
@@ -82,12 +83,12 @@ inline std::string set_aside(const PackageRoot& root, const std::string& folder,
 }
 
 // The package in the place of what is at `server_name`; see write_package().
-inline bool replace_package(const PackageRoot& root, std::string_view server_name,
+inline bool replace_package(const detail::PackageRoot& root, std::string_view server_name,
                             const GeneratedPackage& package, std::string* kept_as) {
     check_server_name(server_name);
     for (const auto& [name, text] : package.files)
         if (name.size() < 4 || name.substr(name.size() - 3) != ".py" ||
-            !is_python_identifier(std::string_view(name).substr(0, name.size() - 3)))
+            !detail::is_python_identifier(std::string_view(name).substr(0, name.size() - 3)))
             throw Error(errc::bad_argument, "not a module's file name: " + name);
     const std::string server(server_name);
     const auto files = package_files(root, server, package);
@@ -98,16 +99,16 @@ inline bool replace_package(const PackageRoot& root, std::string_view server_nam
     const std::string fresh = "." + server + "." + std::to_string(random);
     if (::mkdirat(root.get(), fresh.c_str(), 0755) != 0) root.fail("cannot create a folder in");
     struct Cleanup {
-        const PackageRoot& root;
+        const detail::PackageRoot& root;
         const std::string& name;
         ~Cleanup() { root.remove(name); }
     } cleanup{root, fresh};
-    const auto directory = PackageRoot::open_folder(root.get(), fresh);
+    const auto directory = detail::PackageRoot::open_folder(root.get(), fresh);
     if (!directory) root.fail("cannot open a new folder in");
-    give_to_owner_of(root.get(), directory.get());
-    for (const auto& [name, text] : files.next) write_new_file(directory.get(), name, text);
+    detail::give_to_owner_of(root.get(), directory.get());
+    for (const auto& [name, text] : files.next) detail::write_new_file(directory.get(), name, text);
     root.swap(fresh, server);
-    const auto old = PackageRoot::open_folder(root.get(), fresh);
+    const auto old = detail::PackageRoot::open_folder(root.get(), fresh);
     const auto move_kept = [&](int from, int to) {
         bool all = true;
         for (const auto& name : files.kept)
@@ -130,14 +131,14 @@ inline bool replace_package(const PackageRoot& root, std::string_view server_nam
     return true;
 }
 
-}  // namespace detail
+}  // namespace tools
 
 IPYBOX_DECL std::vector<std::string> package_changes(const std::filesystem::path& root_dir,
                                                      std::string_view server_name,
                                                      const GeneratedPackage& package) {
     check_server_name(server_name);
-    const auto files = detail::package_files(detail::PackageRoot(root_dir, false),
-                                             std::string(server_name), package);
+    const auto files = tools::package_files(detail::PackageRoot(root_dir, false),
+                                            std::string(server_name), package);
     const auto &now = files.now, &next = files.next;
     std::vector<std::string> changes;
     for (const auto& [name, text] : next)
@@ -148,20 +149,20 @@ IPYBOX_DECL std::vector<std::string> package_changes(const std::filesystem::path
     for (const auto& [name, text] : now)
         if (!next.count(name))
             changes.push_back("- " + name +
-                              (detail::own_code(text).empty() ? "" : " with own code"));
+                              (tools::own_code(text).empty() ? "" : " with own code"));
     return changes;
 }
 
 IPYBOX_DECL bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
                                const GeneratedPackage& package, std::string* kept_as) {
     check_server_name(server_name);
-    return detail::replace_package(detail::PackageRoot(root_dir, true), server_name, package,
-                                   kept_as);
+    return tools::replace_package(detail::PackageRoot(root_dir, true), server_name, package,
+                                  kept_as);
 }
 
 IPYBOX_DECL bool write_package(int root_dir, std::string_view server_name,
                                const GeneratedPackage& package, std::string* kept_as) {
-    return detail::replace_package(detail::PackageRoot(root_dir), server_name, package, kept_as);
+    return tools::replace_package(detail::PackageRoot(root_dir), server_name, package, kept_as);
 }
 
 }  // namespace ipybox

@@ -7,7 +7,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/within.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::tools {
 
 IPYBOX_DECL std::vector<std::string> shebang(const std::filesystem::path& file) {
     std::array<char, 256> start{};
@@ -50,8 +50,8 @@ IPYBOX_DECL void ServerJudgement::look_at(const std::string& what,
                                           const std::filesystem::path& path) {
     if (problem_) return;
     const auto place = places_.holds(path);
-    if (!place || (trusts_ &&
-                   (place == trusted_ || within(path.lexically_normal(), cwd_.lexically_normal()))))
+    if (!place || (trusts_ && (place == trusted_ ||
+                               detail::within(path.lexically_normal(), cwd_.lexically_normal()))))
         return;
     problem_ =
         what + " " + path.string() + " lies where code in a sandbox could write (" +
@@ -65,7 +65,7 @@ IPYBOX_DECL void ServerJudgement::look_at(const std::string& what,
 IPYBOX_DECL void ServerJudgement::look_at_program(const std::string& what,
                                                   const std::filesystem::path& file, int depth) {
     look_at(what, file);
-    for (const auto& path : environment_files(file))
+    for (const auto& path : sandbox_kit::environment_files(file))
         look_at("the virtual environment of " + file.string() + ",", path);
     const auto words = depth < 4 ? shebang(file) : std::vector<std::string>();
     if (problem_ || words.empty()) return;
@@ -148,7 +148,7 @@ IPYBOX_DECL void ServerJudgement::look_at_environment() {
         "RUBYLIB", "PERL5LIB",   "BASH_ENV",   "CLASSPATH"};
     for (const char* name : lists)
         if (const auto found = env_.find(name); found != env_.end())
-            for (const auto& directory : search_directories(found->second))
+            for (const auto& directory : sandbox_kit::search_directories(found->second))
                 look_at("the entry of " + std::string(name) + ",", directory);
     // What programs of the host read and run there.
     const auto home = env_.find("HOME");
@@ -236,7 +236,7 @@ IPYBOX_DECL bool ServerJudgement::is_script(std::string_view text) {
                        [&](std::string_view end) { return text.ends_with(end); });
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::tools
 
 namespace ipybox {
 
@@ -245,7 +245,7 @@ IPYBOX_DECL std::optional<std::string> judge_server(const WritablePlaces& places
                                                     const std::map<std::string, std::string>& env,
                                                     const std::filesystem::path& cwd,
                                                     bool trust_cwd) {
-    return detail::ServerJudgement(places, argv, env, cwd, trust_cwd).problem();
+    return tools::ServerJudgement(places, argv, env, cwd, trust_cwd).problem();
 }
 
 }  // namespace ipybox

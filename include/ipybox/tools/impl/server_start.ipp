@@ -11,7 +11,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/tools/server_judgement.hpp>
 
-namespace ipybox::detail {
+namespace ipybox::tools {
 
 IPYBOX_DECL Identity server_user(std::optional<uid_t> kernel) {
     for (uid_t user = first_server_user; user <= last_server_user; ++user) {
@@ -74,7 +74,7 @@ IPYBOX_DECL std::filesystem::path server_directories() {
     }
     const char* runtime = std::getenv("XDG_RUNTIME_DIR");
     if (runtime != nullptr && *runtime == '/' && is_ours(runtime)) return runtime;
-    const auto state = state_directory();
+    const auto state = config::state_directory();
     return !state.empty() && make(state / "servers", 0700) ? state / "servers" : fs::path("/tmp");
 }
 
@@ -104,7 +104,7 @@ IPYBOX_DECL std::filesystem::path server_home(const Identity& user) {
     return home;
 }
 
-}  // namespace ipybox::detail
+}  // namespace ipybox::tools
 
 namespace ipybox {
 
@@ -137,7 +137,7 @@ IPYBOX_DECL void UnconfinedServer::choose_user(ServerStart& start) {
     account_ = {};
     std::optional<Identity> chosen;
     if (wanted != nullptr) {
-        account_ = detail::server_account(*wanted);
+        account_ = tools::server_account(*wanted);
         chosen = account_.identity;
     }
     if (::geteuid() != 0) {
@@ -149,7 +149,7 @@ IPYBOX_DECL void UnconfinedServer::choose_user(ServerStart& start) {
     const auto kernel = place_.kernel_user ? place_.kernel_user() : std::nullopt;
     // Code that nothing confines has root's rights already.
     if (!chosen && kernel == uid_t{0}) return;
-    if (!chosen) chosen = detail::server_user(kernel);
+    if (!chosen) chosen = tools::server_user(kernel);
     if (chosen->user == 0) return;
     if (kernel == chosen->user)
         refuse("the kernel runs as uid " + std::to_string(chosen->user) +
@@ -162,7 +162,7 @@ IPYBOX_DECL void UnconfinedServer::choose_directory(ServerStart& start) {
     if (!start.own_cwd) return;
     directory_.reset();
     const auto owner = start.user ? start.user->user : ::geteuid();
-    directory_.emplace(detail::server_directories(), owner);
+    directory_.emplace(tools::server_directories(), owner);
     start.cwd = directory_->path();
 }
 
@@ -189,7 +189,7 @@ IPYBOX_DECL void UnconfinedServer::prepare_for_user(ServerStart& start) {
     set("HOME", is_given("HOME") ? "" : home_of(start));
     const auto temporary = start.env.find("TMPDIR");
     if (temporary != start.env.end() &&
-        detail::first_refused(start.user, {{temporary->second, W_OK | X_OK}}))
+        sandbox_kit::first_refused(start.user, {{temporary->second, W_OK | X_OK}}))
         set("TMPDIR", "");
     choose_program(start);
     check_access(start);
@@ -198,7 +198,7 @@ IPYBOX_DECL void UnconfinedServer::prepare_for_user(ServerStart& start) {
 IPYBOX_DECL std::string UnconfinedServer::home_of(const ServerStart& start) const {
     if (!account_.home.empty()) return account_.home.string();
     try {
-        return detail::server_home(*start.user).string();
+        return tools::server_home(*start.user).string();
     } catch (const Error& error) {
         place_.logger(LogLevel::warning, "MCP server " + name_ + ": " + error.detail() +
                                              "; its home directory lasts as long as the server "
@@ -212,7 +212,7 @@ IPYBOX_DECL void UnconfinedServer::choose_program(ServerStart& start) {
     const auto path = start.env.find("PATH");
     if (command.find('/') != command.npos || path == start.env.end()) return;
     const auto may_run = [&](const std::string& program) {
-        return !detail::first_refused(start.user, {{program, X_OK}});
+        return !sandbox_kit::first_refused(start.user, {{program, X_OK}});
     };
     auto& program = start.argv.front();
     std::string_view rest = path->second;
@@ -235,7 +235,7 @@ IPYBOX_DECL void UnconfinedServer::choose_program(ServerStart& start) {
 
 IPYBOX_DECL void UnconfinedServer::check_access(const ServerStart& start) {
     namespace fs = std::filesystem;
-    std::vector<detail::Access> wanted{{start.argv.front(), X_OK}, {start.cwd, X_OK}};
+    std::vector<sandbox_kit::Access> wanted{{start.argv.front(), X_OK}, {start.cwd, X_OK}};
     for (std::size_t i = 1; i < start.argv.size(); ++i) {
         std::string path = start.argv[i];
         if (path.starts_with('-')) path.erase(0, std::min(path.find('='), path.size() - 1) + 1);
@@ -246,12 +246,12 @@ IPYBOX_DECL void UnconfinedServer::check_access(const ServerStart& start) {
     static constexpr const char* docker = "/var/run/docker.sock";
     if (fs::path(start.argv.front()).filename() == "docker" && ::access(docker, F_OK) == 0)
         wanted.push_back({docker, R_OK | W_OK});
-    if (const auto refused = detail::first_refused(start.user, wanted)) {
+    if (const auto refused = sandbox_kit::first_refused(start.user, wanted)) {
         const auto& path = wanted[*refused].path;
-        std::vector<detail::Access> way;
+        std::vector<sandbox_kit::Access> way;
         fs::path at;
         for (const auto& part : path.parent_path()) way.push_back({at /= part, X_OK});
-        const auto closed = detail::first_refused(start.user, way);
+        const auto closed = sandbox_kit::first_refused(start.user, way);
         refuse(user_text(start) + " cannot " +
                (*refused == 0   ? "run "
                 : *refused == 1 ? "enter "
@@ -265,8 +265,8 @@ IPYBOX_DECL void UnconfinedServer::check_access(const ServerStart& start) {
     for (std::size_t i = 2; i < wanted.size(); ++i) {
         const auto& path = wanted[i].path;
         if ((wanted[i].mode & X_OK) == 0 || !is_in_workspace(path)) continue;
-        const std::vector<detail::Access> writing{{path, W_OK}};
-        if (!detail::first_refused(start.user, writing)) continue;
+        const std::vector<sandbox_kit::Access> writing{{path, W_OK}};
+        if (!sandbox_kit::first_refused(start.user, writing)) continue;
         place_.logger(LogLevel::warning, "MCP server " + name_ + ": " + user_text(start) +
                                              " can read " + path.string() +
                                              " and not write there: let it, or name a \"user\" "

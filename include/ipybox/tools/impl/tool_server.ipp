@@ -16,11 +16,11 @@
 
 namespace ipybox {
 
-struct ToolServer::State final : detail::HttpService, std::enable_shared_from_this<State> {
+struct ToolServer::State final : net::HttpService, std::enable_shared_from_this<State> {
     State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o);
-    detail::HttpReply check(detail::HttpPeer& peer, const detail::HttpServerRequest& head) override;
-    awaitable<bool> answer(detail::HttpPeerPtr peer, detail::HttpServerRequest request) override;
-    detail::HttpReply refusal(unsigned status, const std::string& why) override;
+    net::HttpReply check(net::HttpPeer& peer, const net::HttpServerRequest& head) override;
+    awaitable<bool> answer(net::HttpPeerPtr peer, net::HttpServerRequest request) override;
+    net::HttpReply refusal(unsigned status, const std::string& why) override;
     void define(Variables given) {
         variables = VariableSource(std::move(given), {{"WORKSPACE", options.workspace.string()}});
     }
@@ -34,7 +34,7 @@ struct ToolServer::State final : detail::HttpService, std::enable_shared_from_th
     Sandbox& sandbox;
     ApprovalPolicy& policy;
     ToolServerOptions options;
-    std::shared_ptr<detail::HttpListener> listener;
+    std::shared_ptr<net::HttpListener> listener;
     Event withdrawn;
     std::map<std::string, ServerPtr, std::less<>> servers;
     VariableSource variables;
@@ -58,13 +58,13 @@ IPYBOX_DECL const std::string& ToolServer::control_token() const noexcept {
 
 IPYBOX_DECL void ToolServer::listen(const std::filesystem::path& path, uid_t user) {
     asio::local::stream_protocol::acceptor acceptor(state_->host.executor);
-    detail::listen_privately(acceptor, path, user, "the tool server");
+    net::listen_privately(acceptor, path, user, "the tool server");
     state_->listener->start(state_, std::move(acceptor));
 }
 
 IPYBOX_DECL std::string ToolServer::listen_tcp(const std::string& host, unsigned short port) {
     asio::ip::tcp::acceptor acceptor(state_->host.executor);
-    const auto where = detail::listen_on_loopback(acceptor, host, port, "the tool server");
+    const auto where = net::listen_on_loopback(acceptor, host, port, "the tool server");
     state_->listener->start(state_, std::move(acceptor));
     return "http://" + where;
 }
@@ -81,7 +81,7 @@ IPYBOX_DECL ToolServer::TlsAddress ToolServer::listen(const ToolListener& where)
         throw Error(errc::bad_config,
                     "tool_channel/listen: \"" + where.address + "\" is no IP address");
     asio::ip::tcp::acceptor acceptor(state_->host.executor);
-    error = detail::listen_at(acceptor, endpoint);
+    error = net::listen_at(acceptor, endpoint);
     if (error)
         throw Error(errc::io_error, "tool_channel/listen: cannot listen at " + where.address +
                                         " port " + std::to_string(where.port) + ": " +
@@ -168,9 +168,8 @@ IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
 IPYBOX_DECL ToolServer::State::State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p,
                                      ToolServerOptions o)
     : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)), withdrawn(h.executor) {
-    options.token = detail::checked_token(std::move(options.token), "the tool server");
-    options.control_token =
-        detail::checked_token(std::move(options.control_token), "the tool server");
+    options.token = net::checked_token(std::move(options.token), "the tool server");
+    options.control_token = net::checked_token(std::move(options.control_token), "the tool server");
     if (options.token == options.control_token)
         throw Error(errc::bad_argument, "the tool server's token and control_token must differ");
     std::error_code ignored;
@@ -180,26 +179,26 @@ IPYBOX_DECL ToolServer::State::State(PluginRegistry& r, Host& h, Sandbox& s, App
     if (!workspace.has_filename() && workspace.has_relative_path())
         workspace = workspace.parent_path();
     define({});
-    detail::HttpLimits limits = detail::limits_of(options, options.max_request);
+    net::HttpLimits limits = net::limits_of(options, options.max_request);
     limits.crowded_timeout = options.crowded_timeout;
     listener =
-        std::make_shared<detail::HttpListener>(host.executor, "tool server", limits, host.logger);
+        std::make_shared<net::HttpListener>(host.executor, "tool server", limits, host.logger);
 }
 
-IPYBOX_DECL detail::HttpReply ToolServer::State::check(detail::HttpPeer& peer,
-                                                       const detail::HttpServerRequest& head) {
+IPYBOX_DECL net::HttpReply ToolServer::State::check(net::HttpPeer& peer,
+                                                    const net::HttpServerRequest& head) {
     Reply reply = judge(*this, peer, head);
     if (reply.status == 200) return {};
     peer.keep_alive = false;
     return to_http(reply);
 }
 
-IPYBOX_DECL awaitable<bool> ToolServer::State::answer(detail::HttpPeerPtr peer,
-                                                      detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ToolServer::State::answer(net::HttpPeerPtr peer,
+                                                      net::HttpServerRequest request) {
     return ToolServer::answer(this->shared_from_this(), std::move(peer), std::move(request));
 }
 
-IPYBOX_DECL detail::HttpReply ToolServer::State::refusal(unsigned status, const std::string& why) {
+IPYBOX_DECL net::HttpReply ToolServer::State::refusal(unsigned status, const std::string& why) {
     if (status == 413)
         return to_http(failure(why + "; pass less data, or a path to a file", nullptr, status));
     if (status == 503)
@@ -300,7 +299,7 @@ IPYBOX_DECL awaitable<void> ToolServer::connect_once(StatePtr state, ServerPtr s
     for (const char* field : {"env", "headers"})
         if (const auto* values = params.if_contains(field))
             for (const auto& entry : values->as_object()) {
-                const bool confidential = detail::names_a_secret(entry.key());
+                const bool confidential = config::names_a_secret(entry.key());
                 std::string value(entry.value().as_string());
                 if (!confidential && is_directory_name(value)) continue;
                 // Of "Bearer TOKEN" the second word.
@@ -445,15 +444,15 @@ IPYBOX_DECL ToolServer::TlsAddress ToolServer::load_certificate(asio::ssl::conte
     return address;
 }
 
-IPYBOX_DECL ToolServer::Action ToolServer::action_of(const detail::HttpServerRequest& head) {
+IPYBOX_DECL ToolServer::Action ToolServer::action_of(const net::HttpServerRequest& head) {
     const std::string_view target = head.target();
     if (target == "/status") return Action::status;
     if (target == "/servers") return Action::register_server;
     return target == "/reset" ? Action::reset : Action::run;
 }
 
-IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const detail::HttpPeer& peer,
-                                                const detail::HttpServerRequest& head) {
+IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const net::HttpPeer& peer,
+                                                const net::HttpServerRequest& head) {
     namespace http = boost::beast::http;
     const auto presented =
         [given = std::string_view(head[http::field::authorization])](const std::string& token) {
@@ -487,8 +486,8 @@ IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const detail
     return {};
 }
 
-IPYBOX_DECL awaitable<bool> ToolServer::answer(StatePtr state, detail::HttpPeerPtr peer,
-                                               detail::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ToolServer::answer(StatePtr state, net::HttpPeerPtr peer,
+                                               net::HttpServerRequest request) {
     const auto action = action_of(request);
     Reply reply;
     auto work = action == Action::run ? handle(state, std::move(request.body()), reply)
@@ -503,7 +502,7 @@ IPYBOX_DECL awaitable<bool> ToolServer::answer(StatePtr state, detail::HttpPeerP
     co_return written && peer->keep_alive;
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::watch(detail::HttpSocket& socket) {
+IPYBOX_DECL awaitable<void> ToolServer::watch(net::HttpSocket& socket) {
     for (;;) {
         const auto [error] = co_await socket.async_wait(asio::socket_base::wait_read, as_result);
         if (error || is_readable(socket.native_handle())) co_return;
@@ -515,8 +514,8 @@ IPYBOX_DECL bool ToolServer::reserve(MemoryReservation& memory, std::size_t byte
     return memory.resize(bytes > small ? bytes : 0);
 }
 
-IPYBOX_DECL detail::HttpReply ToolServer::to_http(const Reply& reply) {
-    detail::HttpReply plain;
+IPYBOX_DECL net::HttpReply ToolServer::to_http(const Reply& reply) {
+    net::HttpReply plain;
     plain.status = reply.status;
     plain.body = detail::write_json(reply.body);
     return plain;
