@@ -10,6 +10,7 @@
 #include <ipybox/remote_kernel.hpp>
 #include <list>
 
+#include "deaf_jupyter_server.hpp"
 #include "jupyter_server.hpp"
 #include "test_support.hpp"
 
@@ -79,6 +80,7 @@ struct Machine {
 
     KernelSpec spec() {
         KernelSpec spec;
+        spec.logger = log;
         Channel package;
         package.name = "lib";
         package.host_path = library.path();
@@ -132,6 +134,7 @@ struct Machine {
     asio::io_context context{1};
     TemporaryDirectory workspace, library;
     Host host;
+    Logger log;
     PluginRegistry registry;
     std::unique_ptr<Sandbox> sandbox;
     std::unique_ptr<KernelBackend> backend;
@@ -608,6 +611,102 @@ BOOST_AUTO_TEST_CASE(a_broken_connection_loses_nothing) {
     }
 }
 
+// Bytes of memory that this process had at most since the last call.
+std::size_t peak_memory() {
+    std::size_t kilobytes = 0;
+    std::ifstream status("/proc/self/status");
+    for (std::string word; status >> word;)
+        if (word == "VmHWM:") status >> kilobytes;
+    std::ofstream("/proc/self/clear_refs") << "5";
+    return kilobytes << 10;
+}
+
+// What goes again is megabytes, the request for it a few hundred bytes.
+BOOST_AUTO_TEST_CASE(a_server_that_reads_nothing_is_given_up) {
+    json::object config;
+    config["url"] = "http://127.0.0.1:1";
+    Machine machine(config);
+    DeafJupyterServer server(machine.context);
+    config["url"] = server.url();
+    std::vector<std::string> warnings;
+    machine.backend = machine.registry.make<KernelBackend>("gateway", machine.host, config);
+    machine.log.write = [&](LogLevel, std::string_view line) { warnings.emplace_back(line); };
+    machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+        const std::string code = "#" + std::string(6 << 20, 'x');
+        co_await begin(kernel, code);
+        peak_memory();
+        const auto before = peak_memory();
+        server.attacking = true;
+        std::string detail;
+        try {
+            const auto soon = Clock::now() + 60s;
+            const auto output = co_await kernel.next(soon);
+            BOOST_ERROR("the cell goes on");
+        } catch (const Error& error) {
+            BOOST_TEST((error.code() == errc::kernel_protocol), error.what());
+            detail = error.detail();
+        }
+        BOOST_TEST(contains(detail, "32 MiB unread"), detail);
+        BOOST_TEST(contains(detail, "on 3 connections"), detail);
+        BOOST_TEST(contains(detail, "reset() starts a new kernel"), detail);
+        BOOST_TEST(server.connections == 3);
+        BOOST_TEST(server.rounds < DeafJupyterServer::most_rounds);
+        const auto more = peak_memory() - before;
+#ifndef __SANITIZE_ADDRESS__
+        BOOST_TEST(more < std::size_t{96} << 20);
+#endif
+        BOOST_TEST_MESSAGE("bytes more: " << more);
+    });
+    BOOST_TEST(std::count_if(warnings.begin(), warnings.end(), [](const auto& line) {
+                   return contains(line, "the connection was closed");
+               }) == 2);
+}
+
+// New connections alone are no progress.
+BOOST_AUTO_TEST_CASE(a_server_that_drops_every_connection_is_given_up) {
+    json::object config;
+    config["url"] = "http://127.0.0.1:1";
+    Machine machine(config);
+    DeafJupyterServer server(machine.context);
+    config["url"] = server.url();
+    config["reconnect_timeout"] = 1;
+    machine.backend = machine.registry.make<KernelBackend>("gateway", machine.host, config);
+    machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+        co_await begin(kernel, "1");
+        server.dropping = true;
+        std::string detail;
+        try {
+            const auto soon = Clock::now() + 30s;
+            const auto output = co_await kernel.next(soon);
+            BOOST_ERROR("the cell goes on");
+        } catch (const Error& error) {
+            BOOST_TEST((error.code() == errc::kernel_died), error.what());
+            detail = error.detail();
+        }
+        BOOST_TEST(contains(detail, "drops them before the kernel answers"), detail);
+        // Not as fast as it can.
+        BOOST_TEST(server.connections > 1);
+        BOOST_TEST(server.connections < 20);
+    });
+}
+
+// A server takes 10 MiB, and would break each connection over which the request comes again.
+BOOST_AUTO_TEST_CASE(code_that_grows_too_long_on_the_way_is_refused) {
+    Machine machine(common("server").kernel_options());
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        try {
+            co_await begin(kernel, std::string(6 << 20, '\n'));
+            BOOST_ERROR("it was sent");
+        } catch (const Error& error) {
+            BOOST_TEST((error.code() == errc::bad_argument), error.what());
+            BOOST_TEST(contains(error.detail(), "put data into a file"), error.detail());
+        }
+        co_await one_cell(kernel);
+        const auto cell = co_await run_cell(kernel, "#" + std::string(8'000'000, 'x'));
+        BOOST_TEST(cell.ok);
+    });
+}
+
 // Each connection to a channel there is none of is answered, and the answer kept until the kernel's
 // end has it: one that never says so is given up.
 BOOST_AUTO_TEST_CASE(a_kernel_that_acknowledges_nothing_is_given_up) {
@@ -630,6 +729,39 @@ time.sleep(60)
             BOOST_TEST(contains(error.detail(), "does not acknowledge"), error.detail());
         }
     });
+}
+
+// Together they are more than may wait to be written.
+BOOST_AUTO_TEST_CASE(many_answers_at_once_go_one_after_the_other) {
+    Machine machine(common("server").kernel_options());
+    using Local = asio::local::stream_protocol;
+    Local::acceptor acceptor(machine.context,
+                             Local::endpoint((machine.workspace.path() / "tools").string()));
+    const std::string answer(200'000, 'a');
+    const auto accept = [&]() -> awaitable<void> {
+        std::list<Local::socket> sockets;
+        while (sockets.size() < 240) {
+            auto [error, socket] = co_await acceptor.async_accept(as_result);
+            if (error) co_return;
+            sockets.push_back(std::move(socket));
+        }
+        for (auto& socket : sockets)
+            asio::async_write(socket, asio::buffer(answer), asio::detached);
+        co_await pause_for(60s);
+    };
+    asio::co_spawn(machine.context, accept(), asio::detached);
+    machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+        const auto cell = co_await run_cell(kernel, R"py(
+import os, socket
+sockets = [socket.socket(socket.AF_UNIX) for _ in range(240)]
+for one in sockets:
+    one.connect(os.environ["TOOLS"]); one.settimeout(30); one.sendall(b"x")
+print(sum(len(one.makefile("rb").read(200_000)) for one in sockets))
+)py");
+        BOOST_TEST(cell.out == "48000000\n");
+        if (cell.error) BOOST_TEST(cell.error->traceback == "");
+    });
+    acceptor.close();
 }
 
 BOOST_AUTO_TEST_CASE(sockets_and_files_of_the_host_reach_the_kernel) {
@@ -732,6 +864,16 @@ print("/ipybox-kernel-" in os.environ["TOOLS"], os.stat(os.path.dirname(os.envir
                                  "import ipybox_kernel; print(ipybox_kernel.__file__.startswith('" +
                                      machine.library.path().string() + "'))");
         BOOST_TEST(cell.out == "False\n");
+
+        // More of them than may wait to be written.
+        for (int i = 0; i < 48; ++i)
+            write_file(machine.library.path() / "late" / ("more" + std::to_string(i) + ".py"),
+                       std::string(1 << 20, '#'));
+        co_await as_remote(kernel).refresh();
+        cell = co_await run_cell(kernel,
+                                 "print(sum(os.path.getsize(os.path.join(late.__path__[0], f'more"
+                                 "{i}.py')) for i in range(48)) >> 20)");
+        BOOST_TEST(cell.out == "48\n");
     });
     acceptor.close();
 }

@@ -3,6 +3,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/write.hpp>
+#include <tuple>
 
 #include "link.hpp"
 
@@ -102,14 +103,26 @@ void Link::end_tunnel(std::uint64_t number) {
 awaitable<void> Link::read(std::shared_ptr<Link> self, std::shared_ptr<Tunnel> tunnel,
                            std::uint64_t number, std::filesystem::path path) {
     const asio::local::stream_protocol::endpoint endpoint(path.string());
-    const auto [refused] = co_await tunnel->socket.async_connect(endpoint, as_result);
-    if (!refused) asio::co_spawn(self->executor, write(tunnel), asio::detached);
+    boost::system::error_code error;
+    std::tie(error) = co_await tunnel->socket.async_connect(endpoint, as_result);
+    if (!error) tunnel->socket.non_blocking(true, error);
+    if (!error) asio::co_spawn(self->executor, write(tunnel), asio::detached);
     std::string buffer(piece, '\0');
-    while (!refused && !tunnel->closed) {
-        while (self->delivery.window_full() && !tunnel->closed) co_await self->changed.wait();
-        const auto [error, size] =
-            co_await tunnel->socket.async_read_some(asio::buffer(buffer), as_result);
+    while (!error && !tunnel->closed) {
+        std::tie(error) =
+            co_await tunnel->socket.async_wait(asio::socket_base::wait_read, as_result);
         if (error || tunnel->closed) break;
+        // Read in the same turn: hundreds of tunnels would each go beyond the window together.
+        if (self->delivery.window_full()) {
+            co_await self->changed.wait();
+            continue;
+        }
+        const auto size = tunnel->socket.read_some(asio::buffer(buffer), error);
+        if (error == asio::error::would_block) {
+            error = {};
+            continue;
+        }
+        if (error) break;
         json::object content;
         content["op"] = "data";
         content["stream"] = number;

@@ -23,18 +23,26 @@ Connection::Connection(std::shared_ptr<HttpStream> connected)
 void Connection::send(const jupyter::OutgoingMessage& message) {
     if (broken) return;
     outbox.push_back(v1 ? jupyter::encode_v1(message) : jupyter::encode_json(message));
+    unwritten += outbox.back().bytes.size();
+    if (unwritten > most_unwritten) {
+        unread = true;
+        return close();
+    }
     changed.notify();
 }
 
 void Connection::close() {
     broken = true;
     stream->close();
+    outbox.clear();
     changed.notify();
 }
 
 namespace {
 using namespace std::chrono_literals;
 
+// Between two connections, even if the server takes each and drops it.
+constexpr Duration connection_pause = 100ms;
 // How long a kernel may have to wait for memory that others hold.
 constexpr Duration memory_patience = 30s;
 // A buffer that grew beyond this for one message is not kept for the next.
@@ -51,6 +59,7 @@ awaitable<void> write_outbox(ConnectionPtr connection) {
         connection->socket.binary(frame.binary);
         const auto buffer = asio::buffer(frame.bytes);
         const auto [error, size] = co_await connection->socket.async_write(buffer, as_result);
+        connection->unwritten -= frame.bytes.size();
         if (error) connection->close();
     }
 }
@@ -145,9 +154,23 @@ awaitable<void> read_all(LinkPtr link, ConnectionPtr connection) {
     connection->close();
 }
 
-// A new connection after one that broke; null when there is none to be had.
-awaitable<ConnectionPtr> reconnect(LinkPtr link) {
-    const auto give_up = Clock::now() + link->settings.reconnect_timeout;
+// The connection was closed because the server reads nothing. A kernel that has it so again and
+// again is given up.
+void note_unread(Link& link) {
+    const auto what = "the Jupyter server at " + link.server->url +
+                      ", or what is before it, left more than " +
+                      std::to_string(most_unwritten >> 20) + " MiB unread that the kernel was sent";
+    if (++link.unread_connections < most_unread_connections)
+        return link.logger(LogLevel::warning, what + "; the connection was closed");
+    link.end(errc::kernel_protocol, what + ", on " + std::to_string(most_unread_connections) +
+                                        " connections, and the kernel was given up; reset() "
+                                        "starts a new kernel");
+}
+
+// A new connection after one that broke; null when there is none to be had. since: when the kernel
+// was reached no more.
+awaitable<ConnectionPtr> reconnect(LinkPtr link, Clock::time_point since) {
+    const auto give_up = since + link->settings.reconnect_timeout;
     link->logger(LogLevel::warning, "the connection to the kernel at " + link->server->url +
                                         " broke; connecting anew");
     Duration pause = 100ms;
@@ -214,15 +237,30 @@ awaitable<ConnectionPtr> open_connection(LinkPtr link, Clock::time_point deadlin
 }
 
 awaitable<void> keep_connected(LinkPtr link, ConnectionPtr connection) {
+    auto reached = Clock::now();
     while (connection) {
+        const auto opened = Clock::now(), next = opened + connection_pause;
         link->connection = connection;
+        link->answered = false;
         asio::co_spawn(link->executor, write_outbox(connection), asio::detached);
         link->reconnected();
         link->changed.notify();
         co_await read_all(link, connection);
         link->connection = nullptr;
+        if (connection->unread && !link->over()) note_unread(*link);
+        // A server that takes connections and drops them does not start the time anew; a kernel
+        // that is busy may answer late.
+        if (link->answered || Clock::now() - opened >= link->settings.ping_interval)
+            reached = Clock::now();
+        if (!link->over() && !link->answered &&
+            Clock::now() >= reached + link->settings.reconnect_timeout)
+            link->end(errc::kernel_died,
+                      "the Jupyter server at " + link->server->url +
+                          " takes connections to the kernel and drops them before the kernel "
+                          "answers; reset() starts a new kernel");
+        while (!link->over() && Clock::now() < next) co_await link->changed.wait(next);
         if (link->over()) break;
-        connection = co_await reconnect(link);
+        connection = co_await reconnect(link, reached);
     }
 }
 

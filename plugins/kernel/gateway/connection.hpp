@@ -11,10 +11,17 @@ namespace ipybox::gateway {
 
 struct Link;
 
+// Bytes that may wait until the server reads them; a connection with more is closed. Sources that
+// can wait do so long before, at ReliableLink::send_window.
+inline constexpr std::size_t most_unwritten = std::size_t{32} << 20;
+// Connections of one kernel that may end so. With the last of them it is given up.
+inline constexpr int most_unread_connections = 3;
+
 struct Connection {
     explicit Connection(std::shared_ptr<HttpStream> connected);
 
-    // Returns at once; what waits to be written goes when the socket takes it.
+    // Returns at once; what waits to be written goes when the socket takes it. Everything that is
+    // sent passes here: beyond most_unwritten it closes the connection.
     void send(const jupyter::OutgoingMessage& message);
     void close();
 
@@ -22,7 +29,9 @@ struct Connection {
     boost::beast::websocket::stream<HttpStream&> socket;
     bool v1 = false;  // the server knows the subprotocol
     bool broken = false;
+    bool unread = false;  // it was closed because the server does not read
     std::deque<jupyter::WebsocketFrame> outbox;
+    std::size_t unwritten = 0;  // bytes of the outbox and of the frame that is being written
     Event changed;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;

@@ -66,8 +66,15 @@ public:
         // True would abort requests that arrive shortly after an error: the next cell, say.
         content["stop_on_error"] = false;
         const auto id = link->next_id();
+        auto message = link->make("shell", "execute_request", id, content);
+        // A server would break each connection over which it comes again.
+        if (message.content.size() > longest_content)
+            throw Error(errc::bad_argument,
+                        "the code is longer than " + std::to_string(longest_content) +
+                            " bytes once it is written as JSON, more than a Jupyter server takes; "
+                            "put data into a file");
         link->execution.begin(id);
-        link->request = link->make("shell", "execute_request", id, content);
+        link->request = std::move(message);
         // What is under way anew is sent when the connection is there.
         if (!link->delivery.resuming()) link->send(*link->request);
     }
@@ -102,31 +109,26 @@ public:
         const auto link = link_;
         link->require_usable();
         const auto files = changed_files(*link);
+        const auto deadline = Clock::now() + std::chrono::seconds(30);
         json::object group;
-        std::size_t size = 0;
-        std::uint64_t number = 0;
-        const auto ship = [&] {
-            json::object content;
-            content["op"] = "files";
-            content["files"] = std::exchange(group, {});
-            number = link->tell_surely(std::move(content));
-            size = 0;
-        };
-        for (const auto& [name, text] : files) {
-            if (size + text.size() > piece && !group.empty()) ship();
+        std::size_t size = 0, ahead = 0;
+        Unshipped unshipped{*link, files, files.begin()};
+        for (auto& next = unshipped.next; next != files.end(); ++next) {
+            const auto& [name, text] = *next;
+            if (size + text.size() > piece && !group.empty()) {
+                const auto number = ship(*link, group);
+                ahead += std::exchange(size, 0);
+                if (ahead > ReliableLink::send_window) {
+                    co_await arrived(link, number, deadline);
+                    ahead = 0;
+                }
+            }
             group[name] = text;
             size += text.size();
         }
-        if (!group.empty()) ship();
-        const auto deadline = Clock::now() + std::chrono::seconds(30);
-        while (link->delivery.on_its_way(number)) {
-            if (Clock::now() >= deadline)
-                throw Error(errc::timed_out,
-                            "the kernel did not take the generated files in time; interrupt what "
-                            "it runs");
-            co_await link->changed.wait(deadline);
-            link->require_usable();
-        }
+        if (group.empty()) co_return;
+        const auto number = ship(*link, group);
+        co_await arrived(link, number, deadline);
     }
 
     awaitable<void> write_file(std::filesystem::path path, std::string bytes,
@@ -184,6 +186,34 @@ public:
     }
 
 private:
+    // Files that do not go after all count as shipped no more.
+    struct Unshipped {
+        Link& link;
+        const std::map<std::string, std::string>& files;
+        std::map<std::string, std::string>::const_iterator next;
+        ~Unshipped() {
+            for (; next != files.end(); ++next) link.library.erase(next->first);
+        }
+    };
+    // Sends files, and empties the group. Returns the operation's number.
+    static std::uint64_t ship(Link& link, json::object& group) {
+        json::object content;
+        content["op"] = "files";
+        content["files"] = std::exchange(group, {});
+        return link.tell_surely(std::move(content));
+    }
+    // Waits until the kernel has the operation of that number.
+    static awaitable<void> arrived(LinkPtr link, std::uint64_t number, Clock::time_point deadline) {
+        while (link->delivery.on_its_way(number)) {
+            if (Clock::now() >= deadline)
+                throw Error(errc::timed_out,
+                            "the kernel did not take the generated files in time; interrupt what "
+                            "it runs");
+            co_await link->changed.wait(deadline);
+            link->require_usable();
+        }
+    }
+
     LinkPtr link_;
 };
 

@@ -187,6 +187,7 @@ void Link::take_answer(IncomingMessage& message) {
         case ReliableLink::Answer::resumed:
             break;
     }
+    answered = true;
     for (const auto& missing : delivery.sent()) tell(missing.content, missing.buffer);
     if (!execution.id().empty() && !execution.replied() && request) repeat_request(*data);
     changed.notify();

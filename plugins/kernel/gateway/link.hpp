@@ -22,8 +22,10 @@
 
 namespace ipybox::gateway {
 
-// Servers refuse messages of 10 MiB; this leaves room for what surrounds the text.
+// Servers refuse messages of 10 MiB; this leaves room for what surrounds the text, and for what
+// JSON makes of it.
 inline constexpr std::size_t longest_request = std::size_t{8} << 20;
+inline constexpr std::size_t longest_content = (std::size_t{10} << 20) - (std::size_t{64} << 10);
 // Bytes that are read at once: of a message, of a socket of the host, of files for the kernel.
 inline constexpr std::size_t piece = std::size_t{256} << 10;
 
@@ -58,6 +60,8 @@ struct Link : std::enable_shared_from_this<Link> {
     std::string session = detail::random_hex(16);
     std::uint64_t requests = 0;
     ConnectionPtr connection;
+    bool answered = false;       // the kernel's end, over this connection
+    int unread_connections = 0;  // that were closed because the server did not read
     Event changed;
 
     // Only of a gateway of our own.
