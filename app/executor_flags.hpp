@@ -67,6 +67,38 @@ inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& te
     return {std::string(host), *number};
 }
 
+// What is wrong with the value of --sandbox, which may have been meant as another argument; empty
+// if nothing is.
+inline std::string sandbox_problem(const std::string& name) {
+    // The usual ones without loading every plugin. What is wrong with plugins, the start says.
+    std::string names;
+    if (name == "bubblewrap" || name == "none" || name == "srt") return {};
+    try {
+        auto registry = PluginRegistry::standard();
+        for (const auto& entry : registry.list([](const auto&, const auto&) {})) {
+            if (kind_of(*entry.plugin) != "sandbox") continue;
+            if (entry.plugin->name == name) return {};
+            names += (names.empty() ? "" : ", ") + std::string(entry.plugin->name);
+        }
+    } catch (const Error&) {
+        return {};
+    }
+    return "no sandbox plugin is named \"" + name + "\"; there are: " + names +
+           "; write --sandbox=NAME, or --sandbox behind what is not its name";
+}
+
+inline void add_sandbox_flags(CLI::App& command, ExecutorFlags& flags, const std::string& text) {
+    command.add_option("--sandbox", flags.sandbox, text)
+        ->type_name("[NAME]")
+        ->expected(0, 1)
+        ->default_str("bubblewrap")
+        ->check(sandbox_problem);
+    command
+        .add_option("--sandbox-config", flags.sandbox_config,
+                    "Settings in sandbox-runtime's JSON format")
+        ->type_name("FILE");
+}
+
 // But for --approve, whose meaning differs.
 inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
     command

@@ -285,13 +285,7 @@ void add_run(CLI::App& app, Action& action) {
                      "Directory the code works in and may write to")
         ->type_name("DIR")
         ->capture_default_str();
-    command->add_option("--sandbox", flags->sandbox, "Sandbox plugin that confines the kernel")
-        ->type_name("NAME")
-        ->capture_default_str();
-    command
-        ->add_option("--sandbox-config", flags->sandbox_config,
-                     "Settings in sandbox-runtime's JSON format")
-        ->type_name("FILE");
+    add_sandbox_flags(*command, *flags, "Sandbox plugin that confines the kernel");
     command
         ->add_option("--package", flags->packages,
                      "Python package to install for this workspace first, by pip; repeatable")

@@ -335,17 +335,9 @@ void add_serve(CLI::App& app, Action& action) {
                      "Directory the code works in and may write to; made if need be")
         ->type_name("DIR")
         ->capture_default_str();
-    command
-        ->add_option(
-            "--sandbox", flags->sandbox,
-            "Sandbox plugin that confines the kernel; none without this flag, without its value")
-        ->type_name("[NAME]")
-        ->expected(0, 1)
-        ->default_str("bubblewrap");
-    command
-        ->add_option("--sandbox-config", flags->sandbox_config,
-                     "Settings in sandbox-runtime's JSON format")
-        ->type_name("FILE");
+    add_sandbox_flags(
+        *command, *flags,
+        "Sandbox plugin that confines the kernel; none without this flag, without its value");
     add_approval_flags(*command, *flags);
     command
         ->add_option("--approve", flags->approve,

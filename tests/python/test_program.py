@@ -71,6 +71,21 @@ class RunTest(ProgramTest):
         self.assertEqual(self.ipybox("run", "code.py").stdout, "from a file\n")
         self.assertEqual(self.ipybox("run", "-", stdin="print('from stdin')").stdout, "from stdin\n")
 
+    def test_the_sandbox_is_named_or_not(self):
+        seen = f"import os; print(os.path.exists({str(SUPPORT)!r}))"
+        (self.directory / "code.py").write_text(seen)
+        for flags in (["--sandbox", "-c", seen], ["code.py", "--sandbox"],
+                      ["--sandbox=bubblewrap", "code.py"], ["--sandbox", "bubblewrap", "code.py"], ["--sandbox", "--", "code.py"]):
+            run = self.ipybox("run", *flags)
+            self.assertEqual((run.returncode, run.stdout), (0, "False\n"), (flags, run.stderr))
+        for flags in (["--sandbox=none", "code.py"], ["--sandbox", "none", "code.py"], ["code.py", "--sandbox", "none"]):
+            self.assertEqual(self.ipybox("run", *flags).stdout, "True\n", flags)
+        # What is no sandbox is not run with the default one, nor taken for the code.
+        for flags in (["--sandbox", "code.py"], ["--sandbox", "code.py", "code.py"], ["--sandbox", "-"],
+                      ["--sandbox=code.py", "-c", "1"], ["--sandbox", "../code.py", "-c", "1"]):
+            self.assert_refused(self.ipybox("run", *flags), f'"{flags[0].partition("=")[2] or flags[1]}"',
+                                "there are: bubblewrap, none", "--sandbox=NAME, or --sandbox behind")
+
     def test_mistakes_are_one_line_with_a_remedy(self):
         self.assert_refused(self.ipybox("run"), "-c", "FILE")
         self.assert_refused(self.ipybox("run", "-c", "1", "--bogus"), "--bogus", "--help")

@@ -602,7 +602,7 @@ class ProcessTest(ServeTest):
                 said.add(run.stderr)
             self.assertEqual(len(said), 1, said)
         for flags, word in ((["--bogus"], "--bogus"), (["serve", "--policy", "missing.json"], "missing.json"),
-                            (["--sandbox", "nosuch"], "nosuch"), (["--python", "/nonexistent/python"], "/nonexistent/python")):
+                            (["--sandbox", "nosuch"], "--sandbox=NAME"), (["serve", "--sandbox=nosuch"], "nosuch"), (["--python", "/nonexistent/python"], "/nonexistent/python")):
             run = subprocess.run([PROGRAM, *flags], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                  env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": PYTHON}, timeout=60)
             self.assertEqual((run.returncode, run.stdout, len(run.stderr.strip().splitlines())), (2, "", 1), run.stderr)
