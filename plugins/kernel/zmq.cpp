@@ -470,16 +470,7 @@ public:
             throw Error(errc::busy,
                         "the kernel runs another execution; take its output to the end first");
         if (link.look_for_exit()) co_await report_end(link_);
-        if (ipybox::detail::repair_utf8(request.code) != request.code)
-            throw Error(errc::bad_argument, "the code is not valid UTF-8; encode it so");
-        json::object content;
-        content["code"] = std::move(request.code);
-        content["silent"] = request.silent;
-        content["store_history"] = false;
-        content["user_expressions"] = json::object();
-        content["allow_stdin"] = false;
-        // True would abort requests that arrive shortly after an error: the next cell, say.
-        content["stop_on_error"] = false;
+        const auto content = execute_content(std::move(request));
         link.execution.begin(link.send(link.shell, "execute_request", content));
     }
 

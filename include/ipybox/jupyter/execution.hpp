@@ -2,6 +2,8 @@
 // What Jupyter messages tell about one execution at a time, whichever way they travel.
 #include <deque>
 #include <ipybox/detail/json_members.hpp>
+#include <ipybox/detail/json_text.hpp>
+#include <ipybox/error.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <optional>
 #include <stdexcept>
@@ -15,6 +17,21 @@ namespace ipybox {
 struct JupyterBreach : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+// The content of an execute_request. Throws errc::bad_argument for code that is no UTF-8.
+inline json::object execute_content(ExecuteRequest request) {
+    if (detail::repair_utf8(request.code) != request.code)
+        throw Error(errc::bad_argument, "the code is not valid UTF-8; encode it so");
+    json::object content;
+    content["code"] = std::move(request.code);
+    content["silent"] = request.silent;
+    content["store_history"] = false;
+    content["user_expressions"] = json::object();
+    content["allow_stdin"] = false;
+    // True would abort requests that arrive shortly after an error: the next cell, say.
+    content["stop_on_error"] = false;
+    return content;
+}
 
 // Fed with messages of the iopub and shell channels; gives what Kernel::next() returns. The
 // functions that take a message read its content only when it matters, by `read()`, which returns

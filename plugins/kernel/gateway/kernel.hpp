@@ -47,9 +47,9 @@ public:
         if (link->execution.busy())
             throw Error(errc::busy,
                         "the kernel runs another execution; take its output to the end first");
-        if (detail::repair_utf8(request.code) != request.code)
-            throw Error(errc::bad_argument, "the code is not valid UTF-8; encode it so");
-        if (request.code.size() > longest_request)
+        const auto size = request.code.size();
+        const auto content = execute_content(std::move(request));
+        if (size > longest_request)
             throw Error(errc::bad_argument,
                         "the code is longer than " + std::to_string(longest_request) +
                             " bytes, more than a Jupyter server takes; put data into a file");
@@ -57,14 +57,6 @@ public:
             co_await check_kernel(link);
             link->require_usable();
         }
-        json::object content;
-        content["code"] = std::move(request.code);
-        content["silent"] = request.silent;
-        content["store_history"] = false;
-        content["user_expressions"] = json::object();
-        content["allow_stdin"] = false;
-        // True would abort requests that arrive shortly after an error: the next cell, say.
-        content["stop_on_error"] = false;
         const auto id = link->next_id();
         auto message = link->make("shell", "execute_request", id, content);
         // A server would break each connection over which it comes again.

@@ -45,17 +45,15 @@ errc start_code(const Error& problem) {
 
 // The request that starts the kernel's end of the link.
 json::object start_request(const json::object& settings) {
-    json::object content;
-    content["code"] = kernel_start;
-    content["silent"] = true;
-    content["store_history"] = false;
+    ExecuteRequest request;
+    request.code = kernel_start;
+    request.silent = true;
+    json::object content = execute_content(std::move(request));
     // A string literal of JSON is one of Python as well.
     const auto literal = detail::write_json(json::value(detail::write_json(settings)));
     json::object expressions;
     expressions["ipybox"] = "_ipybox_start(__import__('json').loads(" + literal + "))";
     content["user_expressions"] = std::move(expressions);
-    content["allow_stdin"] = false;
-    content["stop_on_error"] = false;
     return content;
 }
 
