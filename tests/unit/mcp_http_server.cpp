@@ -44,7 +44,7 @@ struct Answer {
             at += 2;
             const auto colon = head.find(':', at);
             if (colon != head.npos &&
-                detail::same_without_case(std::string_view(head).substr(at, colon - at), name))
+                net::same_without_case(std::string_view(head).substr(at, colon - at), name))
                 return head.substr(colon + 2, head.find("\r\n", colon) - colon - 2);
         }
         return {};

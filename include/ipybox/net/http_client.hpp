@@ -33,7 +33,9 @@ namespace ipybox {
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 // Names of headers compare without case.
-bool same_header(std::string_view a, std::string_view b) noexcept;
+inline bool same_header(std::string_view a, std::string_view b) noexcept {
+    return net::same_without_case(a, b);
+}
 
 // The value of the first header of that name; empty when there is none.
 std::string_view find_header(const HttpHeaders& headers, std::string_view name) noexcept;

@@ -26,11 +26,18 @@ inline std::size_t head_length(std::string_view text, std::size_t& scanned) {
     return 0;
 }
 
+// Of ASCII: what stands in heads has no other letters.
+inline char lower_case(char c) noexcept {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
 inline std::string lower_case(std::string_view text) {
     std::string result(text);
-    for (char& c : result)
-        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    for (char& c : result) c = lower_case(c);
     return result;
+}
+inline bool same_without_case(std::string_view a, std::string_view b) noexcept {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](char x, char y) { return lower_case(x) == lower_case(y); });
 }
 
 inline bool is_http_token(std::string_view text) {

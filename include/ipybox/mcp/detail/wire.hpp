@@ -38,13 +38,6 @@ inline std::optional<int> log_severity(std::string_view level) noexcept {
     return static_cast<int>(found - mcp_log_levels.begin());
 }
 
-inline bool same_without_case(std::string_view a, std::string_view b) noexcept {
-    const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-    return a.size() == b.size() &&
-           std::equal(a.begin(), a.end(), b.begin(),
-                      [lower](char x, char y) { return lower(x) == lower(y); });
-}
-
 // A resource template (RFC 6570, levels 1 and 2 without fragments): "{name}" stands for one or
 // more characters but '/', '?' and '#', "{+name}" for any.
 class UriTemplate {

@@ -3,6 +3,7 @@
 
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/hex.hpp>
+#include <ipybox/net/proxy_protocol.hpp>
 #include <span>
 
 namespace ipybox::mcp {
@@ -37,14 +38,14 @@ IPYBOX_DECL std::string_view without_port(std::string_view host) {
 
 IPYBOX_DECL bool is_loopback_name(std::string_view host) {
     const auto name = without_port(host);
-    return detail::same_without_case(name, "localhost") || name == "127.0.0.1" || name == "[::1]";
+    return net::same_without_case(name, "localhost") || name == "127.0.0.1" || name == "[::1]";
 }
 
 IPYBOX_DECL bool McpHttpService::host_allowed(std::string_view host) const {
     if (is_loopback_name(host)) return true;
     for (const auto& allowed : options.allowed_hosts)
-        if (allowed == "*" || detail::same_without_case(allowed, host) ||
-            detail::same_without_case(allowed, without_port(host)))
+        if (allowed == "*" || net::same_without_case(allowed, host) ||
+            net::same_without_case(allowed, without_port(host)))
             return true;
     return false;
 }
@@ -52,7 +53,7 @@ IPYBOX_DECL bool McpHttpService::host_allowed(std::string_view host) const {
 IPYBOX_DECL bool McpHttpService::origin_allowed(std::string_view origin,
                                                 unsigned short port) const {
     for (const auto& allowed : options.allowed_origins)
-        if (allowed == "*" || detail::same_without_case(allowed, origin)) return true;
+        if (allowed == "*" || net::same_without_case(allowed, origin)) return true;
     return net::is_own_origin(origin, port);
 }
 
@@ -62,7 +63,7 @@ IPYBOX_DECL std::optional<std::string> McpHttpService::principal_of(
     if (tokens.empty()) return std::string();
     constexpr std::string_view scheme = "bearer ";
     if (authorization.size() < scheme.size() ||
-        !detail::same_without_case(authorization.substr(0, scheme.size()), scheme))
+        !net::same_without_case(authorization.substr(0, scheme.size()), scheme))
         return std::nullopt;
     authorization.remove_prefix(scheme.size());
     while (authorization.starts_with(' ')) authorization.remove_prefix(1);
@@ -126,7 +127,7 @@ IPYBOX_DECL void mcp::McpHttpService::check_head(net::HttpPeer& connection, cons
         std::string_view type = head[http::field::content_type];
         type = type.substr(0, type.find(';'));
         while (type.ends_with(' ')) type.remove_suffix(1);
-        if (!detail::same_without_case(type, "application/json")) {
+        if (!net::same_without_case(type, "application/json")) {
             reply = http_error(415, "Content-Type must be application/json");
         } else if (!sse && (!accepts(accept, "application/json") ||
                             !accepts(accept, "text/event-stream"))) {

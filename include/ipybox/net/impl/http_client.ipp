@@ -11,12 +11,6 @@
 
 namespace ipybox {
 
-IPYBOX_DECL bool same_header(std::string_view a, std::string_view b) noexcept {
-    const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [&](char x, char y) { return lower(x) == lower(y); });
-}
-
 IPYBOX_DECL std::string_view find_header(const HttpHeaders& headers,
                                          std::string_view name) noexcept {
     for (const auto& [key, value] : headers)
