@@ -186,6 +186,18 @@ awaitable<void> sleep_for(Duration time) {
     asio::steady_timer timer(co_await asio::this_coro::executor, time);
     co_await timer.async_wait(asio::use_awaitable);
 }
+
+// Runs code that prints "on", and interrupts it `later` than that; what it gave from there on.
+awaitable<Cell> interrupted(Kernel& kernel, std::string code, Duration later) {
+    ExecuteRequest request;
+    request.code = std::move(code);
+    co_await kernel.execute(std::move(request));
+    auto first = co_await kernel.next(soon());
+    BOOST_TEST(std::get<Stream>(first.value()).text == "on\n");
+    co_await sleep_for(later);
+    co_await kernel.interrupt();
+    co_return co_await finish(kernel);
+}
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(kernel_zmq)
@@ -468,13 +480,7 @@ BOOST_AUTO_TEST_CASE(interrupt_stops_a_cell_and_keeps_the_state) {
                       "print('on', flush=True)\ntime.sleep(100)",
                       "print('on', flush=True)\nawait asyncio.sleep(100)",
                       "print('on', flush=True)\nsubprocess.run(['sleep', '100'])"}) {
-                    ExecuteRequest request;
-                    request.code = code;
-                    co_await kernel.execute(std::move(request));
-                    auto first = co_await kernel.next(soon());
-                    BOOST_TEST(std::get<Stream>(first.value()).text == "on\n");
-                    co_await kernel.interrupt();
-                    const auto cell = co_await finish(kernel);
+                    const auto cell = co_await interrupted(kernel, code, 0ms);
                     BOOST_TEST(!cell.ok);
                     BOOST_TEST_REQUIRE(cell.error.has_value());
                     const bool expected = cell.error->name == "KeyboardInterrupt" ||
@@ -500,15 +506,8 @@ BOOST_AUTO_TEST_CASE(an_interrupt_ends_a_wait_that_began_just_after_it) {
                           "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])");
         for (const auto* code : {"print('on', flush=True)\ntime.sleep(100)",
                                  "print('on', flush=True)\nsubprocess.run(['sleep', '100'])"}) {
-            ExecuteRequest request;
-            request.code = code;
-            co_await kernel.execute(std::move(request));
-            auto first = co_await kernel.next(soon());
-            BOOST_TEST(std::get<Stream>(first.value()).text == "on\n");
-            // The wait has begun.
-            co_await sleep_for(200ms);
-            co_await kernel.interrupt();
-            const auto cell = co_await finish(kernel);
+            // By then the wait has begun.
+            const auto cell = co_await interrupted(kernel, code, 200ms);
             BOOST_TEST_REQUIRE(cell.error.has_value());
             BOOST_TEST(cell.error->name == "KeyboardInterrupt");
         }
