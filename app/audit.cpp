@@ -4,6 +4,7 @@
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <map>
 #include <memory>
@@ -96,12 +97,9 @@ int show(const AuditFlags& flags) {
             std::cout << '\n';
             return;
         }
-        const auto* arguments = whole.if_contains("arguments");
+        const auto* arguments = detail::object_of(whole, "arguments");
         std::cout << shown("verdict") << ' '
-                  << approval::call_text(server, tool,
-                                         arguments && arguments->is_object()
-                                             ? arguments->get_object()
-                                             : json::object())
+                  << approval::call_text(server, tool, arguments ? *arguments : json::object())
                   << " by " << shown("by");
         if (whole.contains("expired")) std::cout << ", nobody answered";
         if (whole.contains("reason")) std::cout << ", because: " << shown("reason");

@@ -79,8 +79,7 @@ struct ApprovalFixture : test::ExecutorFixture {
 };
 
 std::string audit_text(const json::object& record, const char* key) {
-    const auto* value = record.if_contains(key);
-    return value && value->is_string() ? std::string(value->get_string()) : "";
+    return std::string(detail::string_of(record, key));
 }
 }  // namespace
 

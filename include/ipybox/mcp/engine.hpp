@@ -243,8 +243,7 @@ json::object McpEngine::list(const Entries<E>& entries, std::string_view member,
     std::uint64_t after = 0;
     if (const auto* cursor = params.if_contains("cursor");
         cursor != nullptr && !cursor->is_null()) {
-        const auto text =
-            cursor->is_string() ? std::string_view(cursor->get_string()) : std::string_view();
+        const auto text = detail::string_of(params, "cursor");
         const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), after);
         if (text.empty() || error != std::errc() || stop != text.data() + text.size() ||
             after > last_serial)

@@ -196,13 +196,13 @@ void Link::take_answer(IncomingMessage& message) {
 // The request or its reply may be what was lost.
 void Link::repeat_request(const json::object& state) {
     if (detail::string_of(state, "finished") == execution.id()) {
-        const auto* reply = state.if_contains("reply");
-        if (!reply || !reply->is_object()) return end_protocol("a reply that is none");
+        const auto* reply = detail::object_of(state, "reply");
+        if (!reply) return end_protocol("a reply that is none");
         auto repeated = std::make_unique<LinkMessage>();
         repeated->message.type = "execute_reply";
         repeated->message.parent_id = execution.id();
         repeated->message.channel = "shell";
-        repeated->message.parsed = reply->get_object();
+        repeated->message.parsed = *reply;
         keep(std::move(repeated));
     } else if (detail::string_of(state, "running") != execution.id()) {
         // The kernel takes no message with the same signature twice.

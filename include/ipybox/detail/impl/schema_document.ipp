@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/error.hpp>
 
@@ -13,8 +14,7 @@ IPYBOX_DECL SchemaDocument::SchemaDocument(const json::value& root) : json_(root
     bases_.emplace("");
     base_ = &*bases_.begin();
     if (const auto* object = root.if_object()) {
-        if (const auto* draft = object->if_contains("$schema"); draft && draft->is_string())
-            draft7_ = view(draft->get_string()).find("draft-0") != std::string_view::npos;
+        draft7_ = string_of(*object, "$schema").find("draft-0") != std::string_view::npos;
         base_ = base_of(*object, base_);
     }
     root_ = compile(root, base_, 0);
@@ -99,9 +99,7 @@ IPYBOX_DECL Schema::Ptr SchemaDocument::add(Schema schema) {
 
 IPYBOX_DECL const std::string* SchemaDocument::base_of(const json::object& object,
                                                        const std::string* base) {
-    const auto* id = object.if_contains("$id");
-    if (!id || !id->is_string()) return base;
-    const auto text = view(id->get_string());
+    const auto text = string_of(object, "$id");
     const auto uri = text.substr(0, text.find('#'));
     return uri.empty() ? base : &*bases_.insert(resolve_uri(*base, uri)).first;
 }
@@ -196,11 +194,10 @@ IPYBOX_DECL void SchemaDocument::index(const json::value& value, const std::stri
     };
     if (inner != base) add_name(*inner);
     for (const auto* key : {"$anchor", "$dynamicAnchor"})
-        if (const auto* anchor = object->if_contains(key); anchor && anchor->is_string())
-            add_name(*inner + '#' + std::string(view(anchor->get_string())));
-    if (const auto* id = object->if_contains("$id"); id && id->is_string())
-        if (const auto text = view(id->get_string()); !text.empty() && text[0] == '#')
-            add_name(*inner + std::string(text));
+        if (const auto* anchor = find_string(*object, key))
+            add_name(*inner + '#' + std::string(view(*anchor)));
+    if (const auto id = string_of(*object, "$id"); id.starts_with('#'))
+        add_name(*inner + std::string(id));
     for (const auto& [key, item] : *object)
         if (key != "enum" && key != "const" && key != "default" && key != "examples")
             index(item, inner, depth + 1);
@@ -221,18 +218,13 @@ IPYBOX_DECL Schema::Ptr SchemaDocument::compile(const json::value& value, const 
 IPYBOX_DECL void SchemaDocument::compile_object(Schema& schema, const json::object& object,
                                                 const std::string* base, int depth) {
     const SubSchemas sub{*this, base, depth + 1};
-    const auto text = [&](const char* key) {
-        const auto* value = object.if_contains(key);
-        return value && value->is_string() ? view(value->get_string()) : std::string_view{};
-    };
     schema.base = base;
-    schema.title = text("title");
-    schema.description = text("description");
-    schema.format = text("format");
+    schema.title = string_of(object, "title");
+    schema.description = string_of(object, "description");
+    schema.format = string_of(object, "format");
     schema.default_value = object.if_contains("default");
     for (const auto* key : {"$ref", "$dynamicRef", "$recursiveRef"})
-        if (const auto* ref = object.if_contains(key); ref && ref->is_string() && !schema.ref)
-            schema.ref = view(ref->get_string());
+        if (const auto* ref = find_string(object, key); ref && !schema.ref) schema.ref = view(*ref);
     if (schema.ref && draft7_) return;  // draft-07 ignores what stands beside a reference
 
     read_types(schema, object);
@@ -329,9 +321,9 @@ IPYBOX_DECL void SchemaDocument::read_older_forms(Schema& schema, const json::ob
         }
     }
     for (const auto* key : {"dependencies", "dependentRequired"}) {
-        const auto* dependencies = object.if_contains(key);
-        if (!dependencies || !dependencies->is_object()) continue;
-        for (const auto& [name, needed] : dependencies->get_object()) {
+        const auto* dependencies = object_of(object, key);
+        if (!dependencies) continue;
+        for (const auto& [name, needed] : *dependencies) {
             if (needed.is_array())
                 schema.dependent_required.emplace_back(name, strings(needed.get_array()));
             else if (needed.is_object() || needed.is_bool())

@@ -2,6 +2,7 @@
 #include <ipybox/executor/service.hpp>
 
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/executor/impl/service_state.hpp>
 #include <ipybox/mcp/result_text.hpp>
 
@@ -167,9 +168,9 @@ IPYBOX_DECL std::string McpService::headed(const std::string& traceback) {
 IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& display,
                                        std::size_t& bytes) {
     for (const std::string_view mime : {"image/png", "image/jpeg", "image/gif", "image/webp"}) {
-        const auto* encoded = display.if_contains(mime);
-        if (!encoded || !encoded->is_string()) continue;
-        const auto image = detail::decode_base64(encoded->get_string());
+        const auto* encoded = detail::find_string(display, mime);
+        if (!encoded) continue;
+        const auto image = detail::decode_base64(*encoded);
         const auto type = image ? mcp::image_type(*image) : std::string_view();
         if (type.empty()) continue;
         const std::size_t size = image->size() / 3 * 4 + 200;

@@ -2,6 +2,7 @@
 // Forms of elicitations (2025-11-25 "Elicitation"), without I/O.
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/mcp/jsonrpc.hpp>
 
 namespace ipybox::detail {
@@ -10,11 +11,10 @@ namespace ipybox::detail {
 // those of elicitation/create.
 inline json::object form_defaults(const json::object& params) {
     json::object content;
-    const auto* schema = params.if_contains("requestedSchema");
-    if (schema == nullptr || !schema->is_object()) return content;
-    const auto* fields = schema->get_object().if_contains("properties");
-    if (fields == nullptr || !fields->is_object()) return content;
-    for (const auto& [name, field] : fields->get_object()) {
+    const auto* schema = object_of(params, "requestedSchema");
+    const auto* fields = schema != nullptr ? object_of(*schema, "properties") : nullptr;
+    if (fields == nullptr) return content;
+    for (const auto& [name, field] : *fields) {
         if (!field.is_object()) continue;
         if (const auto* value = field.get_object().if_contains("default"))
             content.emplace(name, *value);

@@ -118,16 +118,14 @@ IPYBOX_DECL void McpClient::notified(const StatePtr& state, std::string_view met
 }
 
 IPYBOX_DECL void McpClient::acknowledged(const StatePtr& state, const json::object& params) {
-    const json::value* meta = params.if_contains("_meta");
-    const auto id = meta != nullptr && meta->is_object()
-                        ? mcp::integer_of(meta->get_object().if_contains(detail::meta_subscription))
-                        : std::nullopt;
+    const auto* meta = detail::object_of(params, "_meta");
+    const auto id = meta != nullptr ? mcp::integer_of(meta->if_contains(detail::meta_subscription))
+                                    : std::nullopt;
     for (const auto& [uri, subscription] : state->subscriptions) {
         if (!id || !subscription->pending || subscription->pending->id != *id) continue;
-        const json::value* agreed = params.if_contains("notifications");
+        const auto* agreed = detail::object_of(params, "notifications");
         const char* wanted = uri.empty() ? "toolsListChanged" : "resourceSubscriptions";
-        const bool honoured =
-            agreed != nullptr && agreed->is_object() && agreed->get_object().contains(wanted);
+        const bool honoured = agreed != nullptr && agreed->contains(wanted);
         if (!honoured)
             subscription->failure = state->error(
                 errc::mcp_error, "does not tell of changes of " +
@@ -208,12 +206,11 @@ IPYBOX_DECL void McpClient::logged(const StatePtr& state, const json::object& pa
 
 // Whether the mode of an elicitation is one that was offered; forms need not be named.
 IPYBOX_DECL bool McpClient::takes(const StatePtr& state, const json::object& params) {
-    const json::value* offer = state->options.capabilities.if_contains("elicitation");
-    if (offer == nullptr || !offer->is_object()) return true;
+    const auto* offer = detail::object_of(state->options.capabilities, "elicitation");
+    if (offer == nullptr) return true;
     const auto mode = detail::string_of(params, "mode");
-    if (mode.empty() || mode == "form")
-        return offer->get_object().empty() || offer->get_object().contains("form");
-    return offer->get_object().contains(mode);
+    if (mode.empty() || mode == "form") return offer->empty() || offer->contains("form");
+    return offer->contains(mode);
 }
 
 // The answer to a request of the server (2025-11-25 "Client features"; ping is a legacy one).

@@ -287,9 +287,8 @@ IPYBOX_DECL awaitable<json::object> McpClient::exchange(StatePtr state, std::str
             auto limit = sleep_until(total_deadline);
             in_time = co_await ends_first(std::move(work), std::move(limit));
         } else {
-            const json::value* inputs = asked.if_contains("inputRequests");
-            if (inputs != nullptr && inputs->is_object()) {
-                json::object requests = inputs->get_object();
+            if (const auto* inputs = detail::object_of(asked, "inputRequests")) {
+                json::object requests = *inputs;
                 auto work = fill_in(state, std::move(requests), responses, failure, what);
                 auto limit = sleep_until(total_deadline);
                 in_time = co_await ends_first(std::move(work), std::move(limit));
@@ -356,17 +355,14 @@ IPYBOX_DECL awaitable<void> McpClient::fill_in(StatePtr state, json::object requ
 // elicitation/create. Empty unless they are the answer, and can be shown to somebody.
 IPYBOX_DECL json::array McpClient::elicitations_of(const StatePtr& state, const Pending& pending) {
     if (!state->options.on_request || !pending.reply) return {};
-    const json::value* error = pending.reply->if_contains("error");
-    if (error == nullptr || !error->is_object()) return {};
-    const auto& refusal = error->get_object();
-    if (mcp::integer_of(refusal.if_contains("code")) != mcp::rpc_url_elicitation_required)
+    const auto* refusal = detail::object_of(*pending.reply, "error");
+    if (refusal == nullptr ||
+        mcp::integer_of(refusal->if_contains("code")) != mcp::rpc_url_elicitation_required)
         return {};
-    const json::value* offer = state->options.capabilities.if_contains("elicitation");
-    if (offer == nullptr || !offer->is_object() || !offer->get_object().contains("url")) return {};
-    const json::value* data = refusal.if_contains("data");
-    const json::value* listed = data != nullptr && data->is_object()
-                                    ? data->get_object().if_contains("elicitations")
-                                    : nullptr;
+    const auto* offer = detail::object_of(state->options.capabilities, "elicitation");
+    if (offer == nullptr || !offer->contains("url")) return {};
+    const auto* data = detail::object_of(*refusal, "data");
+    const auto* listed = data != nullptr ? data->if_contains("elicitations") : nullptr;
     if (listed == nullptr || !listed->is_array() || listed->get_array().size() > max_inputs)
         return {};
     for (const auto& entry : listed->get_array())

@@ -170,12 +170,12 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
     call->method = detail::string_of(message, "method");
     const json::value* id = message.if_contains("id");
     if (!call->method.empty() && id != nullptr) call->id = *id;
-    const json::value* value = message.if_contains("params");
+    const auto* given = detail::object_of(message, "params");
     const json::object none;
-    const auto& params = value != nullptr && value->is_object() ? value->get_object() : none;
+    const auto& params = given != nullptr ? *given : none;
     call->first_page = !params.contains("cursor");
-    if (const json::value* meta = params.if_contains("_meta"); meta != nullptr && meta->is_object())
-        call->version = detail::string_of(meta->get_object(), detail::meta_version);
+    if (const auto* meta = detail::object_of(params, "_meta"))
+        call->version = detail::string_of(*meta, detail::meta_version);
     call->version = state->session.modern_version_of(call->method, call->version);
     if (call->version.empty() || call->method.empty()) return call;
     call->headers.emplace_back("Mcp-Method", mcp_header_value(call->method));
@@ -379,14 +379,12 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr st
     boost::system::error_code not_json;
     json::value parsed =
         detail::parse_within(text, mcp::max_message_depth, detail::default_max_decoded, not_json);
-    const json::value* error =
-        !not_json && parsed.is_object() ? parsed.get_object().if_contains("error") : nullptr;
-    const bool rpc =
-        error != nullptr && error->is_object() && parsed.get_object().contains("jsonrpc");
+    const auto* error =
+        !not_json && parsed.is_object() ? detail::object_of(parsed.get_object(), "error") : nullptr;
+    const bool rpc = error != nullptr && parsed.get_object().contains("jsonrpc");
     std::string why =
         state->url.printable() + " answered with HTTP status " + std::to_string(status);
-    if (rpc && error->get_object().contains("message"))
-        text = detail::string_of(error->get_object(), "message");
+    if (rpc && error->contains("message")) text = detail::string_of(*error, "message");
     // Pages for people say nothing here.
     if (!is_type(*response, "text/html") && !text.empty())
         why += ": " + state->excerpt(std::move(text));

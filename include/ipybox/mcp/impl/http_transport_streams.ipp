@@ -263,13 +263,13 @@ IPYBOX_DECL awaitable<void> HttpTransport::pass(StatePtr state, CallPtr call, js
 IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
                                       const json::object& message) {
     if (call.method != "initialize" && call.method != "tools/list") return;
-    const json::value* result = message.if_contains("result");
-    if (result == nullptr || !result->is_object()) return;
+    const auto* result = detail::object_of(message, "result");
+    if (result == nullptr) return;
     if (call.method == "initialize") {
-        state->session.agreed(detail::string_of(result->get_object(), "protocolVersion"));
+        state->session.agreed(detail::string_of(*result, "protocolVersion"));
     } else if (call.method == "tools/list" && !call.version.empty()) {
         if (call.first_page) state->header_parameters.clear();
-        const json::value* tools = result->get_object().if_contains("tools");
+        const json::value* tools = result->if_contains("tools");
         if (tools == nullptr || !tools->is_array()) return;
         for (const auto& tool : tools->get_array()) {
             if (!tool.is_object()) continue;

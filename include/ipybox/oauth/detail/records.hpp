@@ -116,15 +116,13 @@ public:
     // A registration belongs to the authorization server that made it.
     std::optional<json::object> client(std::string_view issuer) const {
         const auto content = store_.read();
-        const auto* clients = content.if_contains("clients");
-        if (clients == nullptr || !clients->is_object()) return std::nullopt;
-        const auto* client = clients->get_object().if_contains(issuer);
-        if (client == nullptr || !client->is_object()) return std::nullopt;
-        const auto& fields = client->get_object();
-        const auto expires = oauth::seconds_member(fields, "secret_expires_at").value_or(0);
-        if (string_of(fields, "client_id").empty() || (expires != 0 && unix_seconds() >= expires))
+        const auto* clients = object_of(content, "clients");
+        const auto* client = clients != nullptr ? object_of(*clients, issuer) : nullptr;
+        if (client == nullptr) return std::nullopt;
+        const auto expires = oauth::seconds_member(*client, "secret_expires_at").value_or(0);
+        if (string_of(*client, "client_id").empty() || (expires != 0 && unix_seconds() >= expires))
             return std::nullopt;
-        return fields;
+        return *client;
     }
     void save_client(std::string_view issuer, json::object record) {
         store_.update(

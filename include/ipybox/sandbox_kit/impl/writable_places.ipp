@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <map>
 #include <string_view>
 
@@ -288,13 +289,11 @@ IPYBOX_DECL sandbox_kit::PlaceList WritablePlaces::parse(const std::string& text
     sandbox_kit::PlaceList places;
     for (const auto& item : list->get_array()) {
         const auto* entry = item.if_object();
-        const auto* path = entry ? entry->if_contains("path") : nullptr;
+        const auto path = entry ? detail::string_of(*entry, "path") : std::string_view();
         const auto* kept = entry ? entry->if_contains("protected") : nullptr;
-        if (!path || !path->is_string() || !path->get_string().starts_with("/") || !kept ||
-            !kept->is_array())
-            bad();
+        if (!path.starts_with('/') || !kept || !kept->is_array()) bad();
         sandbox_kit::WritablePlace place;
-        place.path = std::string(path->get_string());
+        place.path = path;
         for (const auto& name : kept->get_array()) {
             if (!name.is_string() || name.get_string().empty()) bad();
             place.kept.emplace_back(std::string(name.get_string()));

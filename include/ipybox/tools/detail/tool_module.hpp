@@ -5,6 +5,7 @@
 #include <boost/json/value.hpp>
 #include <cstddef>
 #include <initializer_list>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/tools/detail/model_writer.hpp>
@@ -19,11 +20,6 @@ namespace ipybox::detail {
 // How the docstring of a package begins.
 inline constexpr std::string_view package_title = "Tools of the MCP server ";
 
-inline std::string_view text_member(const json::object& object, const char* key) {
-    const auto* value = object.if_contains(key);
-    return value && value->is_string() ? view(value->get_string()) : std::string_view{};
-}
-
 // The module of one tool, which ends with `ending`; a schema that is nullptr says nothing. async:
 // its run() is a coroutine. Throws Error (bad_argument) when the schemas cannot be typed.
 inline std::string tool_module(std::string_view server, const json::object& tool,
@@ -35,8 +31,7 @@ inline std::string tool_module(std::string_view server, const json::object& tool
     std::set<std::string> used{"Params", "Result"};
     auto definitions =
         ModelWriter(input ? *input : anything, ModelWriter::Side::input, used).write("Params");
-    const auto* schema = tool.if_contains("inputSchema");
-    if (!input && schema && schema->is_object())
+    if (!input && object_of(tool, "inputSchema"))
         definitions.back().text += "    # too large to be typed; the host checks the arguments\n";
     if (output)
         for (auto& definition :
@@ -66,14 +61,13 @@ inline std::string tool_module(std::string_view server, const json::object& tool
             if (words.count(name)) list += (list.empty() ? "" : ", ") + std::string(name);
         return list.empty() ? list : "from " + std::string(module) + " import " + list + '\n';
     };
-    auto doc = std::string(text_member(tool, "description"));
-    if (doc.empty()) doc = text_member(tool, "title");
+    auto doc = std::string(string_of(tool, "description"));
+    if (doc.empty()) doc = string_of(tool, "title");
     doc = visible_text(doc, max_tool_doc);
     std::string hints;
-    if (const auto* annotations = tool.if_contains("annotations");
-        annotations && annotations->is_object())
+    if (const auto* annotations = object_of(tool, "annotations"))
         for (const auto* hint : {"readOnly", "destructive", "idempotent", "openWorld"})
-            if (const auto* on = annotations->get_object().if_contains(std::string(hint) + "Hint");
+            if (const auto* on = annotations->if_contains(std::string(hint) + "Hint");
                 on && on->is_bool() && on->get_bool())
                 hints += (hints.empty() ? "Hints: " : ", ") + std::string(hint);
     if (!hints.empty()) doc += (doc.empty() ? "" : "\n\n") + hints;
@@ -90,7 +84,7 @@ inline std::string tool_module(std::string_view server, const json::object& tool
                 " run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
                 (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') +
                 (async ? "    return await call_async(" : "    return call(") +
-                python_string(server) + ", " + python_string(text_member(tool, "name")) +
+                python_string(server) + ", " + python_string(string_of(tool, "name")) +
                 ", Params, params, kwargs" + (output ? ", Result" : "") +
                 ")\n\n\nrun_async = " + (async ? "coroutine" : "asynchronous") + "(run)\n" +
                 std::string(ending);

@@ -80,7 +80,7 @@ IPYBOX_DECL GeneratedPackage generate_package(std::string_view server_name,
     std::map<std::string, const boost::json::object*> by_name;
     for (const auto& entry : tools) {
         const auto* tool = entry.if_object();
-        const auto name = tool ? std::string(detail::text_member(*tool, "name")) : std::string{};
+        const auto name = tool ? std::string(detail::string_of(*tool, "name")) : std::string{};
         if (name.empty())
             package.skipped.push_back({name, "it has no name"});
         else if (name.size() > 1000)
@@ -120,7 +120,7 @@ IPYBOX_DECL GeneratedPackage generate_package(std::string_view server_name,
         package.files[module + ".py"] = std::move(text);
         package.tools.push_back({name, module});
         if (!reason.empty()) package.untyped.push_back({name, reason});
-        const auto line = detail::summary(detail::text_member(*tool, "description"));
+        const auto line = detail::summary(detail::string_of(*tool, "description"));
         index += '\n' + module + (line.empty() ? "" : ": " + line);
     }
     std::sort(package.skipped.begin(), package.skipped.end(), [](const auto& a, const auto& b) {

@@ -10,6 +10,7 @@
 #include <boost/json/parse.hpp>
 #include <cerrno>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/path_walk.hpp>
 #include <ipybox/detail/within.hpp>
 #include <memory>
@@ -140,10 +141,10 @@ IPYBOX_DECL bool RememberedServers::tells_of_gone(const UniqueFd& directory,
     boost::system::error_code error;
     const auto value = text ? json::parse(*text, error) : json::value();
     const auto* whole = value.if_object();
-    const auto* workspace = whole && !error ? whole->if_contains("workspace") : nullptr;
+    const auto* workspace = whole && !error ? detail::find_string(*whole, "workspace") : nullptr;
     const auto* above = workspace ? whole->if_contains("above") : nullptr;
-    if (!above || !workspace->is_string() || !above->is_array()) return false;
-    const std::filesystem::path path(std::string(workspace->get_string()));
+    if (!above || !above->is_array()) return false;
+    const std::filesystem::path path{std::string(*workspace)};
     if (!path.is_absolute() ||
         detail::sha256_hex(path.string()).substr(0, name_size) + name_end != name)
         return false;

@@ -540,13 +540,13 @@ IPYBOX_DECL awaitable<void> ToolServer::control(StatePtr state, Action action, s
 
 IPYBOX_DECL void ToolServer::register_by_request(State& state, const json::value& request) {
     const auto* object = request.if_object();
-    const auto* name = object ? object->if_contains("server_name") : nullptr;
-    const auto* params = object ? object->if_contains("server_params") : nullptr;
-    if (!name || !detail::is_text(*name) || !params || !params->is_object() || object->size() != 2)
+    const auto* name = object ? detail::find_string(*object, "server_name") : nullptr;
+    const auto* params = object ? detail::object_of(*object, "server_params") : nullptr;
+    if (!name || !params || object->size() != 2)
         throw Error(errc::bad_config,
                     "a registration is {\"server_name\": text, \"server_params\": object}");
-    const std::string server(name->get_string());
-    auto checked = checked_params(server, params->get_object());
+    const std::string server(*name);
+    auto checked = checked_params(server, *params);
     const auto known = state.servers.find(server);
     if (known == state.servers.end() || known->second->params != checked)
         register_in(state, server, std::move(checked));
@@ -749,8 +749,7 @@ IPYBOX_DECL std::string ToolServer::parse_call(std::string body, ToolCall& reque
             return "unknown key \"" + std::string(entry.key()) +
                    "\"; accepted: server_name, tool_name, tool_args";
     for (const char* key : {"server_name", "tool_name"})
-        if (const auto* field = object->if_contains(key); !field || !detail::is_text(*field))
-            return std::string(key) + " must be a string";
+        if (!detail::find_string(*object, key)) return std::string(key) + " must be a string";
     auto* arguments = object->if_contains("tool_args");
     if (!arguments || !arguments->is_object()) return "tool_args must be an object";
     request.server = object->at("server_name").get_string();
