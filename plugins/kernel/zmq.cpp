@@ -68,9 +68,10 @@ constexpr Duration message_patience = 30s;
 // Everything a kernel consists of. Shared by its handle and by the handlers that Asio still holds
 // when the handle is gone; close() makes those harmless.
 struct Link : std::enable_shared_from_this<Link> {
-    // One connection. What nobody takes stays in the kernel: at most one message is read ahead.
-    struct Port {
-        Port(Link& link, std::string_view socket_type)
+    // To one of the kernel's sockets. What nobody takes stays in the kernel: at most one message is
+    // read ahead.
+    struct Connection {
+        Connection(Link& link, std::string_view socket_type)
             : type(socket_type),
               socket(link.executor),
               reader({link.session.limits().frames, link.session.limits().bytes}),
@@ -118,7 +119,7 @@ struct Link : std::enable_shared_from_this<Link> {
     std::shared_ptr<SandboxedProcess> process;
     std::optional<Descriptor> pidfd;
     MemoryBudget budget;  // for messages that arrive
-    Port shell, iopub, control;
+    Connection shell, iopub, control;
     Event changed;
 
     bool stopping = false;
@@ -140,7 +141,7 @@ struct Link : std::enable_shared_from_this<Link> {
         if (process) process->kill_tree();
         process.reset();
         pidfd.reset();
-        for (Port* port : {&shell, &iopub, &control}) port->close();
+        for (Connection* connection : {&shell, &iopub, &control}) connection->close();
         directory.remove();
         relayed.reset();
         changed.notify();
@@ -171,14 +172,15 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     // Wakes `changed` when there is something to read, or when memory may be there for it.
-    void arm(Port& port) {
-        if (port.reading || port.lost || port.starved) return;
-        port.reading = true;
-        port.socket.async_wait(asio::socket_base::wait_read,
-                               [self = shared_from_this(), &port](boost::system::error_code) {
-                                   port.reading = false;
-                                   self->changed.notify();
-                               });
+    void arm(Connection& connection) {
+        if (connection.reading || connection.lost || connection.starved) return;
+        connection.reading = true;
+        connection.socket.async_wait(
+            asio::socket_base::wait_read,
+            [self = shared_from_this(), &connection](boost::system::error_code) {
+                connection.reading = false;
+                self->changed.notify();
+            });
     }
 
     // Waits for news until `deadline`. A message that has begun must go on.
@@ -188,10 +190,10 @@ struct Link : std::enable_shared_from_this<Link> {
         arm(shell);
         if (iopub.starved || shell.starved) deadline = std::min(deadline, started + poll_interval);
         co_await changed.wait(deadline);
-        for (Port* port : {&iopub, &shell}) {
-            if (port->memory.size() == 0) continue;
-            port->waited += Clock::now() - started;
-            if (port->waited > message_patience)
+        for (Connection* connection : {&iopub, &shell}) {
+            if (connection->memory.size() == 0) continue;
+            connection->waited += Clock::now() - started;
+            if (connection->waited > message_patience)
                 fail_protocol("a message that does not come to its end");
         }
     }
@@ -223,7 +225,7 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     // Connects if the other end is there; false when it is not yet.
-    bool connect(Port& port, ::Port number) {
+    bool connect(Connection& connection, Port number) {
         const auto handle = relayed
                                 ? detail::open_socket(*relayed, socket_name(number), ::geteuid())
                                 : detail::open_socket(directory, socket_name(number), guest);
@@ -234,80 +236,82 @@ struct Link : std::enable_shared_from_this<Link> {
         const asio::local::stream_protocol::endpoint endpoint("/proc/self/fd/" +
                                                               std::to_string(handle.get()));
         boost::system::error_code error;
-        port.socket.close(error);
-        port.socket.open(endpoint.protocol(), error);
-        if (!error) port.socket.non_blocking(true, error);
-        if (!error) port.socket.connect(endpoint, error);
+        connection.socket.close(error);
+        connection.socket.open(endpoint.protocol(), error);
+        if (!error) connection.socket.non_blocking(true, error);
+        if (!error) connection.socket.connect(endpoint, error);
         // The kernel binds a path shortly before it listens there.
         if (error == asio::error::connection_refused || error == asio::error::try_again)
             return false;
         if (error)
             throw Error(errc::io_error,
                         "cannot connect to the kernel's socket: " + error.message());
-        const auto opening = jupyter::zmtp_opening(port.type);
-        asio::write(port.socket, asio::buffer(opening), error);  // less than a fresh socket holds
-        port.lost = error.failed();
+        const auto opening = jupyter::zmtp_opening(connection.type);
+        asio::write(connection.socket, asio::buffer(opening),
+                    error);  // less than a fresh socket holds
+        connection.lost = error.failed();
         return true;
     }
 
     // Sends what the kernel takes now; the rest goes when it takes more.
-    void flush(Port& port) {
-        while (port.sent < port.unsent.size() && !port.lost) {
+    void flush(Connection& connection) {
+        while (connection.sent < connection.unsent.size() && !connection.lost) {
             boost::system::error_code error;
-            port.sent += port.socket.write_some(
-                asio::buffer(port.unsent.data() + port.sent, port.unsent.size() - port.sent),
+            connection.sent += connection.socket.write_some(
+                asio::buffer(connection.unsent.data() + connection.sent,
+                             connection.unsent.size() - connection.sent),
                 error);
             if (error == asio::error::interrupted) continue;
             if (error == asio::error::would_block) {
-                if (std::exchange(port.writing, true)) return;
-                port.socket.async_wait(
+                if (std::exchange(connection.writing, true)) return;
+                connection.socket.async_wait(
                     asio::socket_base::wait_write,
-                    [self = shared_from_this(), &port](boost::system::error_code failed) {
-                        port.writing = false;
-                        if (!failed && !self->closed) self->flush(port);
+                    [self = shared_from_this(), &connection](boost::system::error_code failed) {
+                        connection.writing = false;
+                        if (!failed && !self->closed) self->flush(connection);
                     });
                 return;
             }
-            if (error) port.lost = true;
+            if (error) connection.lost = true;
         }
-        if (port.lost) changed.notify();
-        port.unsent = std::string();
-        port.sent = 0;
+        if (connection.lost) changed.notify();
+        connection.unsent = std::string();
+        connection.sent = 0;
     }
 
-    std::string send(Port& port, std::string_view type, const json::object& content) {
-        if (port.unsent.size() - port.sent > most_unsent)
+    std::string send(Connection& connection, std::string_view type, const json::object& content) {
+        if (connection.unsent.size() - connection.sent > most_unsent)
             fail_protocol("it takes no more requests");
         auto request = session.request(type, content);
         for (std::size_t i = 0; i < request.frames.size(); ++i)
-            jupyter::append_zmtp_frame(port.unsent, request.frames[i],
+            jupyter::append_zmtp_frame(connection.unsent, request.frames[i],
                                        i + 1 < request.frames.size());
         // When the connection is lost, whoever waits for the answer finds out.
-        flush(port);
+        flush(connection);
         return request.id;
     }
 
     // One step towards a message, at most one read; true when the message is there, or bytes came.
-    bool progress(Port& port) {
-        if (port.lost && !port.reader.complete()) return false;
-        const auto done = port.reader.advance();
+    bool progress(Connection& connection) {
+        if (connection.lost && !connection.reader.complete()) return false;
+        const auto done = connection.reader.advance();
         if (!done) {
-            if (done.error() != jupyter::ZmtpFault::too_large || &port != &iopub ||
-                !leave_out(port.reader.frames()))
+            if (done.error() != jupyter::ZmtpFault::too_large || &connection != &iopub ||
+                !leave_out(connection.reader.frames()))
                 fail_protocol(describe(done.error()));
-            port.reader.skip();
-            port.memory.release();
+            connection.reader.skip();
+            connection.memory.release();
             return true;
         }
-        if (!reserve(port)) return false;
+        if (!reserve(connection)) return false;
         if (*done) return true;
-        const auto room = port.reader.room();
+        const auto room = connection.reader.room();
         boost::system::error_code error;
-        const auto size = port.socket.read_some(
+        const auto size = connection.socket.read_some(
             asio::buffer(room.data, std::min(room.size, largest_read)), error);
-        port.reader.add(size);
+        connection.reader.add(size);
         if (error == asio::error::would_block || error == asio::error::interrupted) return false;
-        if (error) port.lost = true;
+        if (error) connection.lost = true;
         return true;
     }
 
@@ -321,19 +325,19 @@ struct Link : std::enable_shared_from_this<Link> {
     }
 
     // Takes the memory that a message needs out of what all share.
-    bool reserve(Port& port) {
-        const auto size = port.reader.announced();
-        port.starved = size > small_message && !port.memory.resize(size);
-        return !port.starved;
+    bool reserve(Connection& connection) {
+        const auto size = connection.reader.announced();
+        connection.starved = size > small_message && !connection.memory.resize(size);
+        return !connection.starved;
     }
 
     // Goes on with what a connection sends, and hands a complete message to `use`; false when
     // nothing was there.
     template <class Function>
-    bool receive(Port& port, Function use) {
-        if (!progress(port)) return false;
-        if (!port.reader.complete()) return true;
-        const auto message = session.read(port.reader.frames());
+    bool receive(Connection& connection, Function use) {
+        if (!progress(connection)) return false;
+        if (!connection.reader.complete()) return true;
+        const auto message = session.read(connection.reader.frames());
         if (!message) fail_protocol(describe(message.error()));
         oversized = detail::decoded_size(message->content) > session.limits().decoded;
         std::string breach;
@@ -342,9 +346,9 @@ struct Link : std::enable_shared_from_this<Link> {
         } catch (const JupyterBreach& found) {
             breach = found.what();
         }
-        port.reader.drop();
-        port.memory.release();
-        port.waited = {};
+        connection.reader.drop();
+        connection.memory.release();
+        connection.waited = {};
         if (!breach.empty()) fail_protocol(breach);
         return true;
     }
@@ -653,22 +657,22 @@ private:
     // Connects as soon as the kernel listens. Nothing tells when that is but what code in a kernel
     // could use up for all of its user's processes: inotify, say.
     static awaitable<void> connect(LinkPtr link, Clock::time_point deadline) {
-        const std::pair<Link::Port*, Port> ports[] = {
+        const std::pair<Link::Connection*, Port> connections[] = {
             {&link->iopub, iopub_port}, {&link->shell, shell_port}, {&link->control, control_port}};
-        for (const auto& [port, number] : ports) {
-            while (!link->connect(*port, number)) {
+        for (const auto& [connection, number] : connections) {
+            while (!link->connect(*connection, number)) {
                 co_await require_start(link, deadline);
                 co_await link->changed.wait(std::min(deadline, Clock::now() + poll_interval));
                 co_await throw_if_cancelled();
             }
         }
-        for (const auto& [port, number] : ports) {
-            while (!port->reader.ready()) {
-                const bool more = link->progress(*port);
-                if (port->reader.ready()) break;
+        for (const auto& [connection, number] : connections) {
+            while (!connection->reader.ready()) {
+                const bool more = link->progress(*connection);
+                if (connection->reader.ready()) break;
                 co_await require_start(link, deadline);
                 if (more) continue;
-                link->arm(*port);
+                link->arm(*connection);
                 co_await link->changed.wait(std::min(deadline, link->end_grace));
                 co_await throw_if_cancelled();
             }

@@ -348,7 +348,7 @@ void take_over(int pipe, asio::posix::stream_descriptor& end) {
 
 class StdioTransport final : public McpTransport {
 public:
-    StdioTransport(Host& host, const json::object& config) : state_(std::make_shared<State>()) {
+    StdioTransport(Host& host, const json::object& config) : state_(std::make_shared<Impl>()) {
         state_->executor = host.executor;
         auto& settings = *state_->settings;
         settings.logger = host.logger;
@@ -389,7 +389,7 @@ public:
     awaitable<void> close() override { return close(state_); }
 
 private:
-    struct State {
+    struct Impl {
         asio::any_io_executor executor;
         std::shared_ptr<Settings> settings = std::make_shared<Settings>();
         ConnectionPtr connection;
@@ -402,7 +402,7 @@ private:
         return state_->connection;
     }
 
-    static awaitable<void> open(std::shared_ptr<State> state, Sandbox& sandbox) {
+    static awaitable<void> open(std::shared_ptr<Impl> state, Sandbox& sandbox) {
         const Settings& settings = *state->settings;
         if (state->connection) abandon(*state->connection);
         state->connection.reset();
@@ -436,7 +436,7 @@ private:
         asio::co_spawn(state->executor, watch(fresh), asio::detached);
     }
 
-    static awaitable<void> close(std::shared_ptr<State> state) {
+    static awaitable<void> close(std::shared_ptr<Impl> state) {
         state->closed = true;
         if (state->connection) co_await close_down(state->connection);
     }
@@ -473,7 +473,7 @@ private:
                              : "\" is no executable file: correct its path"));
     }
 
-    std::shared_ptr<State> state_;
+    std::shared_ptr<Impl> state_;
 };
 
 constexpr Plugin self{

@@ -113,7 +113,7 @@ class HttpServer {
 public:
     // tls: every connection begins with a handshake.
     HttpServer(asio::io_context& context, HttpHandler handler, asio::ssl::context* tls = nullptr)
-        : state_(std::make_shared<State>(context)) {
+        : state_(std::make_shared<Impl>(context)) {
         state_->handler = std::move(handler);
         state_->tls = tls;
         asio::co_spawn(context, accept(state_), asio::detached);
@@ -141,8 +141,8 @@ public:
     void handle(HttpHandler handler) { state_->handler = std::move(handler); }
 
 private:
-    struct State {
-        explicit State(asio::io_context& context)
+    struct Impl {
+        explicit Impl(asio::io_context& context)
             : acceptor(context, {asio::ip::address_v4::loopback(), 0}),
               port(acceptor.local_endpoint().port()) {}
         asio::ip::tcp::acceptor acceptor;
@@ -153,9 +153,9 @@ private:
         std::vector<HttpMessage> seen;
         int connections = 0;
     };
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
 
-    static awaitable<void> accept(StatePtr state) {
+    static awaitable<void> accept(ImplPtr state) {
         for (;;) {
             auto [error, socket] = co_await state->acceptor.async_accept(as_result);
             if (error) co_return;
@@ -165,7 +165,7 @@ private:
             asio::co_spawn(state->acceptor.get_executor(), serve(state, peer), asio::detached);
         }
     }
-    static awaitable<void> serve(StatePtr state, HttpPeerPtr peer) {
+    static awaitable<void> serve(ImplPtr state, HttpPeerPtr peer) {
         try {
             if (state->tls != nullptr) co_await peer->start_tls(*state->tls);
             while (peer->keep) {
@@ -216,7 +216,7 @@ private:
         co_return true;
     }
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 // A certificate that vouches for itself, for the names in `alternatives` ("DNS:localhost"), and

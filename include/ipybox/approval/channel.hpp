@@ -84,7 +84,7 @@ websocket::stream_base::timeout websocket_timeouts();
 //
 // Example: tool_calls/main.cpp [ApprovalChannel]
 class ApprovalChannel {
-    struct State;
+    struct Impl;
 
 public:
     // Throws errc::bad_argument for a token of less than 16 characters.
@@ -122,25 +122,25 @@ private:
             Decision(Verdict::deny, "the approver disconnected before it answered")};
         Event changed;
     };
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
 
     struct Settled {  // tells the approvers, however the question ends
-        StatePtr state;
+        ImplPtr state;
         std::string id;
         ~Settled();
     };
 
-    static awaitable<Decision> asked(StatePtr state, ToolCall call);
+    static awaitable<Decision> asked(ImplPtr state, ToolCall call);
 
     // An approver, for as long as it stays.
-    static awaitable<bool> join(StatePtr state, net::HttpPeerPtr peer,
+    static awaitable<bool> join(ImplPtr state, net::HttpPeerPtr peer,
                                 net::HttpServerRequest request);
 
     // The HTTP status with which to refuse, or 0.
-    static unsigned judge(const State& state, const net::HttpPeer& peer,
+    static unsigned judge(const Impl& state, const net::HttpPeer& peer,
                           const net::HttpServerRequest& request);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 // Where the channel is, and what it demands.
@@ -156,7 +156,7 @@ struct ApprovalClientOptions {
 //
 // Example: tool_calls/main.cpp [ApprovalClient]
 class ApprovalClient {
-    struct State;
+    struct Impl;
 
 public:
     // A question. Copies share the one answer; the first counts.
@@ -203,8 +203,8 @@ public:
     // Connects to nothing yet. callback is called on `executor`.
     ApprovalClient(asio::any_io_executor executor, Callback callback,
                    ApprovalClientOptions options = {})
-        : state_(std::make_shared<State>(std::move(executor), std::move(callback),
-                                         std::move(options))) {}
+        : state_(std::make_shared<Impl>(std::move(executor), std::move(callback),
+                                        std::move(options))) {}
     ~ApprovalClient() { state_->close(); }
     ApprovalClient(const ApprovalClient&) = delete;
     ApprovalClient& operator=(const ApprovalClient&) = delete;
@@ -218,8 +218,8 @@ public:
     awaitable<void> disconnect();
 
 private:
-    struct State {
-        State(asio::any_io_executor e, Callback c, ApprovalClientOptions o)
+    struct Impl {
+        Impl(asio::any_io_executor e, Callback c, ApprovalClientOptions o)
             : executor(std::move(e)), callback(std::move(c)), options(std::move(o)) {}
         std::string where() const { return options.host + ":" + std::to_string(options.port); }
         void close();
@@ -230,22 +230,21 @@ private:
         std::shared_ptr<approval::JsonSocket> connection;
         std::map<std::string, std::weak_ptr<Request::Shared>, std::less<>> requests;
     };
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
 
     static awaitable<void> say_goodbye(std::shared_ptr<approval::JsonSocket> connection) {
         co_await connection->stream.async_close(approval::websocket::close_code::normal, as_result);
     }
 
-    static awaitable<void> connect_into(StatePtr state, std::optional<Error>& failure);
+    static awaitable<void> connect_into(ImplPtr state, std::optional<Error>& failure);
 
-    static awaitable<void> receive(StatePtr state,
-                                   std::shared_ptr<approval::JsonSocket> connection);
+    static awaitable<void> receive(ImplPtr state, std::shared_ptr<approval::JsonSocket> connection);
 
-    static void take(const StatePtr& state, const std::weak_ptr<approval::JsonSocket>& connection,
+    static void take(const ImplPtr& state, const std::weak_ptr<approval::JsonSocket>& connection,
                      const json::object& message);
-    static awaitable<void> consult(StatePtr state, Request request);
+    static awaitable<void> consult(ImplPtr state, Request request);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

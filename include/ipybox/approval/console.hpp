@@ -41,9 +41,9 @@ public:
     awaitable<Decision> ask(ToolCall call) { return asked(state_, std::move(call)); }
 
 private:
-    struct State {
-        State(asio::any_io_executor executor, ConsoleOptions o);
-        ~State() { detail::terminal_turns.part(this); }
+    struct Impl {
+        Impl(asio::any_io_executor executor, ConsoleOptions o);
+        ~Impl() { detail::terminal_turns.part(this); }
         // Some thousand characters at most; a terminal that takes none for a second is gone.
         void say(std::string_view text);
 
@@ -52,13 +52,13 @@ private:
         Event free;
         std::vector<approval::Rule> session_rules;
     };
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
 
     struct Turn {  // the terminal while a question is open
-        StatePtr state;
+        ImplPtr state;
         bool open = false;   // unanswered
         bool begun = false;  // before_question was called
-        explicit Turn(StatePtr s) : state(std::move(s)) {}
+        explicit Turn(ImplPtr s) : state(std::move(s)) {}
         Turn(const Turn&) = delete;
         Turn& operator=(const Turn&) = delete;
         ~Turn();
@@ -68,18 +68,18 @@ private:
 
     static Decision said(Verdict verdict, std::string by, std::string reason = {});
 
-    static bool remembered(State& state, const ToolCall& call);
+    static bool remembered(Impl& state, const ToolCall& call);
 
-    static awaitable<Decision> asked(StatePtr state, ToolCall call);
+    static awaitable<Decision> asked(ImplPtr state, ToolCall call);
 
     static std::string scope_of(const ToolCall& call);
     static json::value session_rule(const ToolCall& call);
-    static void remember(State& state, const ToolCall& call, const std::string& scope);
+    static void remember(Impl& state, const ToolCall& call, const std::string& scope);
 
     // A line in printable characters, without space at its ends; false when there is none.
-    static awaitable<bool> read_line(StatePtr state, std::string& line);
+    static awaitable<bool> read_line(ImplPtr state, std::string& line);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

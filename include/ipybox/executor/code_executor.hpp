@@ -163,8 +163,8 @@ public:
 
 private:
     friend class CodeExecutor;
-    struct State {
-        State(asio::any_io_executor e, ToolCall c) : executor(e), call(std::move(c)), changed(e) {}
+    struct Shared {
+        Shared(asio::any_io_executor e, ToolCall c) : executor(e), call(std::move(c)), changed(e) {}
         asio::any_io_executor executor;
         ToolCall call;
         detail::PendingApproval question{
@@ -173,15 +173,15 @@ private:
     };
     static constexpr detail::PendingApproval::Answerer application = 0;
     struct Withdrawal {
-        std::shared_ptr<State> state;
+        std::shared_ptr<Shared> state;
         ~Withdrawal();
     };
-    explicit ApprovalRequest(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    explicit ApprovalRequest(std::shared_ptr<Shared> state) : state_(std::move(state)) {}
 
-    static awaitable<void> settled(std::shared_ptr<State> state) {
+    static awaitable<void> settled(std::shared_ptr<Shared> state) {
         while (state->question.open()) co_await state->changed.wait();
     }
-    std::shared_ptr<State> state_;
+    std::shared_ptr<Shared> state_;
 };
 
 using ExecutionEvent = std::variant<ApprovalRequest, CodeExecutionChunk, CodeExecutionResult>;

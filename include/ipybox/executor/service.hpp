@@ -100,11 +100,12 @@ public:
 
     void add(std::string_view text);
     // What is not yet told.
-    void flush() { state_->send(); }
+    void flush() { backlog_->send(); }
 
 private:
-    struct State {
-        State(const asio::any_io_executor& executor, const McpContext& c)
+    // What the cell printed and the client was not told yet, and when to tell it.
+    struct Backlog {
+        Backlog(const asio::any_io_executor& executor, const McpContext& c)
             : context(c), changed(executor) {}
         void send();
         McpContext context;
@@ -117,8 +118,8 @@ private:
         bool done = false;
     };
 
-    static awaitable<void> tell(std::shared_ptr<State> state);
-    std::shared_ptr<State> state_;
+    static awaitable<void> tell(std::shared_ptr<Backlog> backlog);
+    std::shared_ptr<Backlog> backlog_;
 };
 
 }  // namespace executor
@@ -151,9 +152,9 @@ public:
     std::size_t sessions() const noexcept;
 
 private:
-    struct State;
+    struct Impl;
     struct Session;
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
     using SessionPtr = std::shared_ptr<Session>;
     using Line = executor::WaitingLine;
 
@@ -193,13 +194,13 @@ private:
     static awaitable<Decision> put(SessionPtr session, McpContext context, ToolCall call);
 
     // Throws errc::denied unless the policy for such requests of the client allows it.
-    static awaitable<void> judge(StatePtr state, SessionPtr session, McpContext context,
+    static awaitable<void> judge(ImplPtr state, SessionPtr session, McpContext context,
                                  ToolCall call);
 
     // ---- tools ----
 
     // Bytes that a result may take.
-    static std::size_t room_for(const State& state, const McpContext& context);
+    static std::size_t room_for(const Impl& state, const McpContext& context);
 
     // What fails is a result that a model can read, in the words of the Python SDK's servers.
     static McpToolResult failed(std::string_view tool, const std::string& why);
@@ -207,7 +208,7 @@ private:
     // Text of at most `characters`, within what is left of the result's bytes.
     static std::string fitting(std::string text, std::size_t characters, std::size_t& bytes);
 
-    static awaitable<McpToolResult> execute_cell(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> execute_cell(ImplPtr state, McpContext context,
                                                  json::object arguments);
 
     static double number_argument(const json::object& arguments, std::string_view name,
@@ -215,7 +216,7 @@ private:
     static Duration duration(double seconds);
 
     // room: bytes that the result may take.
-    static McpToolResult cell_result(const State& state, const CodeExecutionResult& result,
+    static McpToolResult cell_result(const Impl& state, const CodeExecutionResult& result,
                                      std::size_t room, std::size_t characters,
                                      const std::string& lost, bool kernel_lost);
 
@@ -224,7 +225,7 @@ private:
 
     static void add_image(json::array& blocks, const json::object& display, std::size_t& bytes);
 
-    static awaitable<McpToolResult> register_server(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> register_server(ImplPtr state, McpContext context,
                                                     json::object arguments);
 
     static ToolCall registration_call(const std::string& name, const json::object& params);
@@ -233,13 +234,13 @@ private:
     static json::object shown_params(const json::object& params);
     static void find_variables(const json::value& value, std::set<std::string>& names);
 
-    static awaitable<McpToolResult> install(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> install(ImplPtr state, McpContext context,
                                             json::object arguments);
 
-    static awaitable<McpToolResult> reset(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> reset(ImplPtr state, McpContext context,
                                           json::object arguments);
 
-    static awaitable<McpToolResult> interrupt(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> interrupt(ImplPtr state, McpContext context,
                                               json::object arguments);
 
     // ---- what code actions can import ----
@@ -251,28 +252,28 @@ private:
     static std::string source_of(const Session& session, const std::string& server,
                                  const std::string& tool);
 
-    static awaitable<McpToolResult> list_tools(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> list_tools(ImplPtr state, McpContext context,
                                                json::object arguments);
 
-    static awaitable<McpToolResult> search(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> search(ImplPtr state, McpContext context,
                                            json::object arguments);
 
     // ---- files ----
 
     // A kernel elsewhere has files only while it runs.
-    static awaitable<void> files_ready(StatePtr state, SessionPtr session);
+    static awaitable<void> files_ready(ImplPtr state, SessionPtr session);
 
-    static awaitable<McpToolResult> upload(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> upload(ImplPtr state, McpContext context,
                                            json::object arguments);
 
-    static awaitable<McpToolResult> download(StatePtr state, McpContext context,
+    static awaitable<McpToolResult> download(ImplPtr state, McpContext context,
                                              json::object arguments);
 
-    static awaitable<json::array> read_resource(std::weak_ptr<State> weak, McpContext context,
+    static awaitable<json::array> read_resource(std::weak_ptr<Impl> weak, McpContext context,
                                                 std::string uri, json::object variables);
 
     // An image that a cell made lies here, wherever its kernel is.
-    static awaitable<json::array> read_image(std::weak_ptr<State> weak, McpContext context,
+    static awaitable<json::array> read_image(std::weak_ptr<Impl> weak, McpContext context,
                                              std::string uri, std::string path);
 
     static json::array contents_of(const std::string& uri, const std::string& path,
@@ -280,9 +281,9 @@ private:
 
     // ---- what clients see ----
 
-    using Handler = awaitable<McpToolResult> (*)(StatePtr, McpContext, json::object);
+    using Handler = awaitable<McpToolResult> (*)(ImplPtr, McpContext, json::object);
 
-    static awaitable<McpToolResult> guarded(std::weak_ptr<State> weak, std::string tool,
+    static awaitable<McpToolResult> guarded(std::weak_ptr<Impl> weak, std::string tool,
                                             Handler handler, McpContext context,
                                             json::object arguments);
 
@@ -304,21 +305,21 @@ private:
 
     static json::object list_of_texts();
 
-    static void add_tool(State& state, std::string name, std::string title, std::string description,
+    static void add_tool(Impl& state, std::string name, std::string title, std::string description,
                          json::object properties, std::size_t required, json::object annotations,
                          Handler handler, json::object output = {});
-    static void add_tools(State& state);
-    static void add_setup_tools(State& state);  // of servers and packages
-    static void add_kernel_tools(State& state);
-    static void add_search_tools(State& state);
-    static void add_file_tools(State& state);
+    static void add_tools(Impl& state);
+    static void add_setup_tools(Impl& state);  // of servers and packages
+    static void add_kernel_tools(Impl& state);
+    static void add_search_tools(Impl& state);
+    static void add_file_tools(Impl& state);
 
-    static void add_resources(State& state);
+    static void add_resources(Impl& state);
 
-    static void add_prompts(State& state);
+    static void add_prompts(Impl& state);
     static awaitable<json::array> filled(std::string text, std::string argument);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

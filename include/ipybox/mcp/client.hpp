@@ -188,7 +188,7 @@ private:
         asio::cancellation_slot slot_;
     };
 
-    struct State;
+    struct Impl;
 
     // A request without its answer.
     struct Pending final : McpTransport::Sender {
@@ -197,7 +197,7 @@ private:
         void fail(const Error& error);
 
         Wait wait;
-        std::weak_ptr<State> client;
+        std::weak_ptr<Impl> client;
         std::int64_t id = 0;
         std::optional<json::object> reply;  // the whole message
         std::optional<Error> failure;
@@ -235,8 +235,8 @@ private:
     };
 
     // Shared with every coroutine of the client, so that each may end after it.
-    struct State {
-        explicit State(asio::any_io_executor e) : executor(std::move(e)) {}
+    struct Impl {
+        explicit Impl(asio::any_io_executor e) : executor(std::move(e)) {}
         asio::any_io_executor executor;
         McpClientOptions options;
         std::unique_ptr<McpTransport> transport;
@@ -281,20 +281,20 @@ private:
         void stop();
         void cancel_tasks();
     };
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
 
     // A request is forgotten when the coroutine that made it lets go of it: later answers to it
     // are ignored.
     class Forget {
     public:
-        Forget(StatePtr state, const PendingPtr& pending)
+        Forget(ImplPtr state, const PendingPtr& pending)
             : state_(std::move(state)), id_(pending->id) {}
         ~Forget() { state_->pending.erase(id_); }
         Forget(const Forget&) = delete;
         Forget& operator=(const Forget&) = delete;
 
     private:
-        StatePtr state_;
+        ImplPtr state_;
         std::int64_t id_;
     };
 
@@ -311,76 +311,75 @@ private:
     static constexpr std::size_t max_log_lines = 100;  // a second
     static constexpr std::size_t max_text = detail::max_server_text;
 
-    static void spawn(const StatePtr& state, awaitable<void> work);
-    static Error translate(const StatePtr& state, std::exception_ptr failure);
+    static void spawn(const ImplPtr& state, awaitable<void> work);
+    static Error translate(const ImplPtr& state, std::exception_ptr failure);
     static std::string seconds(Duration duration);
 
-    static awaitable<void> connect(StatePtr state, Sandbox& sandbox);
-    static awaitable<void> attempt(StatePtr state, Sandbox& sandbox, std::exception_ptr& failure);
-    static awaitable<void> open(StatePtr state, Sandbox& sandbox, Clock::time_point deadline);
-    static PendingPtr start_opening(const StatePtr& state, const detail::Handshake& handshake);
-    static awaitable<void> confirm_end(StatePtr state);
-    [[noreturn]] static void throw_refusal(const StatePtr& state,
-                                           const detail::Handshake& handshake, Pending& pending);
-    static void begin_modern(const StatePtr& state);
-    static void begin_legacy(const StatePtr& state);
-    static json::object offered(const StatePtr& state);
-    static json::object client_info(const StatePtr& state);
+    static awaitable<void> connect(ImplPtr state, Sandbox& sandbox);
+    static awaitable<void> attempt(ImplPtr state, Sandbox& sandbox, std::exception_ptr& failure);
+    static awaitable<void> open(ImplPtr state, Sandbox& sandbox, Clock::time_point deadline);
+    static PendingPtr start_opening(const ImplPtr& state, const detail::Handshake& handshake);
+    static awaitable<void> confirm_end(ImplPtr state);
+    [[noreturn]] static void throw_refusal(const ImplPtr& state, const detail::Handshake& handshake,
+                                           Pending& pending);
+    static void begin_modern(const ImplPtr& state);
+    static void begin_legacy(const ImplPtr& state);
+    static json::object offered(const ImplPtr& state);
+    static json::object client_info(const ImplPtr& state);
 
-    static PendingPtr start(const StatePtr& state, std::string_view method, json::object params,
+    static PendingPtr start(const ImplPtr& state, std::string_view method, json::object params,
                             CallOptions limits);
-    static awaitable<void> deliver(StatePtr state, json::object message, PendingPtr pending);
-    static awaitable<bool> settle(StatePtr state, PendingPtr pending, Clock::time_point deadline);
-    static awaitable<bool> settle_patiently(StatePtr state, PendingPtr pending,
+    static awaitable<void> deliver(ImplPtr state, json::object message, PendingPtr pending);
+    static awaitable<bool> settle(ImplPtr state, PendingPtr pending, Clock::time_point deadline);
+    static awaitable<bool> settle_patiently(ImplPtr state, PendingPtr pending,
                                             Clock::time_point deadline, Duration before);
-    static awaitable<void> until_late(StatePtr state, Clock::time_point deadline);
-    static Clock::time_point postponed(const State& state, Clock::time_point deadline,
+    static awaitable<void> until_late(ImplPtr state, Clock::time_point deadline);
+    static Clock::time_point postponed(const Impl& state, Clock::time_point deadline,
                                        Duration before);
-    static void ring_at(const StatePtr& state, Clock::time_point deadline);
-    static awaitable<void> keep_time(StatePtr state);
-    static void withdraw(const StatePtr& state, const PendingPtr& pending, std::string_view reason);
-    static json::object result_of(const StatePtr& state, Pending& pending, std::string_view what);
-    static awaitable<json::object> exchange(StatePtr state, std::string method, json::object params,
+    static void ring_at(const ImplPtr& state, Clock::time_point deadline);
+    static awaitable<void> keep_time(ImplPtr state);
+    static void withdraw(const ImplPtr& state, const PendingPtr& pending, std::string_view reason);
+    static json::object result_of(const ImplPtr& state, Pending& pending, std::string_view what);
+    static awaitable<json::object> exchange(ImplPtr state, std::string method, json::object params,
                                             CallOptions limits, std::string what);
-    static awaitable<PendingPtr> answered(StatePtr state, std::string method, json::object params,
+    static awaitable<PendingPtr> answered(ImplPtr state, std::string method, json::object params,
                                           CallOptions limits, Clock::time_point total_deadline,
                                           std::string what);
-    static awaitable<void> fill_in(StatePtr state, json::object requests, json::object& responses,
+    static awaitable<void> fill_in(ImplPtr state, json::object requests, json::object& responses,
                                    std::optional<Error>& failure, std::string what);
-    static awaitable<void> send_away(StatePtr state, json::array elicitations,
+    static awaitable<void> send_away(ImplPtr state, json::array elicitations,
                                      std::optional<Error>& failure, std::string what);
-    static json::array elicitations_of(const StatePtr& state, const Pending& pending);
-    static awaitable<json::array> list(StatePtr state);
-    static awaitable<CallResult> call(StatePtr state, std::string name, json::object arguments,
+    static json::array elicitations_of(const ImplPtr& state, const Pending& pending);
+    static awaitable<json::array> list(ImplPtr state);
+    static awaitable<CallResult> call(ImplPtr state, std::string name, json::object arguments,
                                       CallOptions limits);
-    static std::string schema_problem(const StatePtr& state, std::string_view tool,
+    static std::string schema_problem(const ImplPtr& state, std::string_view tool,
                                       const CallResult& result);
-    static awaitable<void> subscribe(StatePtr state, std::string uri);
-    static awaitable<void> unsubscribe(StatePtr state, std::string uri);
-    static awaitable<void> follow(StatePtr state, SubscriptionPtr subscription);
-    static std::string log_level(const State& state);
-    static awaitable<void> set_log_level(StatePtr state, std::string level);
-    static awaitable<void> tell_legacy(StatePtr state, const char* method, const char* name,
+    static awaitable<void> subscribe(ImplPtr state, std::string uri);
+    static awaitable<void> unsubscribe(ImplPtr state, std::string uri);
+    static awaitable<void> follow(ImplPtr state, SubscriptionPtr subscription);
+    static std::string log_level(const Impl& state);
+    static awaitable<void> set_log_level(ImplPtr state, std::string level);
+    static awaitable<void> tell_legacy(ImplPtr state, const char* method, const char* name,
                                        std::string value);
-    static awaitable<void> begin_logging(StatePtr state);
+    static awaitable<void> begin_logging(ImplPtr state);
 
-    static awaitable<void> read(StatePtr state);
+    static awaitable<void> read(ImplPtr state);
     static std::size_t costs(const json::object& params);
-    static void dispatch(const StatePtr& state, json::object message);
-    static void notified(const StatePtr& state, std::string_view method,
-                         const json::object& params);
-    static void progressed(const StatePtr& state, const json::object& params);
-    static void logged(const StatePtr& state, const json::object& params);
-    static void acknowledged(const StatePtr& state, const json::object& params);
-    static void tools_changed(const StatePtr& state);
-    static awaitable<void> announce(StatePtr state);
-    static bool takes(const StatePtr& state, const json::object& params);
-    static awaitable<Response> respond(StatePtr state, std::string method, json::object params);
-    static awaitable<void> answer(StatePtr state, json::value id, std::string method,
+    static void dispatch(const ImplPtr& state, json::object message);
+    static void notified(const ImplPtr& state, std::string_view method, const json::object& params);
+    static void progressed(const ImplPtr& state, const json::object& params);
+    static void logged(const ImplPtr& state, const json::object& params);
+    static void acknowledged(const ImplPtr& state, const json::object& params);
+    static void tools_changed(const ImplPtr& state);
+    static awaitable<void> announce(ImplPtr state);
+    static bool takes(const ImplPtr& state, const json::object& params);
+    static awaitable<Response> respond(ImplPtr state, std::string method, json::object params);
+    static awaitable<void> answer(ImplPtr state, json::value id, std::string method,
                                   json::object params, MemoryReservation memory);
-    static awaitable<void> shut(StatePtr state);
+    static awaitable<void> shut(ImplPtr state);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

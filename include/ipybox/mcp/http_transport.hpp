@@ -92,8 +92,8 @@ private:
     };
 
     // Shared with every coroutine of the transport, so that each may end after it.
-    struct State {
-        explicit State(const asio::any_io_executor& e)
+    struct Impl {
+        explicit Impl(const asio::any_io_executor& e)
             : executor(e), arrived(e), taken(e), unblocked(e), renewed(e) {}
 
         asio::any_io_executor executor;
@@ -130,16 +130,16 @@ private:
         std::string excerpt(std::string text) const;
         void stop_all();
     };
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
 
     // Sets a counter back however its scope ends, and tells those who wait.
     struct Unblock {
-        State& state;
+        Impl& state;
         ~Unblock();
     };
     // Ends the renewal of a session however its scope ends, and tells those who wait.
     struct Renewing {
-        State& state;
+        Impl& state;
         ~Renewing();
     };
 
@@ -153,46 +153,46 @@ private:
     static constexpr auto short_patience = std::chrono::seconds(2);
     static constexpr auto patience = std::chrono::seconds(30);
 
-    static awaitable<void> open(StatePtr state);
-    static awaitable<void> send(StatePtr state, json::object message);
-    static void launch(const StatePtr& state, const CallPtr& call, json::object message);
-    static awaitable<json::object> receive(StatePtr state);
-    static awaitable<void> close(StatePtr state);
-    static Duration people_took(const State& state) {
+    static awaitable<void> open(ImplPtr state);
+    static awaitable<void> send(ImplPtr state, json::object message);
+    static void launch(const ImplPtr& state, const CallPtr& call, json::object message);
+    static awaitable<json::object> receive(ImplPtr state);
+    static awaitable<void> close(ImplPtr state);
+    static Duration people_took(const Impl& state) {
         return state.oauth ? state.oauth->people_took() : Duration::zero();
     }
-    static std::string wants_credentials(const State& state);
+    static std::string wants_credentials(const Impl& state);
 
-    static void spawn(const StatePtr& state, awaitable<void> work);
-    static CallPtr outline(const StatePtr& state, const json::object& message);
-    static void mirror(const StatePtr& state, Call& call, const json::object& params);
-    static awaitable<void> perform(StatePtr state, CallPtr call, json::object message);
-    static awaitable<Outcome> exchange(StatePtr state, CallPtr call, std::string body);
-    static awaitable<void> accept(StatePtr state, CallPtr call, ResponsePtr response);
-    static awaitable<Outcome> refused(StatePtr state, CallPtr call, ResponsePtr response,
+    static void spawn(const ImplPtr& state, awaitable<void> work);
+    static CallPtr outline(const ImplPtr& state, const json::object& message);
+    static void mirror(const ImplPtr& state, Call& call, const json::object& params);
+    static awaitable<void> perform(ImplPtr state, CallPtr call, json::object message);
+    static awaitable<Outcome> exchange(ImplPtr state, CallPtr call, std::string body);
+    static awaitable<void> accept(ImplPtr state, CallPtr call, ResponsePtr response);
+    static awaitable<Outcome> refused(ImplPtr state, CallPtr call, ResponsePtr response,
                                       std::string used, std::string body);
-    static awaitable<void> follow(StatePtr state, CallPtr call, ResponsePtr response);
-    static awaitable<void> renew(StatePtr state, detail::HttpClientSession::Loss loss);
-    static awaitable<void> begin_session(StatePtr state);
-    static awaitable<void> say_again(StatePtr state, std::vector<json::object> messages);
-    static CallPtr own_call(const StatePtr& state, const json::object& message);
-    static awaitable<void> listen(StatePtr state, std::uint64_t generation);
-    static awaitable<void> find_endpoint(StatePtr state, Clock::time_point deadline);
-    static awaitable<void> pump(StatePtr state, ResponsePtr response, StreamPtr stream);
-    static awaitable<ResponsePtr> request(StatePtr state, std::shared_ptr<HttpRequest> request,
+    static awaitable<void> follow(ImplPtr state, CallPtr call, ResponsePtr response);
+    static awaitable<void> renew(ImplPtr state, detail::HttpClientSession::Loss loss);
+    static awaitable<void> begin_session(ImplPtr state);
+    static awaitable<void> say_again(ImplPtr state, std::vector<json::object> messages);
+    static CallPtr own_call(const ImplPtr& state, const json::object& message);
+    static awaitable<void> listen(ImplPtr state, std::uint64_t generation);
+    static awaitable<void> find_endpoint(ImplPtr state, Clock::time_point deadline);
+    static awaitable<void> pump(ImplPtr state, ResponsePtr response, StreamPtr stream);
+    static awaitable<ResponsePtr> request(ImplPtr state, std::shared_ptr<HttpRequest> request,
                                           bool probe = false);
-    static awaitable<ResponsePtr> get(StatePtr state, std::string last_id,
+    static awaitable<ResponsePtr> get(ImplPtr state, std::string last_id,
                                       Clock::time_point deadline);
-    static void feed(const State& state, Stream& stream, std::string_view piece);
-    static awaitable<void> read_stream(StatePtr state, CallPtr call, ResponsePtr response,
+    static void feed(const Impl& state, Stream& stream, std::string_view piece);
+    static awaitable<void> read_stream(ImplPtr state, CallPtr call, ResponsePtr response,
                                        StreamPtr stream);
-    static awaitable<void> take(StatePtr state, CallPtr call, std::string text, bool must_be_json);
-    static awaitable<void> pass(StatePtr state, CallPtr call, json::object message,
+    static awaitable<void> take(ImplPtr state, CallPtr call, std::string text, bool must_be_json);
+    static awaitable<void> pass(ImplPtr state, CallPtr call, json::object message,
                                 std::size_t size);
-    static bool pass_now(const StatePtr& state, const CallPtr& call, json::object& message,
+    static bool pass_now(const ImplPtr& state, const CallPtr& call, json::object& message,
                          std::size_t size);
-    static awaitable<void> refuse_discovery(StatePtr state, CallPtr call, std::string why);
-    static void learn(const StatePtr& state, const Call& call, const json::object& message);
+    static awaitable<void> refuse_discovery(ImplPtr state, CallPtr call, std::string why);
+    static void learn(const ImplPtr& state, const Call& call, const json::object& message);
     static void finish(Call& call);
     static std::string_view content_type(const HttpResponse& response);
     static bool is_type(const HttpResponse& response, std::string_view type) {
@@ -205,7 +205,7 @@ private:
         throw Error(errc::cancelled, "the connection was closed");
     }
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

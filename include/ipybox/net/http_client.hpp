@@ -265,30 +265,30 @@ private:
     using Parser = net::HttpResponseParser;
     using Exchange = HttpResponse::Exchange;
     using ExchangePtr = std::shared_ptr<Exchange>;
-    struct State;
-    using StatePtr = std::shared_ptr<State>;
+    struct Impl;
+    using ImplPtr = std::shared_ptr<Impl>;
     struct Lookup;
 
     using TargetPtr = net::HttpTargetPtr;
     using RequestPtr = std::shared_ptr<const HttpRequest>;
 
-    static awaitable<std::unique_ptr<HttpResponse>> send(StatePtr state, RequestPtr request);
-    static awaitable<std::shared_ptr<HttpStream>> connect(StatePtr state, std::string url,
+    static awaitable<std::unique_ptr<HttpResponse>> send(ImplPtr state, RequestPtr request);
+    static awaitable<std::shared_ptr<HttpStream>> connect(ImplPtr state, std::string url,
                                                           Clock::time_point deadline);
-    static awaitable<ExchangePtr> exchange(StatePtr state, TargetPtr target, RequestPtr request);
-    static awaitable<bool> attempt(StatePtr state, ExchangePtr exchange, std::string head,
+    static awaitable<ExchangePtr> exchange(ImplPtr state, TargetPtr target, RequestPtr request);
+    static awaitable<bool> attempt(ImplPtr state, ExchangePtr exchange, std::string head,
                                    RequestPtr request, bool may_fail);
-    static awaitable<void> dial(StatePtr state, HttpUrl url, bool tunnel, ConnectionPtr& connected,
+    static awaitable<void> dial(ImplPtr state, HttpUrl url, bool tunnel, ConnectionPtr& connected,
                                 Clock::time_point deadline);
     [[noreturn]] static void refuse_address(const HttpUrl& url);
-    static awaitable<void> check_name(StatePtr state, HttpUrl url, Clock::time_point deadline);
-    static awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(StatePtr state, std::string host,
+    static awaitable<void> check_name(ImplPtr state, HttpUrl url, Clock::time_point deadline);
+    static awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(ImplPtr state, std::string host,
                                                                    std::uint16_t port,
                                                                    Clock::time_point deadline);
-    static awaitable<ConnectionPtr> dial_local(StatePtr state, Clock::time_point deadline);
-    static awaitable<void> open_tunnel(StatePtr state, ConnectionPtr connection, HttpUrl url,
+    static awaitable<ConnectionPtr> dial_local(ImplPtr state, Clock::time_point deadline);
+    static awaitable<void> open_tunnel(ImplPtr state, ConnectionPtr connection, HttpUrl url,
                                        net::HttpProxy proxy);
-    static awaitable<void> start_tls(StatePtr state, ConnectionPtr connection, HttpUrl url);
+    static awaitable<void> start_tls(ImplPtr state, ConnectionPtr connection, HttpUrl url);
     static constexpr std::size_t chunk = std::size_t{16} << 10;          // bytes of one read
     static constexpr std::size_t free_of_budget = std::size_t{1} << 20;  // of a body
     static awaitable<boost::system::error_code> fill(ConnectionPtr connection);
@@ -296,15 +296,15 @@ private:
     static awaitable<std::string> read_some(ExchangePtr exchange, Clock::time_point deadline);
     static awaitable<std::string> read_all(ExchangePtr exchange, std::size_t limit,
                                            Clock::time_point deadline);
-    static void feed(const State& state, Exchange& exchange);
-    static std::optional<net::HttpProxy> proxy_for(const State& state, const HttpUrl& url);
-    static std::string head_of(const State& state, const net::HttpTarget& target,
+    static void feed(const Impl& state, Exchange& exchange);
+    static std::optional<net::HttpProxy> proxy_for(const Impl& state, const HttpUrl& url);
+    static std::string head_of(const Impl& state, const net::HttpTarget& target,
                                const HttpRequest& request, bool through_proxy);
     static void check(const HttpRequest& request);
     [[noreturn]] static void fail(const Connection* connection, const HttpUrl& url,
                                   boost::system::error_code error, std::string_view what);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 // For whoever requests something on behalf of more than HTTP: errc::http_failed becomes `code`, in

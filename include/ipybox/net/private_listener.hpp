@@ -39,27 +39,27 @@ std::string checked_token(std::string given, const std::string& who);
 // of other ports are other programs, and what they serve is not to be trusted with this one.
 bool is_own_origin(std::string_view origin, unsigned short port);
 
-// Hands every connection to `begin` until the service closes. State holds the acceptor, and has
+// Hands every connection to `begin` until the service closes. Service holds the acceptor, and has
 // `connections`, `freed` (an Event: a connection ended, or `closed` is true) and
 // options.max_connections.
-template <class State, class Acceptor>
-awaitable<void> accept_connections(std::shared_ptr<State> state, Acceptor& acceptor,
-                                   void (*begin)(const std::shared_ptr<State>&,
+template <class Service, class Acceptor>
+awaitable<void> accept_connections(std::shared_ptr<Service> service, Acceptor& acceptor,
+                                   void (*begin)(const std::shared_ptr<Service>&,
                                                  typename Acceptor::protocol_type::socket)) {
-    while (!state->closed) {
-        if (state->connections.size() >= state->options.max_connections) {
-            co_await state->freed.wait();
+    while (!service->closed) {
+        if (service->connections.size() >= service->options.max_connections) {
+            co_await service->freed.wait();
             continue;
         }
         auto [error, socket] = co_await acceptor.async_accept(as_result);
-        if (state->closed) break;
+        if (service->closed) break;
         if (error) {
             // Out of descriptors, most likely: wait for a connection to end, not in a circle.
             const auto soon = Clock::now() + std::chrono::milliseconds(50);
-            co_await state->freed.wait(soon);
+            co_await service->freed.wait(soon);
             continue;
         }
-        begin(state, std::move(socket));
+        begin(service, std::move(socket));
     }
 }
 

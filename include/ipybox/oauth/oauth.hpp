@@ -101,15 +101,15 @@ public:
     std::string hide(std::string text) const;
 
 private:
-    struct State;
-    using StatePtr = std::shared_ptr<State>;
-    static awaitable<HttpHeaders> headers(StatePtr state, std::string method, std::string url);
-    static awaitable<bool> challenged(StatePtr state, unsigned status, HttpHeaders response,
+    struct Impl;
+    using ImplPtr = std::shared_ptr<Impl>;
+    static awaitable<HttpHeaders> headers(ImplPtr state, std::string method, std::string url);
+    static awaitable<bool> challenged(ImplPtr state, unsigned status, HttpHeaders response,
                                       HttpHeaders sent);
-    static awaitable<void> login(StatePtr state, HttpHeaders response);
-    static awaitable<bool> logout(StatePtr state);
+    static awaitable<void> login(ImplPtr state, HttpHeaders response);
+    static awaitable<bool> logout(ImplPtr state);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

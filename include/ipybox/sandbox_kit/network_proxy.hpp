@@ -82,12 +82,12 @@ private:
     };
 
     static net::AddressBytes bytes_of(const asio::ip::address& address);
-    struct State;
-    using StatePtr = std::shared_ptr<State>;
+    struct Impl;
+    using ImplPtr = std::shared_ptr<Impl>;
 
     // Lives until every coroutine that serves it has ended.
     struct Connection {
-        Connection(StatePtr s, asio::local::stream_protocol::socket socket);
+        Connection(ImplPtr s, asio::local::stream_protocol::socket socket);
         ~Connection();
         Connection(const Connection&) = delete;
         Connection& operator=(const Connection&) = delete;
@@ -96,7 +96,7 @@ private:
         // Ends the connection in `time` from now unless called again.
         void limit(Duration time);
 
-        StatePtr state;
+        ImplPtr state;
         asio::local::stream_protocol::socket client;
         Tcp::socket server;
         asio::steady_timer timer;
@@ -136,7 +136,7 @@ private:
     // Asked anew each time: interfaces come and go.
     static std::vector<net::AddressBytes> own_addresses();
 
-    static void begin(const StatePtr& state, asio::local::stream_protocol::socket socket);
+    static void begin(const ImplPtr& state, asio::local::stream_protocol::socket socket);
 
     // Closes the connection at its deadline, which moves meanwhile.
     static void watch(ConnectionPtr connection);
@@ -151,11 +151,11 @@ private:
                                       std::uint16_t port);
 
     // `why` becomes the reason for allowing.
-    static Refusal judge(const State& state, const std::string& asked, std::uint16_t port,
+    static Refusal judge(const Impl& state, const std::string& asked, std::uint16_t port,
                          std::string& why);
 
     // One address that is not public refuses them all: a name that leads inside is no accident.
-    static Refusal judge_addresses(const State& state, const std::string& name,
+    static Refusal judge_addresses(const Impl& state, const std::string& name,
                                    const Addresses& addresses, const std::string& problem);
 
     // On its own, because a resolver cannot be cancelled; it may end after everybody else.
@@ -208,7 +208,7 @@ private:
 
     static awaitable<void> serve_socks(ConnectionPtr connection);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 // Starts a proxy that carries out policy.network at `path`, in the place of an older one, logs

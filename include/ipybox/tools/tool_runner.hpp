@@ -44,8 +44,8 @@ public:
     // Connects to nothing yet. server_name: as it is, or is to be, registered.
     ToolRunner(asio::any_io_executor executor, std::string server_name,
                ToolRunnerOptions options = {})
-        : state_(std::make_shared<State>(std::move(executor), std::move(server_name),
-                                         std::move(options))) {}
+        : state_(std::make_shared<Impl>(std::move(executor), std::move(server_name),
+                                        std::move(options))) {}
 
     // Calls a tool and waits for approval and result. Throws Error: mcp_error with the tool's or
     // the server's message, denied when the call was rejected or the token refused, timed_out when
@@ -61,8 +61,8 @@ public:
     awaitable<void> reset() { return reset(state_); }
 
 private:
-    struct State {
-        State(asio::any_io_executor executor, std::string name, ToolRunnerOptions o)
+    struct Impl {
+        Impl(asio::any_io_executor executor, std::string name, ToolRunnerOptions o)
             : server(std::move(name)),
               options(std::move(o)),
               http(std::move(executor), of_client(options)) {}
@@ -83,9 +83,9 @@ private:
         HttpClient http;
         bool registered = false;
     };
-    using StatePtr = std::shared_ptr<State>;
+    using ImplPtr = std::shared_ptr<Impl>;
 
-    static awaitable<ToolOutput> run(StatePtr state, std::string tool, json::object arguments) {
+    static awaitable<ToolOutput> run(ImplPtr state, std::string tool, json::object arguments) {
         if (state->options.server_params && !state->registered) {
             json::object registration;
             registration["server_name"] = state->server;
@@ -105,11 +105,11 @@ private:
         co_return output;
     }
 
-    static awaitable<void> reset(StatePtr state) {
+    static awaitable<void> reset(ImplPtr state) {
         co_await exchange(state, "PUT", "/reset", std::string());
     }
 
-    static awaitable<json::object> exchange(StatePtr state, std::string method, std::string path,
+    static awaitable<json::object> exchange(ImplPtr state, std::string method, std::string path,
                                             std::string body) {
         HttpRequest request;
         request.method = std::move(method);
@@ -160,7 +160,7 @@ private:
         throw Error(code, why);
     }
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

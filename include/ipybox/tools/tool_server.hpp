@@ -203,8 +203,8 @@ private:
         bool adopt(json::array listed);
     };
     using ServerPtr = std::shared_ptr<Server>;
-    struct State;
-    using StatePtr = std::shared_ptr<State>;
+    struct Impl;
+    using ImplPtr = std::shared_ptr<Impl>;
     enum class Action { run, status, register_server, reset };
 
     struct Reply {
@@ -215,28 +215,28 @@ private:
 
     static Reply failure(std::string message, const char* type = nullptr, unsigned status = 200);
 
-    static void register_in(State& state, const std::string& name, json::object params);
+    static void register_in(Impl& state, const std::string& name, json::object params);
 
-    static awaitable<void> stop_servers(StatePtr state);
+    static awaitable<void> stop_servers(ImplPtr state);
 
-    static ServerPtr find(State& state, std::string_view name);
+    static ServerPtr find(Impl& state, std::string_view name);
 
     // Connects once, however many calls wait for it. What goes wrong is told without secrets.
-    static awaitable<void> connect(StatePtr state, ServerPtr server);
+    static awaitable<void> connect(ImplPtr state, ServerPtr server);
 
-    static awaitable<void> connect_once(StatePtr state, ServerPtr server);
+    static awaitable<void> connect_once(ImplPtr state, ServerPtr server);
 
     // The path of a directory is no secret, and errors are of no use without it.
     static bool is_directory_name(const std::string& value);
 
     // Decides where a server of a "command" runs: in its own sandbox, or on the host by
     // UnconfinedServer.
-    static void place_server(State& state, Server& server, json::object& params);
+    static void place_server(Impl& state, Server& server, json::object& params);
 
-    static void tell_changed(const State& state, const Server& server);
+    static void tell_changed(const Impl& state, const Server& server);
 
     // Lists the tools of a server that said that they changed, if it is still there.
-    static awaitable<void> relist(StatePtr state, ServerPtr server);
+    static awaitable<void> relist(ImplPtr state, ServerPtr server);
 
     // Loads what `where` names; what a kernel is to trust comes back.
     static TlsAddress load_certificate(asio::ssl::context& context, const ToolListener& where);
@@ -245,10 +245,10 @@ private:
 
     // Status 200 lets a request through. A kernel comes by its socket or over TLS, and programs of
     // this machine by a port of the loopback.
-    static Reply judge(const State& state, const net::HttpPeer& peer,
+    static Reply judge(const Impl& state, const net::HttpPeer& peer,
                        const net::HttpServerRequest& head);
 
-    static awaitable<bool> answer(StatePtr state, net::HttpPeerPtr peer,
+    static awaitable<bool> answer(ImplPtr state, net::HttpPeerPtr peer,
                                   net::HttpServerRequest request);
 
     // Completes when the peer hangs up, or sends what nobody waits for.
@@ -265,40 +265,40 @@ private:
     static net::HttpReply to_http(const Reply& reply);
 
     // What is no call.
-    static awaitable<void> control(StatePtr state, Action action, std::string body, Reply& reply);
+    static awaitable<void> control(ImplPtr state, Action action, std::string body, Reply& reply);
     // The same parameters again change nothing: the server that runs goes on.
-    static void register_by_request(State& state, const json::value& request);
+    static void register_by_request(Impl& state, const json::value& request);
 
     // One call from parsed request to reply; ends early when its execution does.
-    static awaitable<void> handle(StatePtr state, std::string body, Reply& reply);
+    static awaitable<void> handle(ImplPtr state, std::string body, Reply& reply);
 
-    static awaitable<void> withdrawal(StatePtr state, unsigned long execution);
+    static awaitable<void> withdrawal(ImplPtr state, unsigned long execution);
 
-    static awaitable<void> call(StatePtr state, std::string body, Reply& reply);
+    static awaitable<void> call(ImplPtr state, std::string body, Reply& reply);
 
     // What the policy says; it is not recorded yet.
-    static awaitable<Decision> judge(StatePtr state, ToolCall request);
+    static awaitable<Decision> judge(ImplPtr state, ToolCall request);
     // A reply when the call must not be carried out.
     static std::optional<Reply> refusal_of(const Decision& decision, const std::string& call_name);
 
     // "May I run this command?": the kernel runs it, if it keeps to the answer.
-    static awaitable<Reply> shell_command(StatePtr state, ToolCall request, AuditedCall& audit);
+    static awaitable<Reply> shell_command(ImplPtr state, ToolCall request, AuditedCall& audit);
 
     // Adds what the server says of the tool. Throws errc::bad_argument when there is no such tool,
     // or the arguments do not fit its schema.
     static void describe(Server& server, ToolCall& request);
 
-    static awaitable<Reply> run(StatePtr state, ToolCall request, AuditedCall& audit);
+    static awaitable<Reply> run(ImplPtr state, ToolCall request, AuditedCall& audit);
 
     // Text and structured results go as "result", as in the original; media as "content", with a
     // structured result beside it where there is one. An error has "error" besides.
-    static Reply answer(const State& state, CallResult result);
+    static Reply answer(const Impl& state, CallResult result);
 
     // The problem, or empty. Unknown keys are refused: nothing rides along.
     // memory: becomes what the arguments take until the call is over.
     static std::string parse_call(std::string body, ToolCall& request, MemoryReservation& memory);
 
-    StatePtr state_;
+    ImplPtr state_;
 };
 
 }  // namespace ipybox

@@ -11,10 +11,10 @@
 
 namespace ipybox {
 
-struct ApprovalChannel::State final : net::HttpService, std::enable_shared_from_this<State> {
+struct ApprovalChannel::Impl final : net::HttpService, std::enable_shared_from_this<Impl> {
     using Answerer = detail::PendingApproval::Answerer;
 
-    State(asio::any_io_executor e, ApprovalChannelOptions o);
+    Impl(asio::any_io_executor e, ApprovalChannelOptions o);
     net::HttpReply check(net::HttpPeer& peer, const net::HttpServerRequest& head) override;
     awaitable<bool> answer(net::HttpPeerPtr peer, net::HttpServerRequest request) override;
     net::HttpReply refusal(unsigned, const std::string&) override { return {}; }
@@ -105,7 +105,7 @@ namespace ipybox {
 
 IPYBOX_DECL ApprovalChannel::ApprovalChannel(asio::any_io_executor executor,
                                              ApprovalChannelOptions options)
-    : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
+    : state_(std::make_shared<Impl>(std::move(executor), std::move(options))) {}
 
 IPYBOX_DECL ApprovalChannel::~ApprovalChannel() { state_->close(); }
 
@@ -140,7 +140,7 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::request(std::string server_name, st
     co_return decision.verdict == Verdict::allow;
 }
 
-IPYBOX_DECL ApprovalChannel::State::State(asio::any_io_executor e, ApprovalChannelOptions o)
+IPYBOX_DECL ApprovalChannel::Impl::Impl(asio::any_io_executor e, ApprovalChannelOptions o)
     : executor(std::move(e)), options(std::move(o)) {
     options.token = net::checked_token(std::move(options.token), "the approval channel");
     net::HttpLimits limits;
@@ -150,8 +150,8 @@ IPYBOX_DECL ApprovalChannel::State::State(asio::any_io_executor e, ApprovalChann
         std::make_shared<net::HttpListener>(executor, "approval channel", limits, options.logger);
 }
 
-IPYBOX_DECL net::HttpReply ApprovalChannel::State::check(net::HttpPeer& peer,
-                                                         const net::HttpServerRequest& head) {
+IPYBOX_DECL net::HttpReply ApprovalChannel::Impl::check(net::HttpPeer& peer,
+                                                        const net::HttpServerRequest& head) {
     net::HttpReply reply;
     reply.status = judge(*this, peer, head);
     if (reply.status == 0) return reply;
@@ -164,36 +164,36 @@ IPYBOX_DECL net::HttpReply ApprovalChannel::State::check(net::HttpPeer& peer,
     return reply;
 }
 
-IPYBOX_DECL awaitable<bool> ApprovalChannel::State::answer(net::HttpPeerPtr peer,
-                                                           net::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ApprovalChannel::Impl::answer(net::HttpPeerPtr peer,
+                                                          net::HttpServerRequest request) {
     return join(this->shared_from_this(), std::move(peer), std::move(request));
 }
 
-IPYBOX_DECL void ApprovalChannel::State::close() {
+IPYBOX_DECL void ApprovalChannel::Impl::close() {
     closed = true;
     listener->close();
     disconnect();
 }
 
-IPYBOX_DECL void ApprovalChannel::State::disconnect() {
+IPYBOX_DECL void ApprovalChannel::Impl::disconnect() {
     while (!approvers.empty()) {
         approvers.begin()->second->close();
         leave(approvers.begin()->first);
     }
 }
 
-IPYBOX_DECL void ApprovalChannel::State::show(Answerer who, Pending& one) {
+IPYBOX_DECL void ApprovalChannel::Impl::show(Answerer who, Pending& one) {
     one.question.show(who);
     approvers.at(who)->send(one.message);
 }
 
-IPYBOX_DECL void ApprovalChannel::State::leave(Answerer who) {
+IPYBOX_DECL void ApprovalChannel::Impl::leave(Answerer who) {
     approvers.erase(who);
     for (const auto& [id, one] : pending)
         if (one->question.leave(who)) one->changed.notify();
 }
 
-IPYBOX_DECL void ApprovalChannel::State::take(Answerer who, const json::object& message) {
+IPYBOX_DECL void ApprovalChannel::Impl::take(Answerer who, const json::object& message) {
     const auto found = pending.find(detail::string_of(message, "id"));
     if (found == pending.end()) return;
     const auto* result = message.if_contains("result");
@@ -218,7 +218,7 @@ IPYBOX_DECL ApprovalChannel::Settled::~Settled() {
     for (const auto& [who, approver] : state->approvers) approver->send(message);
 }
 
-IPYBOX_DECL awaitable<Decision> ApprovalChannel::asked(StatePtr state, ToolCall call) {
+IPYBOX_DECL awaitable<Decision> ApprovalChannel::asked(ImplPtr state, ToolCall call) {
     if (state->approvers.empty()) co_return Decision();
     const auto pending = std::make_shared<Pending>(state->executor);
     const std::string id = detail::random_hex(16);
@@ -247,13 +247,13 @@ IPYBOX_DECL awaitable<Decision> ApprovalChannel::asked(StatePtr state, ToolCall 
     co_return pending->question.take();
 }
 
-IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, net::HttpPeerPtr peer,
+IPYBOX_DECL awaitable<bool> ApprovalChannel::join(ImplPtr state, net::HttpPeerPtr peer,
                                                   net::HttpServerRequest request) {
     if (!peer->buffer.empty()) co_return false;  // it does not wait for the answer
     const auto connection = std::make_shared<approval::JsonSocket>(std::move(peer->socket));
     struct Leave {
-        StatePtr state;
-        State::Answerer who;
+        ImplPtr state;
+        Impl::Answerer who;
         ~Leave() { state->leave(who); }
     } const leave{state, ++state->newest};
     const auto who = leave.who;
@@ -273,7 +273,7 @@ IPYBOX_DECL awaitable<bool> ApprovalChannel::join(StatePtr state, net::HttpPeerP
     co_return false;
 }
 
-IPYBOX_DECL unsigned ApprovalChannel::judge(const State& state, const net::HttpPeer& peer,
+IPYBOX_DECL unsigned ApprovalChannel::judge(const Impl& state, const net::HttpPeer& peer,
                                             const net::HttpServerRequest& request) {
     if (request.target() != "/approval") return 404;
     const auto& allowed = state.options.allowed_origins;
@@ -346,18 +346,18 @@ IPYBOX_DECL awaitable<void> ApprovalClient::disconnect() {
     state->settle_all();
 }
 
-IPYBOX_DECL void ApprovalClient::State::close() {
+IPYBOX_DECL void ApprovalClient::Impl::close() {
     if (connection) connection->close();
     settle_all();
 }
 
-IPYBOX_DECL void ApprovalClient::State::settle_all() {
+IPYBOX_DECL void ApprovalClient::Impl::settle_all() {
     for (auto& [id, request] : requests)
         if (const auto held = request.lock()) held->settle();
     requests.clear();
 }
 
-IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(StatePtr state,
+IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(ImplPtr state,
                                                          std::optional<Error>& failure) {
     const auto fail = [&](errc code, const std::string& why) {
         failure.emplace(code, "the approval channel at " + state->where() + ": " + why);
@@ -400,8 +400,8 @@ IPYBOX_DECL awaitable<void> ApprovalClient::connect_into(StatePtr state,
 }
 
 IPYBOX_DECL awaitable<void> ApprovalClient::receive(
-    StatePtr state, std::shared_ptr<approval::JsonSocket> connection) {
-    const std::weak_ptr<State> weak = state;
+    ImplPtr state, std::shared_ptr<approval::JsonSocket> connection) {
+    const std::weak_ptr<Impl> weak = state;
     const std::weak_ptr<approval::JsonSocket> socket = connection;
     std::function<void(const json::object&)> use = [weak, socket](const json::object& message) {
         if (const auto held = weak.lock()) take(held, socket, message);
@@ -411,7 +411,7 @@ IPYBOX_DECL awaitable<void> ApprovalClient::receive(
     state->settle_all();
 }
 
-IPYBOX_DECL void ApprovalClient::take(const StatePtr& state,
+IPYBOX_DECL void ApprovalClient::take(const ImplPtr& state,
                                       const std::weak_ptr<approval::JsonSocket>& connection,
                                       const json::object& message) {
     const auto* params = detail::object_of(message, "params");
@@ -437,7 +437,7 @@ IPYBOX_DECL void ApprovalClient::take(const StatePtr& state,
     asio::co_spawn(state->executor, consult(state, Request(std::move(shared))), asio::detached);
 }
 
-IPYBOX_DECL awaitable<void> ApprovalClient::consult(StatePtr state, Request request) {
+IPYBOX_DECL awaitable<void> ApprovalClient::consult(ImplPtr state, Request request) {
     try {
         co_await state->callback(request);
     } catch (const std::exception& error) {

@@ -16,8 +16,8 @@
 namespace ipybox {
 
 IPYBOX_DECL Console::Console(asio::any_io_executor executor, ConsoleOptions options)
-    : state_(std::make_shared<State>(std::move(executor), std::move(options))) {
-    const std::weak_ptr<State> weak = state_;
+    : state_(std::make_shared<Impl>(std::move(executor), std::move(options))) {
+    const std::weak_ptr<Impl> weak = state_;
     detail::terminal_turns.join(state_.get(), [weak] {
         const auto held = weak.lock();
         if (!held) return;
@@ -27,7 +27,7 @@ IPYBOX_DECL Console::Console(asio::any_io_executor executor, ConsoleOptions opti
     });
 }
 
-IPYBOX_DECL Console::State::State(asio::any_io_executor executor, ConsoleOptions o)
+IPYBOX_DECL Console::Impl::Impl(asio::any_io_executor executor, ConsoleOptions o)
     : options(std::move(o)), terminal(executor), free(executor) {
     const int fd = ::open(options.terminal.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) return;
@@ -37,7 +37,7 @@ IPYBOX_DECL Console::State::State(asio::any_io_executor executor, ConsoleOptions
         ::close(fd);
 }
 
-IPYBOX_DECL void Console::State::say(std::string_view text) {
+IPYBOX_DECL void Console::Impl::say(std::string_view text) {
     const int fd = terminal.native_handle();
     while (!text.empty()) {
         const auto size = ::write(fd, text.data(), text.size());
@@ -62,7 +62,7 @@ IPYBOX_DECL Decision Console::said(Verdict verdict, std::string by, std::string 
     return decision;
 }
 
-IPYBOX_DECL bool Console::remembered(State& state, const ToolCall& call) {
+IPYBOX_DECL bool Console::remembered(Impl& state, const ToolCall& call) {
     std::size_t steps = approval::rule_steps;
     for (const auto& rule : state.session_rules)
         if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) ==
@@ -71,7 +71,7 @@ IPYBOX_DECL bool Console::remembered(State& state, const ToolCall& call) {
     return false;
 }
 
-IPYBOX_DECL awaitable<Decision> Console::asked(StatePtr state, ToolCall call) {
+IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call) {
     if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
     if (!state->terminal.is_open()) co_return Decision();
     while (!detail::terminal_turns.take()) co_await state->free.wait();
@@ -143,7 +143,7 @@ IPYBOX_DECL json::value Console::session_rule(const ToolCall& call) {
     return rule;
 }
 
-IPYBOX_DECL void Console::remember(State& state, const ToolCall& call, const std::string& scope) {
+IPYBOX_DECL void Console::remember(Impl& state, const ToolCall& call, const std::string& scope) {
     try {
         state.options.always.add(call);
         state.say("[" + scope + " is allowed from now on: " + state.options.always.file().string() +
@@ -154,7 +154,7 @@ IPYBOX_DECL void Console::remember(State& state, const ToolCall& call, const std
     }
 }
 
-IPYBOX_DECL awaitable<bool> Console::read_line(StatePtr state, std::string& line) {
+IPYBOX_DECL awaitable<bool> Console::read_line(ImplPtr state, std::string& line) {
     std::string text;
     char chunk[256];
     while (text.find('\n') == text.npos && text.size() < 4096) {

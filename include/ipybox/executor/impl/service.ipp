@@ -22,27 +22,27 @@ IPYBOX_DECL bool WaitingLine::Place::first() const noexcept {
 
 IPYBOX_DECL CellReport::CellReport(const asio::any_io_executor& executor, const McpContext& context,
                                    Duration keep_alive)
-    : state_(std::make_shared<State>(executor, context)) {
-    state_->keep_alive = keep_alive;
-    asio::co_spawn(executor, tell(state_), asio::detached);
+    : backlog_(std::make_shared<Backlog>(executor, context)) {
+    backlog_->keep_alive = keep_alive;
+    asio::co_spawn(executor, tell(backlog_), asio::detached);
 }
 
 IPYBOX_DECL CellReport::~CellReport() {
-    state_->done = true;
-    state_->changed.notify();
+    backlog_->done = true;
+    backlog_->changed.notify();
 }
 
 IPYBOX_DECL void CellReport::add(std::string_view text) {
-    auto& waiting = state_->text;
-    const bool first = waiting.empty() && state_->skipped == 0;
+    auto& waiting = backlog_->text;
+    const bool first = waiting.empty() && backlog_->skipped == 0;
     const auto room = max_message - std::min(waiting.size(), max_message);
     const auto fits = mcp::text_fits(text, text.size(), room);
-    waiting += text.substr(0, state_->skipped == 0 ? fits : 0);
-    state_->skipped += text.size() - (state_->skipped == 0 ? fits : 0);
-    if (first) state_->changed.notify();
+    waiting += text.substr(0, backlog_->skipped == 0 ? fits : 0);
+    backlog_->skipped += text.size() - (backlog_->skipped == 0 ? fits : 0);
+    if (first) backlog_->changed.notify();
 }
 
-IPYBOX_DECL void CellReport::State::send() {
+IPYBOX_DECL void CellReport::Backlog::send() {
     if (text.empty() && skipped == 0) return;
     if (skipped > 0) text += "\n[" + std::to_string(skipped) + " more bytes]";
     context.progress(++count, {}, text);
@@ -50,20 +50,20 @@ IPYBOX_DECL void CellReport::State::send() {
     skipped = 0;
 }
 
-IPYBOX_DECL awaitable<void> CellReport::tell(std::shared_ptr<State> state) {
-    while (!state->done) {
-        co_await state->changed.wait(deadline_after(state->keep_alive));
-        if (state->done) co_return;
-        if (state->text.empty()) {
+IPYBOX_DECL awaitable<void> CellReport::tell(std::shared_ptr<Backlog> backlog) {
+    while (!backlog->done) {
+        co_await backlog->changed.wait(deadline_after(backlog->keep_alive));
+        if (backlog->done) co_return;
+        if (backlog->text.empty()) {
             const auto seconds =
-                std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - state->started);
-            state->context.progress(++state->count, {},
-                                    "running for " + std::to_string(seconds.count()) + " s");
+                std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - backlog->started);
+            backlog->context.progress(++backlog->count, {},
+                                      "running for " + std::to_string(seconds.count()) + " s");
             continue;
         }
         // What comes in quick succession makes one report.
         co_await sleep_until(Clock::now() + std::chrono::milliseconds(50));
-        if (!state->done) state->send();
+        if (!backlog->done) backlog->send();
     }
 }
 
@@ -73,7 +73,7 @@ namespace ipybox {
 
 IPYBOX_DECL McpService::McpService(asio::any_io_executor executor, PluginRegistry& registry,
                                    McpServiceOptions options)
-    : state_(std::make_shared<State>(std::move(executor), registry, std::move(options))) {
+    : state_(std::make_shared<Impl>(std::move(executor), registry, std::move(options))) {
     state_->prepare();
 }
 
@@ -83,7 +83,7 @@ IPYBOX_DECL McpServer& McpService::server() noexcept { return *state_->server; }
 
 IPYBOX_DECL void McpService::start() { state_->start(); }
 
-IPYBOX_DECL awaitable<void> McpService::stop() { return State::stop(state_); }
+IPYBOX_DECL awaitable<void> McpService::stop() { return Impl::stop(state_); }
 
 IPYBOX_DECL std::size_t McpService::sessions() const noexcept { return state_->sessions.size(); }
 

@@ -81,8 +81,8 @@ IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext c
     co_return said(Verdict::deny, "deny", std::move(why));
 }
 
-IPYBOX_DECL awaitable<void> McpService::judge(StatePtr state, SessionPtr session,
-                                              McpContext context, ToolCall call) {
+IPYBOX_DECL awaitable<void> McpService::judge(ImplPtr state, SessionPtr session, McpContext context,
+                                              ToolCall call) {
     Line::Place place(session->judgements);
     co_await place.turn();
     const Asking asking(session->judging, context);

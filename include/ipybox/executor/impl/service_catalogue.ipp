@@ -36,7 +36,7 @@ IPYBOX_DECL json::object McpService::hints(bool reads, bool destroys, bool repea
             {"openWorldHint", world}};
 }
 
-IPYBOX_DECL void McpService::add_tool(State& state, std::string name, std::string title,
+IPYBOX_DECL void McpService::add_tool(Impl& state, std::string name, std::string title,
                                       std::string description, json::object properties,
                                       std::size_t required, json::object annotations,
                                       Handler handler, json::object output) {
@@ -58,14 +58,14 @@ IPYBOX_DECL void McpService::add_tool(State& state, std::string name, std::strin
     state.server->add_tool(std::move(tool));
 }
 
-IPYBOX_DECL void McpService::add_tools(State& state) {
+IPYBOX_DECL void McpService::add_tools(Impl& state) {
     add_setup_tools(state);
     add_kernel_tools(state);
     add_search_tools(state);
     add_file_tools(state);
 }
 
-IPYBOX_DECL void McpService::add_setup_tools(State& state) {
+IPYBOX_DECL void McpService::add_setup_tools(Impl& state) {
     json::object properties, output;
     properties["server_name"] =
         parameter("string", "Name of the Python package: a lowercase identifier, such as files");
@@ -100,7 +100,7 @@ IPYBOX_DECL void McpService::add_setup_tools(State& state) {
              std::move(properties), 1, hints(false, false, true, true), install);
 }
 
-IPYBOX_DECL void McpService::add_kernel_tools(State& state) {
+IPYBOX_DECL void McpService::add_kernel_tools(Impl& state) {
     const json::object text{{"type", "string"}};
     json::object properties, output;
     properties["code"] = parameter("string", "Python code to execute in the IPython kernel");
@@ -136,7 +136,7 @@ IPYBOX_DECL void McpService::add_kernel_tools(State& state) {
              {}, 0, hints(false, false, true, false), interrupt);
 }
 
-IPYBOX_DECL void McpService::add_search_tools(State& state) {
+IPYBOX_DECL void McpService::add_search_tools(Impl& state) {
     json::object properties;
     properties["server_name"] = parameter("string", "A package in mcptools: lists its tools", "");
     properties["tool_name"] = parameter("string", "And a module in it: returns its source", "");
@@ -157,7 +157,7 @@ IPYBOX_DECL void McpService::add_search_tools(State& state) {
              std::move(properties), 1, hints(true, false, true, false), search);
 }
 
-IPYBOX_DECL void McpService::add_file_tools(State& state) {
+IPYBOX_DECL void McpService::add_file_tools(Impl& state) {
     json::object properties;
     properties["path"] = parameter("string", "Where to, in the workspace");
     properties["content"] = parameter("string", "What the file shall hold");
@@ -182,7 +182,7 @@ IPYBOX_DECL void McpService::add_file_tools(State& state) {
         std::move(properties), 1, hints(true, false, true, false), download);
 }
 
-IPYBOX_DECL void McpService::add_resources(State& state) {
+IPYBOX_DECL void McpService::add_resources(Impl& state) {
     const auto add = [&](const char* uri, const char* description) {
         McpResource resource;
         resource.uri = uri;
@@ -200,7 +200,7 @@ IPYBOX_DECL void McpService::add_resources(State& state) {
             "A file in the workspace of one of your sessions");
 }
 
-IPYBOX_DECL void McpService::add_prompts(State& state) {
+IPYBOX_DECL void McpService::add_prompts(Impl& state) {
     const auto add = [&](const char* name, const char* title, const char* description,
                          const char* argument, const char* argument_description,
                          std::string_view shown) {

@@ -8,20 +8,19 @@
 
 namespace ipybox {
 
-IPYBOX_DECL McpService::State::State(asio::any_io_executor e, PluginRegistry& r,
-                                     McpServiceOptions o)
+IPYBOX_DECL McpService::Impl::Impl(asio::any_io_executor e, PluginRegistry& r, McpServiceOptions o)
     : io(std::move(e)),
       registry(r),
       options(std::move(o)),
       starts(io, std::max<std::size_t>(1, options.starts_at_once)),
       changed(io) {}
 
-IPYBOX_DECL void McpService::State::prepare() {
+IPYBOX_DECL void McpService::Impl::prepare() {
     auto own = options.server;
     if (own.name == "ipybox" && own.title.empty()) own.title = "ipybox: code actions in Python";
     if (own.instructions.empty()) own.instructions = of_api(std::string(instructions));
     own.lenient_calls = true;
-    const std::weak_ptr<State> weak = weak_from_this();
+    const std::weak_ptr<Impl> weak = weak_from_this();
     own.on_session_end = [weak, then = options.server.on_session_end](McpSession& gone) {
         if (const auto self = weak.lock()) self->end_of(gone.id);
         if (then) then(gone);
@@ -32,7 +31,7 @@ IPYBOX_DECL void McpService::State::prepare() {
     add_prompts(*this);
 }
 
-IPYBOX_DECL std::string McpService::State::of_api(std::string text) const {
+IPYBOX_DECL std::string McpService::Impl::of_api(std::string text) const {
     constexpr std::string_view call = "TOOL.run(", awaited = "await ";
     for (auto at = text.find(call); options.executor.async_api && at != text.npos;
          at = text.find(call, at + awaited.size() + call.size()))
@@ -40,19 +39,19 @@ IPYBOX_DECL std::string McpService::State::of_api(std::string text) const {
     return text;
 }
 
-IPYBOX_DECL void McpService::State::start() {
+IPYBOX_DECL void McpService::Impl::start() {
     const auto first = make_session("", "default");
     if (options.separate) return;
     sessions.emplace("", first);
     begin(first);
 }
 
-IPYBOX_DECL std::filesystem::path McpService::State::directory_of(const std::string& name) const {
+IPYBOX_DECL std::filesystem::path McpService::Impl::directory_of(const std::string& name) const {
     const auto& base = options.executor.workspace;
     return has_own_directory(name) ? base / "sessions" / name : base;
 }
 
-IPYBOX_DECL void McpService::State::make_directory_of(const std::string& name) const {
+IPYBOX_DECL void McpService::Impl::make_directory_of(const std::string& name) const {
     std::error_code error;
     const auto directory = directory_of(name);
     if (!has_own_directory(name) || std::filesystem::exists(directory, error)) return;
@@ -70,7 +69,7 @@ IPYBOX_DECL void McpService::State::make_directory_of(const std::string& name) c
     detail::make_directory_beneath(root.get(), std::filesystem::path("sessions") / name);
 }
 
-IPYBOX_DECL void McpService::State::remove_empty_directory_of(
+IPYBOX_DECL void McpService::Impl::remove_empty_directory_of(
     const std::string& name) const noexcept {
     if (!has_own_directory(name)) return;
     for (const auto& [key, session] : sessions)
@@ -86,8 +85,8 @@ IPYBOX_DECL void McpService::State::remove_empty_directory_of(
     ::rmdir(directory.c_str());
 }
 
-IPYBOX_DECL McpService::SessionPtr McpService::State::make_session(const std::string& owner,
-                                                                   const std::string& name) {
+IPYBOX_DECL McpService::SessionPtr McpService::Impl::make_session(const std::string& owner,
+                                                                  const std::string& name) {
     const auto session = std::make_shared<Session>(io, name);
     session->owner = owner;
     auto settings = options.executor;
@@ -115,9 +114,9 @@ IPYBOX_DECL McpService::SessionPtr McpService::State::make_session(const std::st
     return session;
 }
 
-IPYBOX_DECL McpService::SessionPtr McpService::State::session_of(const McpContext& context,
-                                                                 const json::object& arguments,
-                                                                 bool to_read) {
+IPYBOX_DECL McpService::SessionPtr McpService::Impl::session_of(const McpContext& context,
+                                                                const json::object& arguments,
+                                                                bool to_read) {
     if (stopped) throw Error(errc::cancelled, "the server is stopping");
     std::string key, name = "default";
     const McpSession& client = context.session();
@@ -150,7 +149,7 @@ IPYBOX_DECL McpService::SessionPtr McpService::State::session_of(const McpContex
     return made;
 }
 
-IPYBOX_DECL void McpService::State::make_room() {
+IPYBOX_DECL void McpService::Impl::make_room() {
     // What a kernel, its servers and its tool calls take, with some to spare.
     constexpr std::size_t needed = 128;
     if (const auto left = open_files_left(); options.separate && left < needed)
@@ -172,13 +171,13 @@ IPYBOX_DECL void McpService::State::make_room() {
                     " sessions are in use, and there may be no more; try again when one has ended");
 }
 
-IPYBOX_DECL std::string McpService::State::digest(const std::string& text) {
+IPYBOX_DECL std::string McpService::Impl::digest(const std::string& text) {
     unsigned char hash[SHA256_DIGEST_LENGTH];
     ::SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash);
     return detail::hex(std::span(hash).first(8));
 }
 
-IPYBOX_DECL void McpService::State::end_of(const std::string& client) {
+IPYBOX_DECL void McpService::Impl::end_of(const std::string& client) {
     for (auto at = sessions.begin(); at != sessions.end();) {
         if (options.separate && at->second->owner == client) {
             retire(at->second);
@@ -189,7 +188,7 @@ IPYBOX_DECL void McpService::State::end_of(const std::string& client) {
     }
 }
 
-IPYBOX_DECL void McpService::State::retire(const SessionPtr& session) {
+IPYBOX_DECL void McpService::Impl::retire(const SessionPtr& session) {
     ++ending;
     asio::co_spawn(io, end(session),
                    [self = shared_from_this(), name = session->name](std::exception_ptr) {
@@ -199,13 +198,13 @@ IPYBOX_DECL void McpService::State::retire(const SessionPtr& session) {
                    });
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::end(SessionPtr session) {
+IPYBOX_DECL awaitable<void> McpService::Impl::end(SessionPtr session) {
     session->executor->cancel();
     while (session->users > 0 || session->preparing > 0) co_await session->changed.wait();
     co_await session->executor->stop();
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::sweep(std::weak_ptr<State> weak) {
+IPYBOX_DECL awaitable<void> McpService::Impl::sweep(std::weak_ptr<Impl> weak) {
     for (;;) {
         Duration pause{};
         {
@@ -233,7 +232,7 @@ IPYBOX_DECL awaitable<void> McpService::State::sweep(std::weak_ptr<State> weak) 
     }
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::reclaim(SessionPtr session) {
+IPYBOX_DECL awaitable<void> McpService::Impl::reclaim(SessionPtr session) {
     try {
         co_await session->executor->stop();
     } catch (const std::exception& error) {
@@ -243,7 +242,7 @@ IPYBOX_DECL awaitable<void> McpService::State::reclaim(SessionPtr session) {
     session->changed.notify();
 }
 
-IPYBOX_DECL void McpService::State::begin(const SessionPtr& session) {
+IPYBOX_DECL void McpService::Impl::begin(const SessionPtr& session) {
     ++session->preparing;
     asio::co_spawn(io, prepare(shared_from_this(), session), [session](std::exception_ptr) {
         --session->preparing;
@@ -251,7 +250,7 @@ IPYBOX_DECL void McpService::State::begin(const SessionPtr& session) {
     });
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::prepare(StatePtr self, SessionPtr session) {
+IPYBOX_DECL awaitable<void> McpService::Impl::prepare(ImplPtr self, SessionPtr session) {
     Line::Place place(self->starts);
     co_await place.turn();
     session->failure = nullptr;
@@ -286,7 +285,7 @@ IPYBOX_DECL awaitable<void> McpService::State::prepare(StatePtr self, SessionPtr
     while (left > 0) co_await session->changed.wait();
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::recall(StatePtr self, SessionPtr session) {
+IPYBOX_DECL awaitable<void> McpService::Impl::recall(ImplPtr self, SessionPtr session) {
     const auto records = self->remembered();
     records.forget_gone();
     std::map<std::string, json::object> servers;
@@ -308,8 +307,8 @@ IPYBOX_DECL awaitable<void> McpService::State::recall(StatePtr self, SessionPtr 
     }
 }
 
-IPYBOX_DECL void McpService::State::remember(const std::string& name,
-                                             const json::object& params) const {
+IPYBOX_DECL void McpService::Impl::remember(const std::string& name,
+                                            const json::object& params) const {
     try {
         remembered().add(name, params);
     } catch (const std::exception& error) {
@@ -319,16 +318,16 @@ IPYBOX_DECL void McpService::State::remember(const std::string& name,
     }
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::start_kernel(SessionPtr session) {
+IPYBOX_DECL awaitable<void> McpService::Impl::start_kernel(SessionPtr session) {
     co_await session->executor->reset();
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::start_server(SessionPtr session, std::string name,
-                                                            json::object params) {
+IPYBOX_DECL awaitable<void> McpService::Impl::start_server(SessionPtr session, std::string name,
+                                                           json::object params) {
     co_await session->executor->generate_mcp_sources(std::move(name), std::move(params));
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::ready(StatePtr self, SessionPtr session) {
+IPYBOX_DECL awaitable<void> McpService::Impl::ready(ImplPtr self, SessionPtr session) {
     if (session->running && session->preparing == 0 && !session->executor->kernel_alive()) {
         session->running = false;
         session->lost = "by itself or was killed";
@@ -341,7 +340,7 @@ IPYBOX_DECL awaitable<void> McpService::State::ready(StatePtr self, SessionPtr s
         throw Error(errc::kernel_start_failed, "the kernel is not running; try again");
 }
 
-IPYBOX_DECL std::string McpService::State::text_of(const std::exception_ptr& failure) {
+IPYBOX_DECL std::string McpService::Impl::text_of(const std::exception_ptr& failure) {
     try {
         std::rethrow_exception(failure);
     } catch (const Error& error) {
@@ -351,8 +350,8 @@ IPYBOX_DECL std::string McpService::State::text_of(const std::exception_ptr& fai
     }
 }
 
-IPYBOX_DECL void McpService::State::list_images(const std::filesystem::path& root,
-                                                const std::vector<std::filesystem::path>& made) {
+IPYBOX_DECL void McpService::Impl::list_images(const std::filesystem::path& root,
+                                               const std::vector<std::filesystem::path>& made) {
     if (options.separate || stopped) return;
     for (const auto& image : made) {
         const auto relative = image.lexically_relative(root);
@@ -378,7 +377,7 @@ IPYBOX_DECL void McpService::State::list_images(const std::filesystem::path& roo
     }
 }
 
-IPYBOX_DECL awaitable<void> McpService::State::stop(StatePtr self) {
+IPYBOX_DECL awaitable<void> McpService::Impl::stop(ImplPtr self) {
     self->stopped = true;
     self->server->stop();
     auto all = std::move(self->sessions);
@@ -390,7 +389,7 @@ IPYBOX_DECL awaitable<void> McpService::State::stop(StatePtr self) {
     while (self->ending > 0 && Clock::now() < deadline) co_await self->changed.wait(deadline);
 }
 
-IPYBOX_DECL void McpService::State::abandon() {
+IPYBOX_DECL void McpService::Impl::abandon() {
     stopped = true;
     sessions.clear();
     server.reset();

@@ -34,8 +34,8 @@ struct McpService::Session {
     PolicyPtr registration, installation;
 };
 
-struct McpService::State : std::enable_shared_from_this<State> {
-    State(asio::any_io_executor e, PluginRegistry& r, McpServiceOptions o);
+struct McpService::Impl : std::enable_shared_from_this<Impl> {
+    Impl(asio::any_io_executor e, PluginRegistry& r, McpServiceOptions o);
 
     asio::any_io_executor io;
     PluginRegistry& registry;
@@ -87,7 +87,7 @@ struct McpService::State : std::enable_shared_from_this<State> {
 
     // Ends the kernels of sessions that are idle; the sessions themselves go with their files
     // kept.
-    static awaitable<void> sweep(std::weak_ptr<State> weak);
+    static awaitable<void> sweep(std::weak_ptr<Impl> weak);
     static awaitable<void> reclaim(SessionPtr session);
 
     // ---- starting ----
@@ -95,10 +95,10 @@ struct McpService::State : std::enable_shared_from_this<State> {
     void begin(const SessionPtr& session);
 
     // Kernel and servers start at the same time, once it is the session's turn.
-    static awaitable<void> prepare(StatePtr self, SessionPtr session);
+    static awaitable<void> prepare(ImplPtr self, SessionPtr session);
     // Servers of earlier processes are judged anew; nobody is asked. They start when they are
     // used.
-    static awaitable<void> recall(StatePtr self, SessionPtr session);
+    static awaitable<void> recall(ImplPtr self, SessionPtr session);
     RememberedServers remembered() const {
         return {options.separate ? std::filesystem::path() : options.remembered,
                 options.executor.workspace};
@@ -109,7 +109,7 @@ struct McpService::State : std::enable_shared_from_this<State> {
     static awaitable<void> start_server(SessionPtr session, std::string name, json::object params);
 
     // Waits for kernel and servers, and starts them when need be.
-    static awaitable<void> ready(StatePtr self, SessionPtr session);
+    static awaitable<void> ready(ImplPtr self, SessionPtr session);
 
     static std::string text_of(const std::exception_ptr& failure);
 
@@ -119,7 +119,7 @@ struct McpService::State : std::enable_shared_from_this<State> {
 
     // ---- the end ----
 
-    static awaitable<void> stop(StatePtr self);
+    static awaitable<void> stop(ImplPtr self);
     void abandon();
 };
 

@@ -8,7 +8,7 @@
 
 namespace ipybox {
 
-IPYBOX_DECL std::size_t McpService::room_for(const State& state, const McpContext& context) {
+IPYBOX_DECL std::size_t McpService::room_for(const Impl& state, const McpContext& context) {
     return std::min(state.options.max_result, context.max_result());
 }
 
@@ -38,7 +38,7 @@ IPYBOX_DECL std::string McpService::fitting(std::string text, std::size_t charac
     return text;
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(ImplPtr state, McpContext context,
                                                               json::object arguments) {
     const double seconds = number_argument(arguments, "timeout", 120);
     const double characters = number_argument(arguments, "max_output_chars", 5000);
@@ -46,7 +46,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(StatePtr state, Mc
     const auto& session = use.session;
     Line::Place place(session->cells);
     co_await place.turn();
-    co_await State::ready(state, session);
+    co_await Impl::ready(state, session);
     const std::string lost = session->lost;
     CodeExecutionResult result;
     // More of the output than the answer can hold would be cut off below.
@@ -95,7 +95,7 @@ IPYBOX_DECL Duration McpService::duration(double seconds) {
         std::chrono::duration<double>(std::min(seconds, 1e9)));
 }
 
-IPYBOX_DECL McpToolResult McpService::cell_result(const State& state,
+IPYBOX_DECL McpToolResult McpService::cell_result(const Impl& state,
                                                   const CodeExecutionResult& result,
                                                   std::size_t room, std::size_t characters,
                                                   const std::string& lost, bool kernel_lost) {
@@ -186,7 +186,7 @@ IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& 
     }
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::register_server(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::register_server(ImplPtr state, McpContext context,
                                                                  json::object arguments) {
     const std::string name(detail::string_of(arguments, "server_name"));
     check_server_name(name);
@@ -252,7 +252,7 @@ IPYBOX_DECL void McpService::find_variables(const json::value& value,
     }
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::install(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::install(ImplPtr state, McpContext context,
                                                          json::object arguments) {
     const std::string package(detail::string_of(arguments, "package_name"));
     const Use use(state->session_of(context, arguments));
@@ -275,7 +275,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::install(StatePtr state, McpCont
     co_return McpToolResult(fitting(std::move(said), 100'000, bytes));
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::reset(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::reset(ImplPtr state, McpContext context,
                                                        json::object arguments) {
     const Use use(state->session_of(context, arguments));
     const auto& session = use.session;
@@ -283,12 +283,12 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::reset(StatePtr state, McpContex
     co_await place.turn();
     while (session->preparing > 0) co_await session->changed.wait();
     session->running = false;
-    co_await State::ready(state, session);
+    co_await Impl::ready(state, session);
     session->lost.clear();
     co_return McpToolResult(json::array());
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::interrupt(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::interrupt(ImplPtr state, McpContext context,
                                                            json::object arguments) {
     const auto session = state->session_of(context, arguments);
     const bool running = session->asking.has_value();
@@ -323,7 +323,7 @@ IPYBOX_DECL std::string McpService::source_of(const Session& session, const std:
     }
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(ImplPtr state, McpContext context,
                                                             json::object arguments) {
     const Use use(state->session_of(context, arguments));
     const auto& session = *use.session;
@@ -364,7 +364,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(StatePtr state, McpC
     co_return McpToolResult(fitting(std::move(text), 100'000, bytes));
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::search(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::search(ImplPtr state, McpContext context,
                                                         json::object arguments) {
     const Use use(state->session_of(context, arguments));
     while (use.session->preparing > 0) co_await use.session->changed.wait();
@@ -383,11 +383,11 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::search(StatePtr state, McpConte
     co_return McpToolResult(fitting(std::move(text), 100'000, bytes));
 }
 
-IPYBOX_DECL awaitable<void> McpService::files_ready(StatePtr state, SessionPtr session) {
-    if (!session->executor->shares_files()) co_await State::ready(state, session);
+IPYBOX_DECL awaitable<void> McpService::files_ready(ImplPtr state, SessionPtr session) {
+    if (!session->executor->shares_files()) co_await Impl::ready(state, session);
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::upload(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::upload(ImplPtr state, McpContext context,
                                                         json::object arguments) {
     const Use use(state->session_of(context, arguments));
     std::string path(detail::string_of(arguments, "path"));
@@ -405,7 +405,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::upload(StatePtr state, McpConte
     co_return McpToolResult(std::move(done));
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::download(StatePtr state, McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::download(ImplPtr state, McpContext context,
                                                           json::object arguments) {
     const Use use(state->session_of(context, arguments, true));
     const std::string path(detail::string_of(arguments, "path"));
@@ -442,7 +442,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::download(StatePtr state, McpCon
     co_return result;
 }
 
-IPYBOX_DECL awaitable<json::array> McpService::read_resource(std::weak_ptr<State> weak,
+IPYBOX_DECL awaitable<json::array> McpService::read_resource(std::weak_ptr<Impl> weak,
                                                              McpContext context, std::string uri,
                                                              json::object variables) {
     const auto state = weak.lock();
@@ -455,7 +455,7 @@ IPYBOX_DECL awaitable<json::array> McpService::read_resource(std::weak_ptr<State
     co_return contents_of(uri, path, part);
 }
 
-IPYBOX_DECL awaitable<json::array> McpService::read_image(std::weak_ptr<State> weak,
+IPYBOX_DECL awaitable<json::array> McpService::read_image(std::weak_ptr<Impl> weak,
                                                           McpContext context, std::string uri,
                                                           std::string path) {
     const auto state = weak.lock();
@@ -483,9 +483,8 @@ IPYBOX_DECL json::array McpService::contents_of(const std::string& uri, const st
     return contents;
 }
 
-IPYBOX_DECL awaitable<McpToolResult> McpService::guarded(std::weak_ptr<State> weak,
-                                                         std::string tool, Handler handler,
-                                                         McpContext context,
+IPYBOX_DECL awaitable<McpToolResult> McpService::guarded(std::weak_ptr<Impl> weak, std::string tool,
+                                                         Handler handler, McpContext context,
                                                          json::object arguments) {
     std::string why;
     try {

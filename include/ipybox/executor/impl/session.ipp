@@ -299,7 +299,7 @@ IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session
     if (current && current->approvals++ == 0) current->approvals_since = Clock::now();
     const Waiting waiting{current};
     if (others) co_return co_await first_answer(self->options.approvers, std::move(call));
-    auto state = std::make_shared<ApprovalRequest::State>(self->host.executor, std::move(call));
+    auto state = std::make_shared<ApprovalRequest::Shared>(self->host.executor, std::move(call));
     state->question.show(ApprovalRequest::application);
     const ApprovalRequest::Withdrawal withdrawal{state};
     current->push(ApprovalRequest(state));

@@ -10,7 +10,7 @@
 
 namespace ipybox {
 
-IPYBOX_DECL void McpClient::State::log(LogLevel level, std::string_view text) {
+IPYBOX_DECL void McpClient::Impl::log(LogLevel level, std::string_view text) {
     if (!options.logger.enabled(level)) return;
     const auto now = Clock::now();
     if (now - log_second >= std::chrono::seconds(1)) {
@@ -20,7 +20,7 @@ IPYBOX_DECL void McpClient::State::log(LogLevel level, std::string_view text) {
     if (++log_lines <= max_log_lines) options.logger(level, named(text));
 }
 
-IPYBOX_DECL void McpClient::State::fail(const Error& reason) {
+IPYBOX_DECL void McpClient::Impl::fail(const Error& reason) {
     if (failure) return;
     failure = reason;
     for (const auto& [id, waiting] : pending) waiting->fail(reason);
@@ -29,25 +29,25 @@ IPYBOX_DECL void McpClient::State::fail(const Error& reason) {
     clock.cancel();
 }
 
-IPYBOX_DECL void McpClient::State::abandon() {
+IPYBOX_DECL void McpClient::Impl::abandon() {
     std::vector<PendingPtr> waiting;
     for (const auto& [id, request] : pending) waiting.push_back(request);
     for (const auto& request : waiting) request->wait.drop();
 }
 
-IPYBOX_DECL void McpClient::State::stop() {
+IPYBOX_DECL void McpClient::Impl::stop() {
     closed = true;
     fail(error(errc::cancelled, "the client was closed"));
 }
 
-IPYBOX_DECL void McpClient::State::cancel_tasks() {
+IPYBOX_DECL void McpClient::Impl::cancel_tasks() {
     for (auto task = tasks.begin(); task != tasks.end();)
         (task++)->emit(asio::cancellation_type::terminal);
 }
 
 IPYBOX_DECL McpClient::McpClient(asio::any_io_executor executor,
                                  std::unique_ptr<McpTransport> transport, McpClientOptions options)
-    : state_(std::make_shared<State>(std::move(executor))) {
+    : state_(std::make_shared<Impl>(std::move(executor))) {
     state_->options = std::move(options);
     state_->transport = std::move(transport);
     state_->people = dynamic_cast<const WaitsForPeople*>(state_->transport.get());
@@ -77,7 +77,7 @@ IPYBOX_DECL awaitable<json::object> McpClient::request(std::string method, json:
 IPYBOX_DECL awaitable<void> McpClient::close() { return shut(state_); }
 
 // Runs a coroutine on its own until it ends or the client is destroyed.
-IPYBOX_DECL void McpClient::spawn(const StatePtr& state, awaitable<void> work) {
+IPYBOX_DECL void McpClient::spawn(const ImplPtr& state, awaitable<void> work) {
     const auto task = state->tasks.emplace(state->tasks.end());
     asio::co_spawn(state->executor, std::move(work),
                    asio::bind_cancellation_slot(task->slot(), [state, task](std::exception_ptr) {
@@ -86,7 +86,7 @@ IPYBOX_DECL void McpClient::spawn(const StatePtr& state, awaitable<void> work) {
 }
 
 // What a transport threw, as an error that names the server.
-IPYBOX_DECL Error McpClient::translate(const StatePtr& state, std::exception_ptr failure) {
+IPYBOX_DECL Error McpClient::translate(const ImplPtr& state, std::exception_ptr failure) {
     try {
         std::rethrow_exception(failure);
     } catch (const Error& error) {
@@ -108,7 +108,7 @@ IPYBOX_DECL std::string McpClient::seconds(Duration duration) {
     return text + " s";
 }
 
-IPYBOX_DECL awaitable<void> McpClient::shut(StatePtr state) {
+IPYBOX_DECL awaitable<void> McpClient::shut(ImplPtr state) {
     state->stop();
     std::exception_ptr failure;
     try {

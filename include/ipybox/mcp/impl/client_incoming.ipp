@@ -6,9 +6,9 @@
 namespace ipybox {
 
 // ---- what the server sends ----
-IPYBOX_DECL awaitable<void> McpClient::read(StatePtr state) {
+IPYBOX_DECL awaitable<void> McpClient::read(ImplPtr state) {
     struct Abandon {
-        State* state;
+        Impl* state;
         ~Abandon() {
             if (state != nullptr) state->abandon();
         }
@@ -34,7 +34,7 @@ IPYBOX_DECL std::size_t McpClient::costs(const json::object& params) {
     return size > (std::size_t{16} << 10) ? size : 0;
 }
 
-IPYBOX_DECL void McpClient::dispatch(const StatePtr& state, json::object message) {
+IPYBOX_DECL void McpClient::dispatch(const ImplPtr& state, json::object message) {
     using Kind = mcp::RpcMessage::Kind;
     // Some servers write out the one of the two that they do not use: a fourth member.
     for (const auto& [used, unused] :
@@ -90,7 +90,7 @@ IPYBOX_DECL void McpClient::dispatch(const StatePtr& state, json::object message
     }
 }
 
-IPYBOX_DECL void McpClient::notified(const StatePtr& state, std::string_view method,
+IPYBOX_DECL void McpClient::notified(const ImplPtr& state, std::string_view method,
                                      const json::object& params) {
     try {
         if (method == "notifications/progress") {
@@ -117,7 +117,7 @@ IPYBOX_DECL void McpClient::notified(const StatePtr& state, std::string_view met
     }
 }
 
-IPYBOX_DECL void McpClient::acknowledged(const StatePtr& state, const json::object& params) {
+IPYBOX_DECL void McpClient::acknowledged(const ImplPtr& state, const json::object& params) {
     const auto* meta = detail::object_of(params, "_meta");
     const auto id = meta != nullptr ? mcp::integer_of(meta->if_contains(detail::meta_subscription))
                                     : std::nullopt;
@@ -138,7 +138,7 @@ IPYBOX_DECL void McpClient::acknowledged(const StatePtr& state, const json::obje
     }
 }
 
-IPYBOX_DECL void McpClient::tools_changed(const StatePtr& state) {
+IPYBOX_DECL void McpClient::tools_changed(const ImplPtr& state) {
     state->tools_changed = true;
     if (state->announcing || !state->options.on_tools_changed) return;
     state->announcing = true;
@@ -146,7 +146,7 @@ IPYBOX_DECL void McpClient::tools_changed(const StatePtr& state) {
 }
 
 // Tells of changed tools when no more changes follow at once.
-IPYBOX_DECL awaitable<void> McpClient::announce(StatePtr state) {
+IPYBOX_DECL awaitable<void> McpClient::announce(ImplPtr state) {
     const auto soon = deadline_after(changes_delay);
     co_await sleep_until(soon);
     state->announcing = false;
@@ -160,7 +160,7 @@ IPYBOX_DECL awaitable<void> McpClient::announce(StatePtr state) {
     }
 }
 
-IPYBOX_DECL void McpClient::progressed(const StatePtr& state, const json::object& params) {
+IPYBOX_DECL void McpClient::progressed(const ImplPtr& state, const json::object& params) {
     const auto token = mcp::integer_of(params.if_contains("progressToken"));
     const auto found = token ? state->pending.find(*token) : state->pending.end();
     if (found == state->pending.end() || found->second->done()) return;
@@ -180,7 +180,7 @@ IPYBOX_DECL void McpClient::progressed(const StatePtr& state, const json::object
     pending->limits.on_progress(report);
 }
 
-IPYBOX_DECL void McpClient::logged(const StatePtr& state, const json::object& params) {
+IPYBOX_DECL void McpClient::logged(const ImplPtr& state, const json::object& params) {
     const auto level = detail::string_of(params, "level");
     LogLevel at = LogLevel::debug;
     if (level == "info" || level == "notice") at = LogLevel::info;
@@ -205,7 +205,7 @@ IPYBOX_DECL void McpClient::logged(const StatePtr& state, const json::object& pa
 }
 
 // Whether the mode of an elicitation is one that was offered; forms need not be named.
-IPYBOX_DECL bool McpClient::takes(const StatePtr& state, const json::object& params) {
+IPYBOX_DECL bool McpClient::takes(const ImplPtr& state, const json::object& params) {
     const auto* offer = detail::object_of(state->options.capabilities, "elicitation");
     if (offer == nullptr) return true;
     const auto mode = detail::string_of(params, "mode");
@@ -214,7 +214,7 @@ IPYBOX_DECL bool McpClient::takes(const StatePtr& state, const json::object& par
 }
 
 // The answer to a request of the server (2025-11-25 "Client features"; ping is a legacy one).
-IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(StatePtr state, std::string method,
+IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(ImplPtr state, std::string method,
                                                               json::object params) {
     const bool form = method == "elicitation/create";
     const bool sample = method == "sampling/createMessage";
@@ -251,11 +251,11 @@ IPYBOX_DECL awaitable<McpClient::Response> McpClient::respond(StatePtr state, st
     co_return response;
 }
 
-IPYBOX_DECL awaitable<void> McpClient::answer(StatePtr state, json::value id, std::string method,
+IPYBOX_DECL awaitable<void> McpClient::answer(ImplPtr state, json::value id, std::string method,
                                               json::object params,
                                               MemoryReservation /* until then */) {
     struct Answered {
-        State& state;
+        Impl& state;
         ~Answered() { --state.answering; }
     };
     const Answered answered{*state};

@@ -11,7 +11,7 @@ IPYBOX_DECL awaitable<void> McpClient::connect(Sandbox& sandbox) {
 }
 
 // ---- opening ----
-IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox) {
+IPYBOX_DECL awaitable<void> McpClient::connect(ImplPtr state, Sandbox& sandbox) {
     if (state->failure) throw *state->failure;
     if (state->connected) throw state->error(errc::bad_argument, "connect() was called twice");
     if (const auto& level = state->options.log_level;
@@ -86,7 +86,7 @@ IPYBOX_DECL awaitable<void> McpClient::connect(StatePtr state, Sandbox& sandbox)
 }
 
 // Sends the request that the handshake wants.
-IPYBOX_DECL McpClient::PendingPtr McpClient::start_opening(const StatePtr& state,
+IPYBOX_DECL McpClient::PendingPtr McpClient::start_opening(const ImplPtr& state,
                                                            const detail::Handshake& handshake) {
     json::object params;
     const bool modern = handshake.method() == "server/discover";
@@ -100,7 +100,7 @@ IPYBOX_DECL McpClient::PendingPtr McpClient::start_opening(const StatePtr& state
 }
 
 // The sender found the server gone; so will the reader, unless it is not.
-IPYBOX_DECL awaitable<void> McpClient::confirm_end(StatePtr state) {
+IPYBOX_DECL awaitable<void> McpClient::confirm_end(ImplPtr state) {
     auto end = std::make_shared<Pending>();
     end->id = ++state->last_id;
     state->pending.emplace(end->id, end);
@@ -110,7 +110,7 @@ IPYBOX_DECL awaitable<void> McpClient::confirm_end(StatePtr state) {
     co_await settle(state, end, soon);
 }
 
-IPYBOX_DECL void McpClient::throw_refusal(const StatePtr& state, const detail::Handshake& handshake,
+IPYBOX_DECL void McpClient::throw_refusal(const ImplPtr& state, const detail::Handshake& handshake,
                                           Pending& pending) {
     using Failure = detail::Handshake::Failure;
     if (handshake.failure() == Failure::version)
@@ -127,7 +127,7 @@ IPYBOX_DECL void McpClient::throw_refusal(const StatePtr& state, const detail::H
                            (words.empty() ? "" : "; its standard error ends in:\n" + words));
 }
 
-IPYBOX_DECL void McpClient::begin_modern(const StatePtr& state) {
+IPYBOX_DECL void McpClient::begin_modern(const ImplPtr& state) {
     const auto* tools = detail::object_of(state->capabilities, "tools");
     const json::value* changes = tools != nullptr ? tools->if_contains("listChanged") : nullptr;
     if (!state->options.on_tools_changed || changes == nullptr || !changes->is_bool() ||
@@ -139,7 +139,7 @@ IPYBOX_DECL void McpClient::begin_modern(const StatePtr& state) {
     spawn(state, follow(state, std::move(subscription)));
 }
 
-IPYBOX_DECL void McpClient::begin_legacy(const StatePtr& state) {
+IPYBOX_DECL void McpClient::begin_legacy(const ImplPtr& state) {
     json::object nothing;
     spawn(state,
           deliver(state, mcp::rpc_notification("notifications/initialized", std::move(nothing)),
@@ -147,7 +147,7 @@ IPYBOX_DECL void McpClient::begin_legacy(const StatePtr& state) {
     if (state->capabilities.contains("logging")) spawn(state, begin_logging(state));
 }
 
-IPYBOX_DECL awaitable<void> McpClient::attempt(StatePtr state, Sandbox& sandbox,
+IPYBOX_DECL awaitable<void> McpClient::attempt(ImplPtr state, Sandbox& sandbox,
                                                std::exception_ptr& failure) {
     try {
         co_await state->transport->open(sandbox);
@@ -157,7 +157,7 @@ IPYBOX_DECL awaitable<void> McpClient::attempt(StatePtr state, Sandbox& sandbox,
 }
 
 // Opens the transport and starts reading from it.
-IPYBOX_DECL awaitable<void> McpClient::open(StatePtr state, Sandbox& sandbox,
+IPYBOX_DECL awaitable<void> McpClient::open(ImplPtr state, Sandbox& sandbox,
                                             Clock::time_point deadline) {
     std::exception_ptr failure;
     auto attempted = attempt(state, sandbox, failure);
@@ -172,7 +172,7 @@ IPYBOX_DECL awaitable<void> McpClient::open(StatePtr state, Sandbox& sandbox,
     spawn(state, read(state));
 }
 
-IPYBOX_DECL json::object McpClient::offered(const StatePtr& state) {
+IPYBOX_DECL json::object McpClient::offered(const ImplPtr& state) {
     json::object capabilities = state->options.capabilities;
     if (!state->options.on_request) {
         capabilities.erase("elicitation");
@@ -182,7 +182,7 @@ IPYBOX_DECL json::object McpClient::offered(const StatePtr& state) {
     return capabilities;
 }
 
-IPYBOX_DECL json::object McpClient::client_info(const StatePtr& state) {
+IPYBOX_DECL json::object McpClient::client_info(const ImplPtr& state) {
     json::object info = state->options.client_info;
     if (info.empty()) {
         info.emplace("name", "ipybox");

@@ -36,7 +36,7 @@ IPYBOX_DECL void McpClient::Pending::fail(const Error& error) {
 // ---- requests ----
 
 // Sends a request without waiting for its answer; the caller forgets it in time.
-IPYBOX_DECL McpClient::PendingPtr McpClient::start(const StatePtr& state, std::string_view method,
+IPYBOX_DECL McpClient::PendingPtr McpClient::start(const ImplPtr& state, std::string_view method,
                                                    json::object params, CallOptions limits) {
     auto pending = std::make_shared<Pending>();
     pending->client = state;
@@ -66,7 +66,7 @@ IPYBOX_DECL void McpClient::Pending::failed(const Error& error) {
 }
 
 // Sends a message on its own, so that neither a limit nor a cancellation can cut it in two.
-IPYBOX_DECL awaitable<void> McpClient::deliver(StatePtr state, json::object message,
+IPYBOX_DECL awaitable<void> McpClient::deliver(ImplPtr state, json::object message,
                                                PendingPtr pending) {
     std::exception_ptr failure;
     try {
@@ -85,7 +85,7 @@ IPYBOX_DECL awaitable<void> McpClient::deliver(StatePtr state, json::object mess
 
 // Returns when the request is done, the deadline has passed, or (the value) the coroutine was
 // cancelled.
-IPYBOX_DECL awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending,
+IPYBOX_DECL awaitable<bool> McpClient::settle(ImplPtr state, PendingPtr pending,
                                               Clock::time_point deadline) {
     pending->deadline = deadline;
     ring_at(state, deadline);
@@ -99,7 +99,7 @@ IPYBOX_DECL awaitable<bool> McpClient::settle(StatePtr state, PendingPtr pending
 
 // The deadline without the time that people have taken since they had taken `before`. While one is
 // waited for it is always a little ahead.
-IPYBOX_DECL Clock::time_point McpClient::postponed(const State& state, Clock::time_point deadline,
+IPYBOX_DECL Clock::time_point McpClient::postponed(const Impl& state, Clock::time_point deadline,
                                                    Duration before) {
     const auto taken = state.people_took() - before;
     if (deadline == never || taken <= Duration::zero()) return deadline;
@@ -111,7 +111,7 @@ IPYBOX_DECL Clock::time_point McpClient::postponed(const State& state, Clock::ti
 }
 
 // As settle(), but for a deadline that people postpone.
-IPYBOX_DECL awaitable<bool> McpClient::settle_patiently(StatePtr state, PendingPtr pending,
+IPYBOX_DECL awaitable<bool> McpClient::settle_patiently(ImplPtr state, PendingPtr pending,
                                                         Clock::time_point deadline,
                                                         Duration before) {
     for (;;) {
@@ -122,7 +122,7 @@ IPYBOX_DECL awaitable<bool> McpClient::settle_patiently(StatePtr state, PendingP
     }
 }
 
-IPYBOX_DECL awaitable<void> McpClient::until_late(StatePtr state, Clock::time_point deadline) {
+IPYBOX_DECL awaitable<void> McpClient::until_late(ImplPtr state, Clock::time_point deadline) {
     const auto before = state->people_took();
     for (auto until = deadline; Clock::now() < until;) {
         co_await sleep_until(until);
@@ -134,7 +134,7 @@ IPYBOX_DECL awaitable<void> McpClient::until_late(StatePtr state, Clock::time_po
 
 // Sees to it that keep_time() looks at the requests at `deadline`. Most deadlines are later than
 // the one before: nothing to do.
-IPYBOX_DECL void McpClient::ring_at(const StatePtr& state, Clock::time_point deadline) {
+IPYBOX_DECL void McpClient::ring_at(const ImplPtr& state, Clock::time_point deadline) {
     if (deadline >= state->alarm) return;
     state->alarm = deadline;
     if (state->keeping_time) {
@@ -145,9 +145,9 @@ IPYBOX_DECL void McpClient::ring_at(const StatePtr& state, Clock::time_point dea
     }
 }
 
-IPYBOX_DECL awaitable<void> McpClient::keep_time(StatePtr state) {
+IPYBOX_DECL awaitable<void> McpClient::keep_time(ImplPtr state) {
     struct Stop {
-        State& state;
+        Impl& state;
         ~Stop() {
             state.keeping_time = false;
             state.alarm = never;
@@ -173,7 +173,7 @@ IPYBOX_DECL awaitable<void> McpClient::keep_time(StatePtr state) {
 }
 
 // Tells the server that nobody waits any more (2025-11-25 and 2026-07-28, "Cancellation").
-IPYBOX_DECL void McpClient::withdraw(const StatePtr& state, const PendingPtr& pending,
+IPYBOX_DECL void McpClient::withdraw(const ImplPtr& state, const PendingPtr& pending,
                                      std::string_view reason) {
     json::object params;
     params.emplace("requestId", pending->id);
@@ -183,7 +183,7 @@ IPYBOX_DECL void McpClient::withdraw(const StatePtr& state, const PendingPtr& pe
     state->transport->cancel(pending->id);
 }
 
-IPYBOX_DECL json::object McpClient::result_of(const StatePtr& state, Pending& pending,
+IPYBOX_DECL json::object McpClient::result_of(const ImplPtr& state, Pending& pending,
                                               std::string_view what) {
     if (pending.failure) throw *pending.failure;
     if (json::value* result = pending.reply->if_contains("result")) {
@@ -200,7 +200,7 @@ IPYBOX_DECL json::object McpClient::result_of(const StatePtr& state, Pending& pe
 }
 
 // Sends a request and waits for its answer, within its limits.
-IPYBOX_DECL awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state, std::string method,
+IPYBOX_DECL awaitable<McpClient::PendingPtr> McpClient::answered(ImplPtr state, std::string method,
                                                                  json::object params,
                                                                  CallOptions limits,
                                                                  Clock::time_point total_deadline,
@@ -244,7 +244,7 @@ IPYBOX_DECL awaitable<McpClient::PendingPtr> McpClient::answered(StatePtr state,
 
 // A request from its first sending to its result, with the rounds of input that the server wants
 // in between (2026-07-28 "Multi Round-Trip Requests", 2025-11-25 "URL mode elicitation").
-IPYBOX_DECL awaitable<json::object> McpClient::exchange(StatePtr state, std::string method,
+IPYBOX_DECL awaitable<json::object> McpClient::exchange(ImplPtr state, std::string method,
                                                         json::object params, CallOptions limits,
                                                         std::string what) {
     if (state->failure) throw *state->failure;
@@ -319,7 +319,7 @@ IPYBOX_DECL awaitable<json::object> McpClient::exchange(StatePtr state, std::str
 }
 
 // The answers to the requests of one round, by their keys.
-IPYBOX_DECL awaitable<void> McpClient::fill_in(StatePtr state, json::object requests,
+IPYBOX_DECL awaitable<void> McpClient::fill_in(ImplPtr state, json::object requests,
                                                json::object& responses,
                                                std::optional<Error>& failure, std::string what) {
     if (requests.size() > max_inputs) {
@@ -353,7 +353,7 @@ IPYBOX_DECL awaitable<void> McpClient::fill_in(StatePtr state, json::object requ
 
 // The pages that somebody must visit before a legacy request can succeed: parameters of
 // elicitation/create. Empty unless they are the answer, and can be shown to somebody.
-IPYBOX_DECL json::array McpClient::elicitations_of(const StatePtr& state, const Pending& pending) {
+IPYBOX_DECL json::array McpClient::elicitations_of(const ImplPtr& state, const Pending& pending) {
     if (!state->options.on_request || !pending.reply) return {};
     const auto* refusal = detail::object_of(*pending.reply, "error");
     if (refusal == nullptr ||
@@ -371,10 +371,10 @@ IPYBOX_DECL json::array McpClient::elicitations_of(const StatePtr& state, const 
 }
 
 // Sends somebody to pages, and waits until the server says that they are done with them.
-IPYBOX_DECL awaitable<void> McpClient::send_away(StatePtr state, json::array elicitations,
+IPYBOX_DECL awaitable<void> McpClient::send_away(ImplPtr state, json::array elicitations,
                                                  std::optional<Error>& failure, std::string what) {
     struct Await {
-        State& state;
+        Impl& state;
         std::set<std::string> ids;
         ~Await() {
             for (const auto& id : ids) state.elicitations.erase(id);
@@ -407,7 +407,7 @@ IPYBOX_DECL awaitable<void> McpClient::send_away(StatePtr state, json::array eli
         co_await state->elicited.wait(deadline);
 }
 
-IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
+IPYBOX_DECL awaitable<json::array> McpClient::list(ImplPtr state) {
     if (state->failure) throw *state->failure;
     json::array tools;
     if (!state->capabilities.contains("tools")) co_return tools;
@@ -482,7 +482,7 @@ IPYBOX_DECL awaitable<json::array> McpClient::list(StatePtr state) {
     co_return tools;
 }
 
-IPYBOX_DECL awaitable<CallResult> McpClient::call(StatePtr state, std::string name,
+IPYBOX_DECL awaitable<CallResult> McpClient::call(ImplPtr state, std::string name,
                                                   json::object arguments, CallOptions limits) {
     const std::string what = "tool \"" + mcp::excerpt(name, 200) + "\"";
     std::string method = "tools/call", called = what;
@@ -516,7 +516,7 @@ IPYBOX_DECL awaitable<CallResult> McpClient::call(StatePtr state, std::string na
     co_return result;
 }
 
-IPYBOX_DECL std::string McpClient::schema_problem(const StatePtr& state, std::string_view tool,
+IPYBOX_DECL std::string McpClient::schema_problem(const ImplPtr& state, std::string_view tool,
                                                   const CallResult& result) {
     const auto found = state->output_schemas.find(tool);
     if (result.is_error || found == state->output_schemas.end()) return {};

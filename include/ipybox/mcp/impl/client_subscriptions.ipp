@@ -18,7 +18,7 @@ IPYBOX_DECL awaitable<void> McpClient::set_log_level(std::string level) {
 }
 
 // What a legacy server is asked to remember, and answers with nothing.
-IPYBOX_DECL awaitable<void> McpClient::tell_legacy(StatePtr state, const char* method,
+IPYBOX_DECL awaitable<void> McpClient::tell_legacy(ImplPtr state, const char* method,
                                                    const char* name, std::string value) {
     json::object params;
     params.emplace(name, std::move(value));
@@ -29,7 +29,7 @@ IPYBOX_DECL awaitable<void> McpClient::tell_legacy(StatePtr state, const char* m
 }
 
 // ---- subscriptions ----
-IPYBOX_DECL awaitable<void> McpClient::subscribe(StatePtr state, std::string uri) {
+IPYBOX_DECL awaitable<void> McpClient::subscribe(ImplPtr state, std::string uri) {
     if (state->era != McpEra::modern) {
         co_await tell_legacy(state, "resources/subscribe", "uri", std::move(uri));
         co_return;
@@ -63,7 +63,7 @@ IPYBOX_DECL awaitable<void> McpClient::subscribe(StatePtr state, std::string uri
     throw *failure;
 }
 
-IPYBOX_DECL awaitable<void> McpClient::unsubscribe(StatePtr state, std::string uri) {
+IPYBOX_DECL awaitable<void> McpClient::unsubscribe(ImplPtr state, std::string uri) {
     if (state->era != McpEra::modern) {
         co_await tell_legacy(state, "resources/unsubscribe", "uri", std::move(uri));
         co_return;
@@ -82,7 +82,7 @@ IPYBOX_DECL awaitable<void> McpClient::unsubscribe(StatePtr state, std::string u
 }
 
 // Listens until told to stop, beginning anew when the stream breaks (2026-07-28 "Subscriptions").
-IPYBOX_DECL awaitable<void> McpClient::follow(StatePtr state, SubscriptionPtr subscription) {
+IPYBOX_DECL awaitable<void> McpClient::follow(ImplPtr state, SubscriptionPtr subscription) {
     Duration pause = std::chrono::seconds(1);
     bool first = true;
     while (!subscription->stopped && !state->failure) {
@@ -122,7 +122,7 @@ IPYBOX_DECL awaitable<void> McpClient::follow(StatePtr state, SubscriptionPtr su
 // ---- the server's log ----
 
 // From where on the server's log messages are wanted; empty: not at all.
-IPYBOX_DECL std::string McpClient::log_level(const State& state) {
+IPYBOX_DECL std::string McpClient::log_level(const Impl& state) {
     const auto& options = state.options;
     if (!options.log_level.empty()) return options.log_level;
     for (const auto& [level, name] :
@@ -133,7 +133,7 @@ IPYBOX_DECL std::string McpClient::log_level(const State& state) {
     return {};
 }
 
-IPYBOX_DECL awaitable<void> McpClient::set_log_level(StatePtr state, std::string level) {
+IPYBOX_DECL awaitable<void> McpClient::set_log_level(ImplPtr state, std::string level) {
     if (!detail::log_severity(level))
         throw state->error(errc::bad_argument, "there is no log level \"" + level + "\"");
     state->options.log_level = level;
@@ -142,7 +142,7 @@ IPYBOX_DECL awaitable<void> McpClient::set_log_level(StatePtr state, std::string
 }
 
 // A legacy server decides by itself what it logs until it is told.
-IPYBOX_DECL awaitable<void> McpClient::begin_logging(StatePtr state) {
+IPYBOX_DECL awaitable<void> McpClient::begin_logging(ImplPtr state) {
     std::string level = log_level(*state);
     if (level.empty()) co_return;
     try {

@@ -18,14 +18,14 @@ IPYBOX_DECL std::string mcp_header_value(std::string_view value) {
     return safe ? std::string(value) : "=?base64?" + detail::encode_base64(value) + "?=";
 }
 
-IPYBOX_DECL std::string HttpTransport::State::excerpt(std::string text) const {
+IPYBOX_DECL std::string HttpTransport::Impl::excerpt(std::string text) const {
     if (oauth) text = oauth->hide(std::move(text));
     Secrets sent;
     for (const auto& [header, secret] : headers) sent.add(secret);
     return mcp::excerpt(sent.hide(std::move(text)), max_excerpt);
 }
 
-IPYBOX_DECL void HttpTransport::State::stop_all() {
+IPYBOX_DECL void HttpTransport::Impl::stop_all() {
     for (const auto& call : std::list<CallPtr>(calls))
         call->stop.emit(asio::cancellation_type::terminal);
     for (auto task = tasks.begin(); task != tasks.end();)
@@ -42,7 +42,7 @@ IPYBOX_DECL HttpTransport::Renewing::~Renewing() {
     state.renewed.notify();
 }
 
-IPYBOX_DECL std::string HttpTransport::wants_credentials(const State& state) {
+IPYBOX_DECL std::string HttpTransport::wants_credentials(const Impl& state) {
     return "; it wants credentials: log in by " + oauth::login_command(state.name) +
            ", or give them by \"headers\"";
 }
@@ -58,8 +58,8 @@ IPYBOX_DECL std::string_view HttpTransport::content_type(const HttpResponse& res
 }
 
 IPYBOX_DECL HttpTransport::HttpTransport(Host& host, const json::object& config, Wire wire)
-    : state_(std::make_shared<State>(host.executor)) {
-    State& state = *state_;
+    : state_(std::make_shared<Impl>(host.executor)) {
+    Impl& state = *state_;
     state.logger = host.logger;
     state.name = detail::string_of(config, "name");
     state.wire = state.configured = wire;
@@ -101,7 +101,7 @@ IPYBOX_DECL void HttpTransport::cancel(const json::value& request_id) {
 }
 
 // Runs a coroutine on its own until it ends or the transport does.
-IPYBOX_DECL void HttpTransport::spawn(const StatePtr& state, awaitable<void> work) {
+IPYBOX_DECL void HttpTransport::spawn(const ImplPtr& state, awaitable<void> work) {
     const auto task = state->tasks.emplace(state->tasks.end());
     asio::co_spawn(state->executor, std::move(work),
                    asio::bind_cancellation_slot(task->slot(), [state, task](std::exception_ptr) {
@@ -109,7 +109,7 @@ IPYBOX_DECL void HttpTransport::spawn(const StatePtr& state, awaitable<void> wor
                    }));
 }
 
-IPYBOX_DECL awaitable<void> HttpTransport::open(StatePtr state) {
+IPYBOX_DECL awaitable<void> HttpTransport::open(ImplPtr state) {
     if (state->closed) throw_closed();
     state->stop_all();
     state->http = std::make_shared<HttpClient>(state->executor, HttpClientOptions());
@@ -127,7 +127,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::open(StatePtr state) {
     }
 }
 
-IPYBOX_DECL awaitable<json::object> HttpTransport::receive(StatePtr state) {
+IPYBOX_DECL awaitable<json::object> HttpTransport::receive(ImplPtr state) {
     for (;;) {
         if (state->closed) throw_closed();
         if (!state->incoming.empty()) {
@@ -142,7 +142,7 @@ IPYBOX_DECL awaitable<json::object> HttpTransport::receive(StatePtr state) {
     }
 }
 
-IPYBOX_DECL awaitable<void> HttpTransport::close(StatePtr state) {
+IPYBOX_DECL awaitable<void> HttpTransport::close(ImplPtr state) {
     if (state->closed) co_return;
     state->closed = true;
     state->arrived.notify();
@@ -164,7 +164,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::close(StatePtr state) {
 // ---- sending ----
 
 // What the wire needs to know of a message.
-IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
+IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const ImplPtr& state,
                                                           const json::object& message) {
     auto call = std::make_shared<Call>(state->executor);
     call->method = detail::string_of(message, "method");
@@ -188,7 +188,7 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const StatePtr& state,
 }
 
 // Arguments that the tool's schema wants to see in headers.
-IPYBOX_DECL void HttpTransport::mirror(const StatePtr& state, Call& call,
+IPYBOX_DECL void HttpTransport::mirror(const ImplPtr& state, Call& call,
                                        const json::object& params) {
     const auto tool = state->header_parameters.find(detail::string_of(params, "name"));
     const auto* arguments = detail::object_of(params, "arguments");
@@ -202,7 +202,7 @@ IPYBOX_DECL void HttpTransport::mirror(const StatePtr& state, Call& call,
     }
 }
 
-IPYBOX_DECL awaitable<void> HttpTransport::send(StatePtr state, json::object message) {
+IPYBOX_DECL awaitable<void> HttpTransport::send(ImplPtr state, json::object message) {
     if (state->closed) throw_closed();
     if (state->end) throw *state->end;
     if (!state->http) throw Error(errc::bad_argument, "the transport is not open");
@@ -224,7 +224,7 @@ IPYBOX_DECL bool HttpTransport::send_now(std::int64_t id, std::string_view metho
 }
 
 // Sets a call going on its own: cancelling who waits for it must not break a request off.
-IPYBOX_DECL void HttpTransport::launch(const StatePtr& state, const CallPtr& call,
+IPYBOX_DECL void HttpTransport::launch(const ImplPtr& state, const CallPtr& call,
                                        json::object message) {
     const auto place = state->calls.insert(state->calls.end(), call);
     asio::co_spawn(
@@ -249,7 +249,7 @@ IPYBOX_DECL void HttpTransport::launch(const StatePtr& state, const CallPtr& cal
             }));
 }
 
-IPYBOX_DECL awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call,
+IPYBOX_DECL awaitable<void> HttpTransport::perform(ImplPtr state, CallPtr call,
                                                    json::object message) {
     while (state->blockers > 0) co_await state->unblocked.wait();
     // A modern request is cancelled by closing its stream.
@@ -285,7 +285,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::perform(StatePtr state, CallPtr call,
 }
 
 // One POST, and what comes back.
-IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr state, CallPtr call,
+IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::exchange(ImplPtr state, CallPtr call,
                                                                       std::string body) {
     const auto& method = call->method;
     const auto post = std::make_shared<HttpRequest>();
@@ -315,7 +315,7 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::exchange(StatePtr s
 }
 
 // The answer to a message that the server took.
-IPYBOX_DECL awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call,
+IPYBOX_DECL awaitable<void> HttpTransport::accept(ImplPtr state, CallPtr call,
                                                   ResponsePtr response) {
     if (call->id.is_null() || state->wire == Wire::sse) {
         // Read, so that the connection can be used again.
@@ -354,14 +354,14 @@ IPYBOX_DECL awaitable<void> HttpTransport::accept(StatePtr state, CallPtr call,
 }
 
 // A server of before 2026-07-28 refuses in its own way: the client gets it as an answer.
-IPYBOX_DECL awaitable<void> HttpTransport::refuse_discovery(StatePtr state, CallPtr call,
+IPYBOX_DECL awaitable<void> HttpTransport::refuse_discovery(ImplPtr state, CallPtr call,
                                                             std::string why) {
     constexpr std::int64_t server_error = -32000;
     auto answer = mcp::rpc_error(call->id, server_error, why);
     co_await pass(state, call, std::move(answer), why.size());
 }
 
-IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr state, CallPtr call,
+IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(ImplPtr state, CallPtr call,
                                                                      ResponsePtr response,
                                                                      std::string used,
                                                                      std::string body) {
@@ -428,7 +428,7 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(StatePtr st
 // Sends one request with what belongs to every one, authorization included. A server of before
 // 2026-07-28 may answer 401 to a `probe` although it wants no credentials.
 IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::request(
-    StatePtr state, std::shared_ptr<HttpRequest> request, bool probe) {
+    ImplPtr state, std::shared_ptr<HttpRequest> request, bool probe) {
     constexpr int max_challenges = 4;
     const auto http = state->http;
     const auto oauth = state->oauth;

@@ -8,7 +8,7 @@ namespace ipybox {
 // ---- streams ----
 
 // The answer as a stream of events, taken up again where it broke off.
-IPYBOX_DECL awaitable<void> HttpTransport::follow(StatePtr state, CallPtr call,
+IPYBOX_DECL awaitable<void> HttpTransport::follow(ImplPtr state, CallPtr call,
                                                   ResponsePtr response) {
     const auto stream = std::make_shared<Stream>();
     co_await read_stream(state, call, response, stream);
@@ -42,7 +42,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::follow(StatePtr state, CallPtr call,
 }
 
 // Messages that belong to no request (legacy).
-IPYBOX_DECL awaitable<void> HttpTransport::listen(StatePtr state, std::uint64_t generation) {
+IPYBOX_DECL awaitable<void> HttpTransport::listen(ImplPtr state, std::uint64_t generation) {
     const auto stream = std::make_shared<Stream>();
     using Resumption = detail::StreamResumption;
     for (auto next = Resumption::Next::connect; next == Resumption::Next::connect;) {
@@ -73,7 +73,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::listen(StatePtr state, std::uint64_t 
                                          " keeps closing the stream of its own messages: given up");
 }
 
-IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::get(StatePtr state,
+IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::get(ImplPtr state,
                                                                      std::string last_id,
                                                                      Clock::time_point deadline) {
     auto get = std::make_shared<HttpRequest>();
@@ -87,7 +87,7 @@ IPYBOX_DECL awaitable<HttpTransport::ResponsePtr> HttpTransport::get(StatePtr st
 }
 
 // HTTP+SSE: the stream by which everything comes, and the address that it names for POST.
-IPYBOX_DECL awaitable<void> HttpTransport::find_endpoint(StatePtr state,
+IPYBOX_DECL awaitable<void> HttpTransport::find_endpoint(ImplPtr state,
                                                          Clock::time_point deadline) {
     const std::string none;
     const auto people_took_before = people_took(*state);
@@ -126,7 +126,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::find_endpoint(StatePtr state,
 }
 
 // All messages of a server of HTTP+SSE; when they end, it is gone.
-IPYBOX_DECL awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr response,
+IPYBOX_DECL awaitable<void> HttpTransport::pump(ImplPtr state, ResponsePtr response,
                                                 StreamPtr stream) {
     const auto generation = state->session.generation();
     std::optional<Error> failure;
@@ -149,7 +149,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::pump(StatePtr state, ResponsePtr resp
 
 // Passes on what comes until the stream ends or breaks off. After the answer it may linger a
 // little, so that the connection can be used again.
-IPYBOX_DECL awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr call,
+IPYBOX_DECL awaitable<void> HttpTransport::read_stream(ImplPtr state, CallPtr call,
                                                        ResponsePtr response, StreamPtr stream) {
     stream->broken.reset();
     // Nobody gives up on what is asked here but this.
@@ -186,7 +186,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::read_stream(StatePtr state, CallPtr c
     }
 }
 
-IPYBOX_DECL void HttpTransport::feed(const State& state, Stream& stream, std::string_view piece) {
+IPYBOX_DECL void HttpTransport::feed(const Impl& state, Stream& stream, std::string_view piece) {
     stream.parser.feed(piece);
     const auto held = stream.parser.held();
     if (!stream.memory.resize(held > free_of_budget ? held : 0))
@@ -195,7 +195,7 @@ IPYBOX_DECL void HttpTransport::feed(const State& state, Stream& stream, std::st
 }
 
 // One JSON text: a message or, in 2025-03-26, an array of them.
-IPYBOX_DECL awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, std::string text,
+IPYBOX_DECL awaitable<void> HttpTransport::take(ImplPtr state, CallPtr call, std::string text,
                                                 bool must_be_json) {
     auto read = mcp::read_message(text);
     json::value& value = read.value;
@@ -232,7 +232,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::take(StatePtr state, CallPtr call, st
 }
 
 // Hands a message to receive(), unless too much is there already.
-IPYBOX_DECL bool HttpTransport::pass_now(const StatePtr& state, const CallPtr& call,
+IPYBOX_DECL bool HttpTransport::pass_now(const ImplPtr& state, const CallPtr& call,
                                          json::object& message, std::size_t size) {
     if (call && !call->answered && !call->id.is_null() && !message.contains("method")) {
         const json::value* id = message.if_contains("id");
@@ -254,13 +254,13 @@ IPYBOX_DECL bool HttpTransport::pass_now(const StatePtr& state, const CallPtr& c
 }
 
 // Hands a message to receive(); waits while too much is there already.
-IPYBOX_DECL awaitable<void> HttpTransport::pass(StatePtr state, CallPtr call, json::object message,
+IPYBOX_DECL awaitable<void> HttpTransport::pass(ImplPtr state, CallPtr call, json::object message,
                                                 std::size_t size) {
     while (!pass_now(state, call, message, size)) co_await state->taken.wait();
 }
 
 // What the wire needs to know of an answer.
-IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
+IPYBOX_DECL void HttpTransport::learn(const ImplPtr& state, const Call& call,
                                       const json::object& message) {
     if (call.method != "initialize" && call.method != "tools/list") return;
     const auto* result = detail::object_of(message, "result");
@@ -289,7 +289,7 @@ IPYBOX_DECL void HttpTransport::learn(const StatePtr& state, const Call& call,
 
 // Returns when a call may be sent again whose session the server has forgotten; one coroutine
 // opens the next session for all.
-IPYBOX_DECL awaitable<void> HttpTransport::renew(StatePtr state,
+IPYBOX_DECL awaitable<void> HttpTransport::renew(ImplPtr state,
                                                  detail::HttpClientSession::Loss loss) {
     using Renewal = detail::HttpClientSession::Renewal;
     auto& session = state->session;
@@ -319,7 +319,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::renew(StatePtr state,
 }
 
 // A message of our own making.
-IPYBOX_DECL HttpTransport::CallPtr HttpTransport::own_call(const StatePtr& state,
+IPYBOX_DECL HttpTransport::CallPtr HttpTransport::own_call(const ImplPtr& state,
                                                            const json::object& message) {
     auto call = std::make_shared<Call>(state->executor);
     call->own = true;
@@ -328,7 +328,7 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::own_call(const StatePtr& state
     return call;
 }
 
-IPYBOX_DECL awaitable<void> HttpTransport::begin_session(StatePtr state) {
+IPYBOX_DECL awaitable<void> HttpTransport::begin_session(ImplPtr state) {
     json::object message = state->session.initialize();
     CallPtr call = own_call(state, message);
     std::string body = detail::write_json(message);
@@ -341,7 +341,7 @@ IPYBOX_DECL awaitable<void> HttpTransport::begin_session(StatePtr state) {
     co_await exchange(state, call, std::move(body));
 }
 
-IPYBOX_DECL awaitable<void> HttpTransport::say_again(StatePtr state,
+IPYBOX_DECL awaitable<void> HttpTransport::say_again(ImplPtr state,
                                                      std::vector<json::object> messages) {
     for (const auto& message : messages) {
         const CallPtr call = own_call(state, message);

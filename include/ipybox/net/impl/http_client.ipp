@@ -105,7 +105,7 @@ IPYBOX_DECL net::HttpTarget::HttpTarget(HttpUrl to)
                (!no_address && address.is_loopback());
 }
 
-IPYBOX_DECL asio::ssl::context& HttpClient::State::tls() {
+IPYBOX_DECL asio::ssl::context& HttpClient::Impl::tls() {
     if (context) return *context;
     asio::ssl::context fresh(asio::ssl::context::tls_client);
     SSL_CTX_set_min_proto_version(fresh.native_handle(), TLS1_2_VERSION);
@@ -125,7 +125,7 @@ IPYBOX_DECL asio::ssl::context& HttpClient::State::tls() {
     return *context;
 }
 
-IPYBOX_DECL const HttpClient::TargetPtr& HttpClient::State::target(const std::string& text) {
+IPYBOX_DECL const HttpClient::TargetPtr& HttpClient::Impl::target(const std::string& text) {
     if (!last_target || text != last_text) {
         last_target = std::make_shared<net::HttpTarget>(HttpUrl::parse(text));
         last_text = text;
@@ -133,7 +133,7 @@ IPYBOX_DECL const HttpClient::TargetPtr& HttpClient::State::target(const std::st
     return last_target;
 }
 
-IPYBOX_DECL HttpClient::ConnectionPtr HttpClient::State::take(const std::string& key) {
+IPYBOX_DECL HttpClient::ConnectionPtr HttpClient::Impl::take(const std::string& key) {
     // The youngest is the one most likely to live.
     for (auto place = idle.end(); place != idle.begin();) {
         --place;
@@ -145,8 +145,8 @@ IPYBOX_DECL HttpClient::ConnectionPtr HttpClient::State::take(const std::string&
     return nullptr;
 }
 
-IPYBOX_DECL void HttpClient::State::keep(const StatePtr& state, ConnectionPtr connection,
-                                         Duration time) {
+IPYBOX_DECL void HttpClient::Impl::keep(const ImplPtr& state, ConnectionPtr connection,
+                                        Duration time) {
     if (state->stopped || state->options.max_idle_connections == 0 || connection->input.size() > 0)
         return;
     connection->limit(never);
@@ -156,7 +156,7 @@ IPYBOX_DECL void HttpClient::State::keep(const StatePtr& state, ConnectionPtr co
     if (!state->sweeping) sweep(state);
 }
 
-IPYBOX_DECL void HttpClient::State::sweep(const StatePtr& state) {
+IPYBOX_DECL void HttpClient::Impl::sweep(const ImplPtr& state) {
     const auto now = Clock::now();
     auto next = never;
     state->idle.remove_if([&](const ConnectionPtr& connection) {
@@ -167,7 +167,7 @@ IPYBOX_DECL void HttpClient::State::sweep(const StatePtr& state) {
     if (!state->sweeping) return;
     state->idle_timer.expires_at(next);
     state->idle_timer.async_wait(
-        [weak = std::weak_ptr<State>(state)](boost::system::error_code error) {
+        [weak = std::weak_ptr<Impl>(state)](boost::system::error_code error) {
             if (const auto self = weak.lock(); self && !error) sweep(self);
         });
 }
@@ -192,7 +192,7 @@ IPYBOX_DECL void HttpResponse::Exchange::release(bool reuse) {
             time =
                 std::min<Duration>(time, std::chrono::seconds(seconds) - std::chrono::seconds(1));
         }
-        if (time > Duration::zero()) HttpClient::State::keep(state, std::move(connection), time);
+        if (time > Duration::zero()) HttpClient::Impl::keep(state, std::move(connection), time);
     } else {
         connection->stream.close();
     }
@@ -200,7 +200,7 @@ IPYBOX_DECL void HttpResponse::Exchange::release(bool reuse) {
 }
 
 IPYBOX_DECL HttpClient::HttpClient(asio::any_io_executor executor, HttpClientOptions options)
-    : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
+    : state_(std::make_shared<Impl>(std::move(executor), std::move(options))) {}
 
 IPYBOX_DECL HttpClient::~HttpClient() {
     state_->stopped = true;
@@ -214,7 +214,7 @@ IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(std::stri
     return connect(state_, std::move(url), deadline);
 }
 
-IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(StatePtr state,
+IPYBOX_DECL awaitable<std::shared_ptr<HttpStream>> HttpClient::connect(ImplPtr state,
                                                                        std::string url,
                                                                        Clock::time_point deadline) {
     const HttpUrl target = HttpUrl::parse(url);

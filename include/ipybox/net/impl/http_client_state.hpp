@@ -19,8 +19,8 @@
 namespace ipybox {
 
 // ---- connections ----
-struct HttpClient::State {
-    State(asio::any_io_executor e, HttpClientOptions o)
+struct HttpClient::Impl {
+    Impl(asio::any_io_executor e, HttpClientOptions o)
         : executor(std::move(e)), options(std::move(o)), idle_timer(executor) {}
 
     // The context of TLS; made when first needed, because reading the system's CAs takes a while.
@@ -33,9 +33,9 @@ struct HttpClient::State {
     void forget(const std::string& key) {
         idle.remove_if([&key](const ConnectionPtr& connection) { return connection->key == key; });
     }
-    static void keep(const StatePtr& state, ConnectionPtr connection, Duration time);
+    static void keep(const ImplPtr& state, ConnectionPtr connection, Duration time);
     // Idle connections end in time, also when nobody asks for one.
-    static void sweep(const StatePtr& state);
+    static void sweep(const ImplPtr& state);
 
     asio::any_io_executor executor;
     HttpClientOptions options;
@@ -51,7 +51,7 @@ struct HttpClient::State {
 
 // A request on its way, or its response.
 struct HttpResponse::Exchange {
-    Exchange(std::shared_ptr<HttpClient::State> s, net::HttpTargetPtr t)
+    Exchange(std::shared_ptr<HttpClient::Impl> s, net::HttpTargetPtr t)
         : state(std::move(s)), target(std::move(t)) {}
     const HttpUrl& url() const noexcept { return target->url; }
     ~Exchange() { release(false); }
@@ -60,7 +60,7 @@ struct HttpResponse::Exchange {
     // Gives the connection up: kept for the next request, or closed.
     void release(bool reuse);
 
-    std::shared_ptr<HttpClient::State> state;
+    std::shared_ptr<HttpClient::Impl> state;
     net::HttpTargetPtr target;
     net::HttpConnectionPtr connection;  // null once the body has come
     std::optional<net::HttpResponseParser> parser;

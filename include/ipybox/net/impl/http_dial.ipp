@@ -83,7 +83,7 @@ IPYBOX_DECL void HttpClient::fail(const Connection* connection, const HttpUrl& u
 
 // The system's resolver cannot be stopped, so it is not waited for beyond the deadline.
 IPYBOX_DECL awaitable<std::vector<asio::ip::tcp::endpoint>> HttpClient::resolve(
-    StatePtr state, std::string host, std::uint16_t port, Clock::time_point deadline) {
+    ImplPtr state, std::string host, std::uint16_t port, Clock::time_point deadline) {
     using Tcp = asio::ip::tcp;
     std::vector<Tcp::endpoint> found;
     boost::system::error_code no_address;
@@ -111,7 +111,7 @@ IPYBOX_DECL awaitable<std::vector<asio::ip::tcp::endpoint>> HttpClient::resolve(
     co_return std::move(lookup->found);
 }
 
-IPYBOX_DECL std::optional<net::HttpProxy> HttpClient::proxy_for(const State& state,
+IPYBOX_DECL std::optional<net::HttpProxy> HttpClient::proxy_for(const Impl& state,
                                                                 const HttpUrl& url) {
     if (!state.options.proxies_from_environment || !state.options.unix_socket.empty())
         return std::nullopt;
@@ -146,7 +146,7 @@ IPYBOX_DECL void HttpClient::refuse_address(const HttpUrl& url) {
 
 // A name that a proxy will be asked for. Where it leads from there is not known here: the name
 // itself decides, and what is known of it.
-IPYBOX_DECL awaitable<void> HttpClient::check_name(StatePtr state, HttpUrl url,
+IPYBOX_DECL awaitable<void> HttpClient::check_name(ImplPtr state, HttpUrl url,
                                                    Clock::time_point deadline) {
     const auto& options = state->options;
     if (options.may_name && !options.may_name(url.host)) refuse_address(url);
@@ -163,7 +163,7 @@ IPYBOX_DECL awaitable<void> HttpClient::check_name(StatePtr state, HttpUrl url,
 }
 
 // Connects; `tunnel` asks a proxy for a tunnel also where TLS does not need one.
-IPYBOX_DECL awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool tunnel,
+IPYBOX_DECL awaitable<void> HttpClient::dial(ImplPtr state, HttpUrl url, bool tunnel,
                                              ConnectionPtr& connected, Clock::time_point deadline) {
     if (state->options.connect_timeout > Duration::zero())
         deadline = std::min(deadline, Clock::now() + state->options.connect_timeout);
@@ -225,7 +225,7 @@ IPYBOX_DECL awaitable<void> HttpClient::dial(StatePtr state, HttpUrl url, bool t
 }
 
 IPYBOX_DECL awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(
-    StatePtr state, Clock::time_point deadline) {
+    ImplPtr state, Clock::time_point deadline) {
     using Local = asio::local::stream_protocol;
     auto connection = std::make_shared<Connection>(state->executor);
     Local::socket socket(state->executor);
@@ -241,7 +241,7 @@ IPYBOX_DECL awaitable<HttpClient::ConnectionPtr> HttpClient::dial_local(
     co_return connection;
 }
 
-IPYBOX_DECL awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPtr connection,
+IPYBOX_DECL awaitable<void> HttpClient::open_tunnel(ImplPtr state, ConnectionPtr connection,
                                                     HttpUrl url, net::HttpProxy proxy) {
     const std::string host = url.host.find(':') == url.host.npos ? url.host : "[" + url.host + "]";
     const std::string target = host + ":" + std::to_string(url.port);
@@ -273,7 +273,7 @@ IPYBOX_DECL awaitable<void> HttpClient::open_tunnel(StatePtr state, ConnectionPt
                     url.printable() + " " + what + ": it sent data before it was asked");
 }
 
-IPYBOX_DECL awaitable<void> HttpClient::start_tls(StatePtr state, ConnectionPtr connection,
+IPYBOX_DECL awaitable<void> HttpClient::start_tls(ImplPtr state, ConnectionPtr connection,
                                                   HttpUrl url) {
     auto& stream = connection->stream;
     stream.tls_.emplace(stream.socket_, state->tls());

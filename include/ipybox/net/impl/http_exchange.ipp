@@ -38,7 +38,7 @@ IPYBOX_DECL void HttpClient::check(const HttpRequest& request) {
     }
 }
 
-IPYBOX_DECL std::string HttpClient::head_of(const State& state, const net::HttpTarget& target,
+IPYBOX_DECL std::string HttpClient::head_of(const Impl& state, const net::HttpTarget& target,
                                             const HttpRequest& request, bool through_proxy) {
     const HttpUrl& url = target.url;
     std::string head;
@@ -69,7 +69,7 @@ IPYBOX_DECL std::string HttpClient::head_of(const State& state, const net::HttpT
     return head.append("\r\n");
 }
 
-IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr state,
+IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(ImplPtr state,
                                                                       RequestPtr request) {
     check(*request);
     TargetPtr target = state->target(request->url);
@@ -109,8 +109,7 @@ IPYBOX_DECL awaitable<std::unique_ptr<HttpResponse>> HttpClient::send(StatePtr s
     }
 }
 
-IPYBOX_DECL awaitable<HttpClient::ExchangePtr> HttpClient::exchange(StatePtr state,
-                                                                    TargetPtr target,
+IPYBOX_DECL awaitable<HttpClient::ExchangePtr> HttpClient::exchange(ImplPtr state, TargetPtr target,
                                                                     RequestPtr request) {
     const bool proxied = !target->loopback && proxy_for(*state, target->url).has_value();
     const std::string proxied_key = proxied ? "proxied " + target->origin : std::string();
@@ -139,7 +138,7 @@ IPYBOX_DECL awaitable<HttpClient::ExchangePtr> HttpClient::exchange(StatePtr sta
 
 // Writes the request and reads the head of its response. False: the connection was closed before
 // it brought anything, and `may_fail` allows to try another.
-IPYBOX_DECL awaitable<bool> HttpClient::attempt(StatePtr state, ExchangePtr exchange,
+IPYBOX_DECL awaitable<bool> HttpClient::attempt(ImplPtr state, ExchangePtr exchange,
                                                 std::string head, RequestPtr request,
                                                 bool may_fail) {
     const ConnectionPtr connection = exchange->connection;
@@ -216,7 +215,7 @@ IPYBOX_DECL boost::system::error_code HttpClient::fill_now(Connection& connectio
 }
 
 // Gives the parser what has come.
-IPYBOX_DECL void HttpClient::feed(const State& state, Exchange& exchange) {
+IPYBOX_DECL void HttpClient::feed(const Impl& state, Exchange& exchange) {
     namespace http = boost::beast::http;
     auto& input = exchange.connection->input;
     boost::system::error_code error;

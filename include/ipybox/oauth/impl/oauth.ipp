@@ -12,7 +12,7 @@ IPYBOX_DECL std::filesystem::path default_token_store() {
     return directory.empty() ? directory : directory / "tokens.json";
 }
 
-IPYBOX_DECL OAuth::State::Grant OAuth::State::grant_of(std::string_view name) {
+IPYBOX_DECL OAuth::Impl::Grant OAuth::Impl::grant_of(std::string_view name) {
     return name == "client_credentials"   ? Grant::client_credentials
            : name == "device_code"        ? Grant::device_code
            : name == "jwt_bearer"         ? Grant::jwt_bearer
@@ -20,12 +20,12 @@ IPYBOX_DECL OAuth::State::Grant OAuth::State::grant_of(std::string_view name) {
                                           : Grant::code;
 }
 
-IPYBOX_DECL void OAuth::State::remember(std::string value) {
+IPYBOX_DECL void OAuth::Impl::remember(std::string value) {
     hidden.push_back(std::move(value));
     if (hidden.size() > 32) hidden.pop_front();
 }
 
-IPYBOX_DECL Error OAuth::State::unanswered(const std::string& place, unsigned status) {
+IPYBOX_DECL Error OAuth::Impl::unanswered(const std::string& place, unsigned status) {
     return {errc::mcp_connection,
             "the MCP server wants authorization, and how to get it cannot be found out: " +
                 place.substr(0, place.find('?')) +
@@ -34,17 +34,17 @@ IPYBOX_DECL Error OAuth::State::unanswered(const std::string& place, unsigned st
                 std::to_string(status) + "; try again later, or give a token by \"headers\""};
 }
 
-IPYBOX_DECL OAuth::State::Busy::~Busy() {
+IPYBOX_DECL OAuth::Impl::Busy::~Busy() {
     state.busy = false;
     state.changed.notify();
 }
 
-IPYBOX_DECL OAuth::State::Person::~Person() {
+IPYBOX_DECL OAuth::Impl::Person::~Person() {
     state.people += Clock::now() - *state.person_since;
     state.person_since.reset();
 }
 
-IPYBOX_DECL OAuth::State::State(asio::any_io_executor e, OAuthOptions o)
+IPYBOX_DECL OAuth::Impl::Impl(asio::any_io_executor e, OAuthOptions o)
     : executor(std::move(e)),
       options(std::move(o)),
       url(HttpUrl::parse(options.url)),
@@ -80,7 +80,7 @@ IPYBOX_DECL OAuth::State::State(asio::any_io_executor e, OAuthOptions o)
     http = std::make_unique<HttpClient>(executor, options.http);
 }
 
-IPYBOX_DECL Secrets OAuth::State::secrets() const {
+IPYBOX_DECL Secrets OAuth::Impl::secrets() const {
     Secrets all;
     for (const char* key : {"client_secret", "private_key", "assertion"}) all.add(setting(key));
     if (const auto* provider = detail::object_of(options.auth, "identity_provider"))
@@ -92,13 +92,13 @@ IPYBOX_DECL Secrets OAuth::State::secrets() const {
     return all;
 }
 
-IPYBOX_DECL void OAuth::State::load() {
+IPYBOX_DECL void OAuth::Impl::load() {
     if (loaded) return;
     token = records.token();
     loaded = true;
 }
 
-IPYBOX_DECL void OAuth::State::forget_token() {
+IPYBOX_DECL void OAuth::Impl::forget_token() {
     if (token) {
         remember(token->access);
         remember(token->refresh);
@@ -109,8 +109,8 @@ IPYBOX_DECL void OAuth::State::forget_token() {
 }
 
 // ---- headers ----
-IPYBOX_DECL HttpHeaders OAuth::State::authorization(const std::string& method,
-                                                    const std::string& to) {
+IPYBOX_DECL HttpHeaders OAuth::Impl::authorization(const std::string& method,
+                                                   const std::string& to) {
     HttpHeaders result;
     if (!token) return result;
     result.emplace_back("Authorization", token->type + " " + token->access);
@@ -122,9 +122,9 @@ IPYBOX_DECL HttpHeaders OAuth::State::authorization(const std::string& method,
 }
 
 // A proof that we hold the key a token is bound to (RFC 9449, 4.2).
-IPYBOX_DECL std::string OAuth::State::proof(const std::string& method, const std::string& to,
-                                            const std::string& key, const std::string& nonce,
-                                            const std::string& access) const {
+IPYBOX_DECL std::string OAuth::Impl::proof(const std::string& method, const std::string& to,
+                                           const std::string& key, const std::string& nonce,
+                                           const std::string& access) const {
     const auto signer = detail::SigningKey::from_pem(key, "the key of the stored token");
     json::object header;
     header["typ"] = "dpop+jwt";
@@ -140,7 +140,7 @@ IPYBOX_DECL std::string OAuth::State::proof(const std::string& method, const std
 }
 
 // True: the response brought a nonce other than `nonce`.
-IPYBOX_DECL bool OAuth::State::adopt_nonce(const HttpHeaders& response, std::string& nonce) const {
+IPYBOX_DECL bool OAuth::Impl::adopt_nonce(const HttpHeaders& response, std::string& nonce) const {
     const auto fresh = find_header(response, "DPoP-Nonce");
     if (!oauth::is_header_text(fresh) || fresh.size() > 1024 || fresh == nonce) return false;
     nonce = fresh;
@@ -148,7 +148,7 @@ IPYBOX_DECL bool OAuth::State::adopt_nonce(const HttpHeaders& response, std::str
 }
 
 // Alone: gets or widens a token.
-IPYBOX_DECL awaitable<bool> OAuth::State::handle(unsigned status, oauth::AuthChallenge challenge) {
+IPYBOX_DECL awaitable<bool> OAuth::Impl::handle(unsigned status, oauth::AuthChallenge challenge) {
     if (failure && Clock::now() - failed < options.failure_holds) throw *failure;
     load();
     const auto before = token ? token->access : std::string();
@@ -183,7 +183,7 @@ IPYBOX_DECL awaitable<bool> OAuth::State::handle(unsigned status, oauth::AuthCha
 
 // ---- the public functions ----
 IPYBOX_DECL OAuth::OAuth(asio::any_io_executor executor, OAuthOptions options)
-    : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
+    : state_(std::make_shared<Impl>(std::move(executor), std::move(options))) {}
 
 IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(std::string method, std::string url) {
     return headers(state_, std::move(method), std::move(url));
@@ -236,7 +236,7 @@ IPYBOX_DECL OAuth::Status OAuth::status() const {
     return result;
 }
 
-IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(StatePtr state, std::string method,
+IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(ImplPtr state, std::string method,
                                                   std::string url) {
     std::optional<Error> trouble;
     try {
@@ -251,7 +251,7 @@ IPYBOX_DECL awaitable<HttpHeaders> OAuth::headers(StatePtr state, std::string me
     throw *trouble;
 }
 
-IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, HttpHeaders response,
+IPYBOX_DECL awaitable<bool> OAuth::challenged(ImplPtr state, unsigned status, HttpHeaders response,
                                               HttpHeaders sent) {
     oauth::AuthChallenge challenge;
     for (const auto& [name, value] : response)
@@ -280,7 +280,7 @@ IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, H
         if (enough) co_return true;
     }
     if (state->failures != failures && state->failure) throw *state->failure;
-    const State::Busy working(*state);
+    const Impl::Busy working(*state);
     try {
         const bool better = co_await state->handle(status, challenge);
         state->failure.reset();
@@ -293,16 +293,16 @@ IPYBOX_DECL awaitable<bool> OAuth::challenged(StatePtr state, unsigned status, H
     throw *state->failure;
 }
 
-IPYBOX_DECL awaitable<void> OAuth::login(StatePtr state, HttpHeaders response) {
+IPYBOX_DECL awaitable<void> OAuth::login(ImplPtr state, HttpHeaders response) {
     oauth::AuthChallenge challenge;
     for (const auto& [name, value] : response)
         if (same_header(name, "WWW-Authenticate"))
             oauth::read_challenges(std::string_view(value).substr(0, 16 * 1024), challenge);
     while (state->busy) co_await state->changed.wait();
-    const State::Busy working(*state);
+    const Impl::Busy working(*state);
     std::optional<Error> trouble;
     try {
-        State::Discovery found = co_await state->discover(challenge.resource_metadata);
+        Impl::Discovery found = co_await state->discover(challenge.resource_metadata);
         const auto scope = state->first_scope(found, challenge.scope, "");
         co_await state->acquire(std::move(found), scope);
     } catch (const Error& error) {
@@ -311,14 +311,14 @@ IPYBOX_DECL awaitable<void> OAuth::login(StatePtr state, HttpHeaders response) {
     if (trouble) throw *trouble;
 }
 
-IPYBOX_DECL awaitable<bool> OAuth::logout(StatePtr state) {
+IPYBOX_DECL awaitable<bool> OAuth::logout(ImplPtr state) {
     while (state->busy) co_await state->changed.wait();
-    const State::Busy working(*state);
+    const Impl::Busy working(*state);
     state->load();
     if (!state->token) co_return false;
     const auto old = *state->token;
     try {  // RFC 7009; whether or not it works, the token is forgotten here
-        State::Discovery found = co_await state->discover("");
+        Impl::Discovery found = co_await state->discover("");
         const auto client = state->known_client(found.server);
         if (state->token && !found.server.revocation_endpoint.empty() && client &&
             client->id == old.client_id) {

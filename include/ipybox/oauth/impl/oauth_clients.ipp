@@ -8,7 +8,7 @@ namespace ipybox {
 
 // A configured client without a configured issuer belongs to the first authorization server that
 // it is used with: another one, later, does not get it.
-IPYBOX_DECL void OAuth::State::bind_client(const std::string& issuer) {
+IPYBOX_DECL void OAuth::Impl::bind_client(const std::string& issuer) {
     const auto id = setting("client_id");
     if (id.empty()) return;
     std::string bound = setting("issuer");
@@ -24,8 +24,8 @@ IPYBOX_DECL void OAuth::State::bind_client(const std::string& issuer) {
 }
 
 // ---- clients ----
-IPYBOX_DECL std::string OAuth::State::choose_method(const oauth::ServerMetadata& server,
-                                                    bool has_secret) const {
+IPYBOX_DECL std::string OAuth::Impl::choose_method(const oauth::ServerMetadata& server,
+                                                   bool has_secret) const {
     if (auto chosen = setting("token_endpoint_auth_method"); !chosen.empty()) return chosen;
     if (!setting("private_key").empty() || !setting("private_key_file").empty())
         return "private_key_jwt";
@@ -38,7 +38,7 @@ IPYBOX_DECL std::string OAuth::State::choose_method(const oauth::ServerMetadata&
 }
 
 // Configured, described by a document, or registered before.
-IPYBOX_DECL std::optional<OAuth::State::Client> OAuth::State::known_client(
+IPYBOX_DECL std::optional<OAuth::Impl::Client> OAuth::Impl::known_client(
     const oauth::ServerMetadata& server) const {
     Client client;
     client.id = setting("client_id");
@@ -61,7 +61,7 @@ IPYBOX_DECL std::optional<OAuth::State::Client> OAuth::State::known_client(
 }
 
 // RFC 7591.
-IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
+IPYBOX_DECL awaitable<OAuth::Impl::Client> OAuth::Impl::register_client(
     oauth::ServerMetadata server, std::string redirect) {
     if (server.registration_endpoint.empty())
         throw Error(errc::mcp_connection,
@@ -128,8 +128,8 @@ IPYBOX_DECL awaitable<OAuth::State::Client> OAuth::State::register_client(
 }
 
 // Puts what proves who we are into a request of the token endpoint.
-IPYBOX_DECL void OAuth::State::sign_in(const Client& client, const oauth::ServerMetadata& server,
-                                       oauth::Form& form, HttpHeaders& headers) const {
+IPYBOX_DECL void OAuth::Impl::sign_in(const Client& client, const oauth::ServerMetadata& server,
+                                      oauth::Form& form, HttpHeaders& headers) const {
     if (client.method == "client_secret_basic") {
         headers.emplace_back(
             "Authorization",

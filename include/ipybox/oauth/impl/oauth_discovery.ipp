@@ -8,7 +8,7 @@
 
 namespace ipybox {
 
-IPYBOX_DECL bool OAuth::State::is_loopback(const std::string& host) {
+IPYBOX_DECL bool OAuth::Impl::is_loopback(const std::string& host) {
     if (host == "localhost" || host.ends_with(".localhost")) return true;
     boost::system::error_code error;
     const auto address = asio::ip::make_address(host, error);
@@ -16,8 +16,8 @@ IPYBOX_DECL bool OAuth::State::is_loopback(const std::string& host) {
 }
 
 // An address that a server named. Throws errc::mcp_protocol.
-IPYBOX_DECL HttpUrl OAuth::State::checked_url(const std::string& text,
-                                              const std::string& what) const {
+IPYBOX_DECL HttpUrl OAuth::Impl::checked_url(const std::string& text,
+                                             const std::string& what) const {
     const auto refuse = [&](const std::string& why) {
         return Error(errc::mcp_protocol, what + " " + oauth::in_quotes(text) + " " + why);
     };
@@ -41,7 +41,7 @@ IPYBOX_DECL HttpUrl OAuth::State::checked_url(const std::string& text,
 }
 
 // ---- discovery ----
-IPYBOX_DECL awaitable<OAuth::State::Reply> OAuth::State::fetch(HttpRequest request) {
+IPYBOX_DECL awaitable<OAuth::Impl::Reply> OAuth::Impl::fetch(HttpRequest request) {
     const auto deadline = deadline_after(options.request_timeout);
     request.deadline = deadline;
     request.headers.emplace_back("Accept", "application/json");
@@ -58,7 +58,7 @@ IPYBOX_DECL awaitable<OAuth::State::Reply> OAuth::State::fetch(HttpRequest reque
 }
 
 // The resource's own document; nothing when it has none.
-IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metadata(
+IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::Impl::resource_metadata(
     std::string named) {
     std::vector<std::string> places;
     if (!named.empty()) places.push_back(checked_url(named, "the metadata address").text());
@@ -78,7 +78,7 @@ IPYBOX_DECL awaitable<std::optional<json::object>> OAuth::State::resource_metada
     co_return std::nullopt;
 }
 
-IPYBOX_DECL std::string OAuth::State::choose_issuer(const std::vector<std::string>& offered) const {
+IPYBOX_DECL std::string OAuth::Impl::choose_issuer(const std::vector<std::string>& offered) const {
     const auto configured = setting("issuer");
     if (!configured.empty() && oauth::contains(offered, configured)) return configured;
     if (token && oauth::contains(offered, token->issuer)) return token->issuer;
@@ -86,8 +86,8 @@ IPYBOX_DECL std::string OAuth::State::choose_issuer(const std::vector<std::strin
 }
 
 // The metadata of one authorization server; without any, an empty issuer if that may be.
-IPYBOX_DECL awaitable<oauth::ServerMetadata> OAuth::State::server_metadata(std::string issuer,
-                                                                           bool may_be_absent) {
+IPYBOX_DECL awaitable<oauth::ServerMetadata> OAuth::Impl::server_metadata(std::string issuer,
+                                                                          bool may_be_absent) {
     const HttpUrl at = checked_url(issuer, "the authorization server");
     if (!at.query.empty())
         throw Error(errc::mcp_protocol, "the authorization server " + oauth::in_quotes(issuer) +
@@ -122,7 +122,7 @@ IPYBOX_DECL awaitable<oauth::ServerMetadata> OAuth::State::server_metadata(std::
     co_return oauth::ServerMetadata();
 }
 
-IPYBOX_DECL awaitable<OAuth::State::Discovery> OAuth::State::discover(std::string metadata_url) {
+IPYBOX_DECL awaitable<OAuth::Impl::Discovery> OAuth::Impl::discover(std::string metadata_url) {
     if (!usable)
         throw Error(errc::mcp_connection,
                     url.origin() +

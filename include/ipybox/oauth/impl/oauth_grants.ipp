@@ -10,9 +10,9 @@ namespace ipybox {
 
 // What to ask for: as configured, as the challenge says, or all that the resource knows; and what
 // was asked for before.
-IPYBOX_DECL std::string OAuth::State::first_scope(const Discovery& found,
-                                                  const std::string& challenged,
-                                                  const std::string& before) const {
+IPYBOX_DECL std::string OAuth::Impl::first_scope(const Discovery& found,
+                                                 const std::string& challenged,
+                                                 const std::string& before) const {
     auto scope = setting("scope");
     if (scope.empty()) scope = challenged;
     if (scope.empty()) scope = oauth::join_scope(found.scopes);
@@ -20,7 +20,7 @@ IPYBOX_DECL std::string OAuth::State::first_scope(const Discovery& found,
 }
 
 // The key to bind a token to: where both sides can, unless the configuration says otherwise.
-IPYBOX_DECL std::string OAuth::State::dpop_key(const Discovery& found) const {
+IPYBOX_DECL std::string OAuth::Impl::dpop_key(const Discovery& found) const {
     const auto* wanted = options.auth.if_contains("dpop");
     const bool set = wanted != nullptr && wanted->is_bool();
     if (set && !wanted->get_bool()) return {};
@@ -35,9 +35,9 @@ IPYBOX_DECL std::string OAuth::State::dpop_key(const Discovery& found) const {
 }
 
 // ---- tokens ----
-IPYBOX_DECL awaitable<oauth::TokenAnswer> OAuth::State::ask_token(Discovery found, Client client,
-                                                                  oauth::Form form, std::string key,
-                                                                  std::string what) {
+IPYBOX_DECL awaitable<oauth::TokenAnswer> OAuth::Impl::ask_token(Discovery found, Client client,
+                                                                 oauth::Form form, std::string key,
+                                                                 std::string what) {
     const auto endpoint = found.server.token_endpoint;
     form.emplace_back("resource", found.audience);
     for (int attempt = 0;; ++attempt) {
@@ -69,9 +69,9 @@ IPYBOX_DECL awaitable<oauth::TokenAnswer> OAuth::State::ask_token(Discovery foun
     }
 }
 
-IPYBOX_DECL void OAuth::State::accept(const Discovery& found, const Client& client,
-                                      oauth::TokenAnswer answer, const std::string& requested,
-                                      const std::string& key, std::string old_refresh) {
+IPYBOX_DECL void OAuth::Impl::accept(const Discovery& found, const Client& client,
+                                     oauth::TokenAnswer answer, const std::string& requested,
+                                     const std::string& key, std::string old_refresh) {
     if (answer.type == "N_A")
         throw Error(errc::mcp_protocol, "the authorization server gave a token that is none");
     if (answer.type == "DPoP" && key.empty())
@@ -107,7 +107,7 @@ IPYBOX_DECL void OAuth::State::accept(const Discovery& found, const Client& clie
 }
 
 // A person is not asked again and again by a server that is never content.
-IPYBOX_DECL void OAuth::State::count_login() {
+IPYBOX_DECL void OAuth::Impl::count_login() {
     const auto from = Clock::now() - login_window;
     while (!logins.empty() && logins.front() < from) logins.pop_front();
     if (logins.size() >= max_logins)
@@ -118,7 +118,7 @@ IPYBOX_DECL void OAuth::State::count_login() {
     logins.push_back(Clock::now());
 }
 
-IPYBOX_DECL awaitable<void> OAuth::State::acquire(Discovery found, std::string scope) {
+IPYBOX_DECL awaitable<void> OAuth::Impl::acquire(Discovery found, std::string scope) {
     bind_client(found.server.issuer);
     const bool lasting =
         interactive() && !scope.empty() && oauth::contains(found.server.scopes, "offline_access");
@@ -134,8 +134,8 @@ IPYBOX_DECL awaitable<void> OAuth::State::acquire(Discovery found, std::string s
 }
 
 // The grants without a person.
-IPYBOX_DECL awaitable<void> OAuth::State::by_assertion(Discovery found, std::string scope,
-                                                       std::string key) {
+IPYBOX_DECL awaitable<void> OAuth::Impl::by_assertion(Discovery found, std::string scope,
+                                                      std::string key) {
     const auto client = known_client(found.server);
     if (!client)
         throw Error(errc::bad_config,
@@ -164,8 +164,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_assertion(Discovery found, std::str
 
 // Exchanges the identity provider's token for an assertion that the authorization server takes
 // (RFC 8693; MCP's enterprise-managed authorization).
-IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found,
-                                                                std::string scope) {
+IPYBOX_DECL awaitable<std::string> OAuth::Impl::identity_grant(Discovery found, std::string scope) {
     const auto* settings = detail::object_of(options.auth, "identity_provider");
     if (settings == nullptr)
         throw Error(errc::bad_config,
@@ -204,8 +203,8 @@ IPYBOX_DECL awaitable<std::string> OAuth::State::identity_grant(Discovery found,
     co_return answer.access_token;
 }
 
-IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string scope,
-                                                  std::string key) {
+IPYBOX_DECL awaitable<void> OAuth::Impl::by_code(Discovery found, std::string scope,
+                                                 std::string key) {
     const auto& server = found.server;
     if (!options.browse)
         throw Error(
@@ -285,7 +284,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_code(Discovery found, std::string s
 }
 
 // Shows the page, and waits for what comes first: the redirect, or the address typed in.
-IPYBOX_DECL awaitable<std::string> OAuth::State::redirect(std::string page, Listener* listener) {
+IPYBOX_DECL awaitable<std::string> OAuth::Impl::redirect(std::string page, Listener* listener) {
     std::string typed;
     std::exception_ptr trouble;
     auto show = [&]() -> awaitable<void> {
@@ -319,8 +318,8 @@ IPYBOX_DECL awaitable<std::string> OAuth::State::redirect(std::string page, List
 }
 
 // RFC 8628.
-IPYBOX_DECL awaitable<void> OAuth::State::by_device(Discovery found, std::string scope,
-                                                    std::string key) {
+IPYBOX_DECL awaitable<void> OAuth::Impl::by_device(Discovery found, std::string scope,
+                                                   std::string key) {
     const auto& server = found.server;
     if (server.device_authorization_endpoint.empty())
         throw Error(errc::mcp_connection,
@@ -403,7 +402,7 @@ IPYBOX_DECL awaitable<void> OAuth::State::by_device(Discovery found, std::string
 
 // False: the refresh token is no longer good. One process at a time: a server that gives out new
 // refresh tokens takes two uses of one for a theft.
-IPYBOX_DECL awaitable<bool> OAuth::State::refresh(Discovery found) {
+IPYBOX_DECL awaitable<bool> OAuth::Impl::refresh(Discovery found) {
     const auto name = detail::encode_base64url(detail::sha256(resource)).substr(0, 16);
     UniqueFd lock;
     if (records.persistent()) {
@@ -446,7 +445,7 @@ IPYBOX_DECL awaitable<bool> OAuth::State::refresh(Discovery found) {
 
 // A token is about to expire. Whatever goes wrong here shows again, and better, when the server
 // refuses the request.
-IPYBOX_DECL awaitable<void> OAuth::State::renew() {
+IPYBOX_DECL awaitable<void> OAuth::Impl::renew() {
     if (busy && token && !token->expired()) co_return;
     while (busy) co_await changed.wait();
     if (!token || !token->expires_soon()) co_return;

@@ -16,7 +16,7 @@
 namespace ipybox {
 
 // ---- what is known about one server ----
-struct OAuth::State {
+struct OAuth::Impl {
     enum class Grant { code, client_credentials, device_code, jwt_bearer, identity_assertion };
 
     // Who we are to one authorization server.
@@ -44,7 +44,7 @@ struct OAuth::State {
     static constexpr Duration login_window = std::chrono::minutes(5);
     static constexpr Duration discovery_holds = std::chrono::minutes(10);
 
-    State(asio::any_io_executor e, OAuthOptions o);
+    Impl(asio::any_io_executor e, OAuthOptions o);
 
     std::string setting(std::string_view key) const {
         return std::string(detail::string_of(options.auth, key));
@@ -142,19 +142,19 @@ struct OAuth::State {
 
     // Whoever talks to the authorization server.
     struct Busy {
-        explicit Busy(State& s) : state(s) { state.busy = true; }
+        explicit Busy(Impl& s) : state(s) { state.busy = true; }
         ~Busy();
         Busy(const Busy&) = delete;
         Busy& operator=(const Busy&) = delete;
-        State& state;
+        Impl& state;
     };
     // A person is waited for; one at a time, because of Busy.
     struct Person {
-        explicit Person(State& s) : state(s) { state.person_since = Clock::now(); }
+        explicit Person(Impl& s) : state(s) { state.person_since = Clock::now(); }
         ~Person();
         Person(const Person&) = delete;
         Person& operator=(const Person&) = delete;
-        State& state;
+        Impl& state;
     };
 };
 

@@ -16,8 +16,8 @@
 
 namespace ipybox {
 
-struct NetworkProxy::State {
-    State(asio::any_io_executor e, NetworkProxyOptions o);
+struct NetworkProxy::Impl {
+    Impl(asio::any_io_executor e, NetworkProxyOptions o);
 
     static std::vector<Rule> parse_rules(const std::vector<std::string>& texts, net::RuleList list);
 
@@ -40,7 +40,7 @@ struct NetworkProxy::State {
 };
 
 IPYBOX_DECL NetworkProxy::NetworkProxy(asio::any_io_executor executor, NetworkProxyOptions options)
-    : state_(std::make_shared<State>(std::move(executor), std::move(options))) {}
+    : state_(std::make_shared<Impl>(std::move(executor), std::move(options))) {}
 
 IPYBOX_DECL void NetworkProxy::listen(const std::filesystem::path& path, uid_t user) {
     net::listen_privately(state_->acceptor, path, user, "the network proxy");
@@ -59,7 +59,7 @@ IPYBOX_DECL net::AddressBytes NetworkProxy::bytes_of(const asio::ip::address& ad
     return {bytes.data(), bytes.size()};
 }
 
-IPYBOX_DECL NetworkProxy::State::State(asio::any_io_executor e, NetworkProxyOptions o)
+IPYBOX_DECL NetworkProxy::Impl::Impl(asio::any_io_executor e, NetworkProxyOptions o)
     : executor(std::move(e)), options(std::move(o)), acceptor(executor), freed(executor) {
     allow = parse_rules(options.policy.allow, net::RuleList::allow);
     deny = parse_rules(options.policy.deny, net::RuleList::deny);
@@ -70,7 +70,7 @@ IPYBOX_DECL NetworkProxy::State::State(asio::any_io_executor e, NetworkProxyOpti
     if (!options.dial) options.dial = system_dial;
 }
 
-IPYBOX_DECL std::vector<NetworkProxy::Rule> NetworkProxy::State::parse_rules(
+IPYBOX_DECL std::vector<NetworkProxy::Rule> NetworkProxy::Impl::parse_rules(
     const std::vector<std::string>& texts, net::RuleList list) {
     std::vector<Rule> rules;
     for (const auto& text : texts) {
@@ -84,7 +84,7 @@ IPYBOX_DECL std::vector<NetworkProxy::Rule> NetworkProxy::State::parse_rules(
     return rules;
 }
 
-IPYBOX_DECL NetworkProxy::Network NetworkProxy::State::parse_network(const std::string& text) {
+IPYBOX_DECL NetworkProxy::Network NetworkProxy::Impl::parse_network(const std::string& text) {
     boost::system::error_code error4, error6;
     const auto v4 = asio::ip::make_network_v4(text, error4);
     const auto v6 = asio::ip::make_network_v6(text, error6);
@@ -96,7 +96,7 @@ IPYBOX_DECL NetworkProxy::Network NetworkProxy::State::parse_network(const std::
     return {bytes_of(v6.address()), v6.prefix_length()};
 }
 
-IPYBOX_DECL void NetworkProxy::State::close() {
+IPYBOX_DECL void NetworkProxy::Impl::close() {
     closed = true;
     boost::system::error_code ignored;
     acceptor.close(ignored);
@@ -104,7 +104,7 @@ IPYBOX_DECL void NetworkProxy::State::close() {
     freed.notify();
 }
 
-IPYBOX_DECL NetworkProxy::Connection::Connection(StatePtr s,
+IPYBOX_DECL NetworkProxy::Connection::Connection(ImplPtr s,
                                                  asio::local::stream_protocol::socket socket)
     : state(std::move(s)),
       client(std::move(socket)),
@@ -182,7 +182,7 @@ IPYBOX_DECL std::vector<net::AddressBytes> NetworkProxy::own_addresses() {
     return own;
 }
 
-IPYBOX_DECL void NetworkProxy::begin(const StatePtr& state,
+IPYBOX_DECL void NetworkProxy::begin(const ImplPtr& state,
                                      asio::local::stream_protocol::socket socket) {
     auto connection = std::make_shared<Connection>(state, std::move(socket));
     connection->limit(state->options.head_timeout);
@@ -272,7 +272,7 @@ IPYBOX_DECL awaitable<NetworkProxy::Refusal> NetworkProxy::connect(ConnectionPtr
     co_return refusal;
 }
 
-IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge(const State& state, const std::string& asked,
+IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge(const Impl& state, const std::string& asked,
                                                       std::uint16_t port, std::string& why) {
     Refusal refusal{403, socks_not_allowed, "", ""};
     const auto name = net::canonical_host(asked);
@@ -305,7 +305,7 @@ IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge(const State& state, const 
     return refusal;
 }
 
-IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge_addresses(const State& state,
+IPYBOX_DECL NetworkProxy::Refusal NetworkProxy::judge_addresses(const Impl& state,
                                                                 const std::string& name,
                                                                 const Addresses& addresses,
                                                                 const std::string& problem) {

@@ -16,8 +16,8 @@
 
 namespace ipybox {
 
-struct ToolServer::State final : net::HttpService, std::enable_shared_from_this<State> {
-    State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o);
+struct ToolServer::Impl final : net::HttpService, std::enable_shared_from_this<Impl> {
+    Impl(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o);
     net::HttpReply check(net::HttpPeer& peer, const net::HttpServerRequest& head) override;
     awaitable<bool> answer(net::HttpPeerPtr peer, net::HttpServerRequest request) override;
     net::HttpReply refusal(unsigned status, const std::string& why) override;
@@ -46,7 +46,7 @@ struct ToolServer::State final : net::HttpService, std::enable_shared_from_this<
 
 IPYBOX_DECL ToolServer::ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers,
                                    ApprovalPolicy& policy, ToolServerOptions options)
-    : state_(std::make_shared<State>(registry, host, servers, policy, std::move(options))) {}
+    : state_(std::make_shared<Impl>(registry, host, servers, policy, std::move(options))) {}
 
 IPYBOX_DECL ToolServer::~ToolServer() { state_->close(); }
 
@@ -165,8 +165,8 @@ IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
     return !first;
 }
 
-IPYBOX_DECL ToolServer::State::State(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p,
-                                     ToolServerOptions o)
+IPYBOX_DECL ToolServer::Impl::Impl(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p,
+                                   ToolServerOptions o)
     : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)), withdrawn(h.executor) {
     options.token = net::checked_token(std::move(options.token), "the tool server");
     options.control_token = net::checked_token(std::move(options.control_token), "the tool server");
@@ -185,20 +185,20 @@ IPYBOX_DECL ToolServer::State::State(PluginRegistry& r, Host& h, Sandbox& s, App
         std::make_shared<net::HttpListener>(host.executor, "tool server", limits, host.logger);
 }
 
-IPYBOX_DECL net::HttpReply ToolServer::State::check(net::HttpPeer& peer,
-                                                    const net::HttpServerRequest& head) {
+IPYBOX_DECL net::HttpReply ToolServer::Impl::check(net::HttpPeer& peer,
+                                                   const net::HttpServerRequest& head) {
     Reply reply = judge(*this, peer, head);
     if (reply.status == 200) return {};
     peer.keep_alive = false;
     return to_http(reply);
 }
 
-IPYBOX_DECL awaitable<bool> ToolServer::State::answer(net::HttpPeerPtr peer,
-                                                      net::HttpServerRequest request) {
+IPYBOX_DECL awaitable<bool> ToolServer::Impl::answer(net::HttpPeerPtr peer,
+                                                     net::HttpServerRequest request) {
     return ToolServer::answer(this->shared_from_this(), std::move(peer), std::move(request));
 }
 
-IPYBOX_DECL net::HttpReply ToolServer::State::refusal(unsigned status, const std::string& why) {
+IPYBOX_DECL net::HttpReply ToolServer::Impl::refusal(unsigned status, const std::string& why) {
     if (status == 413)
         return to_http(failure(why + "; pass less data, or a path to a file", nullptr, status));
     if (status == 503)
@@ -207,13 +207,13 @@ IPYBOX_DECL net::HttpReply ToolServer::State::refusal(unsigned status, const std
     return to_http(failure(why, nullptr, status));
 }
 
-IPYBOX_DECL void ToolServer::State::withdraw() {
+IPYBOX_DECL void ToolServer::Impl::withdraw() {
     active = false;
     ++execution;
     withdrawn.notify();
 }
 
-IPYBOX_DECL void ToolServer::State::close() {
+IPYBOX_DECL void ToolServer::Impl::close() {
     closed = true;
     listener->close();
     withdraw();
@@ -229,7 +229,7 @@ IPYBOX_DECL ToolServer::Reply ToolServer::failure(std::string message, const cha
     return reply;
 }
 
-IPYBOX_DECL void ToolServer::register_in(State& state, const std::string& name,
+IPYBOX_DECL void ToolServer::register_in(Impl& state, const std::string& name,
                                          json::object params) {
     if (auto old = state.servers.find(name); old != state.servers.end()) {
         old->second->client = nullptr;
@@ -246,7 +246,7 @@ IPYBOX_DECL void ToolServer::register_in(State& state, const std::string& name,
                           std::make_shared<Server>(name, std::move(params), state.host.executor));
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::stop_servers(StatePtr state) {
+IPYBOX_DECL awaitable<void> ToolServer::stop_servers(ImplPtr state) {
     state->withdraw();
     std::vector<std::shared_ptr<McpClient>> clients;  // servers may be registered meanwhile
     for (auto& [name, server] : state->servers)
@@ -255,7 +255,7 @@ IPYBOX_DECL awaitable<void> ToolServer::stop_servers(StatePtr state) {
     for (const auto& client : clients) co_await client->close();
 }
 
-IPYBOX_DECL ToolServer::ServerPtr ToolServer::find(State& state, std::string_view name) {
+IPYBOX_DECL ToolServer::ServerPtr ToolServer::find(Impl& state, std::string_view name) {
     if (const auto found = state.servers.find(name); found != state.servers.end())
         return found->second;
     std::string known;
@@ -264,7 +264,7 @@ IPYBOX_DECL ToolServer::ServerPtr ToolServer::find(State& state, std::string_vie
                                         "\"; registered: " + (known.empty() ? "none" : known));
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::connect(StatePtr state, ServerPtr server) {
+IPYBOX_DECL awaitable<void> ToolServer::connect(ImplPtr state, ServerPtr server) {
     std::optional<Error> failure;
     try {
         co_await connect_once(state, server);
@@ -274,7 +274,7 @@ IPYBOX_DECL awaitable<void> ToolServer::connect(StatePtr state, ServerPtr server
     if (failure) throw *failure;
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::connect_once(StatePtr state, ServerPtr server) {
+IPYBOX_DECL awaitable<void> ToolServer::connect_once(ImplPtr state, ServerPtr server) {
     while (server->connecting) co_await server->changed.wait();
     if (server->client && server->client->alive() && server->client->tools_current()) co_return;
     server->connecting = true;
@@ -325,12 +325,12 @@ IPYBOX_DECL awaitable<void> ToolServer::connect_once(StatePtr state, ServerPtr s
     options.connect_timeout = state->options.connect_timeout;
     options.logger.level = state->host.logger.level;
     if (state->host.logger.write)
-        options.logger.write = [weak = std::weak_ptr<State>(state)](LogLevel level,
-                                                                    std::string_view line) {
+        options.logger.write = [weak = std::weak_ptr<Impl>(state)](LogLevel level,
+                                                                   std::string_view line) {
             if (const auto held = weak.lock())
                 held->host.logger(level, held->secrets.hide(std::string(line)));
         };
-    options.on_tools_changed = [weak_state = std::weak_ptr<State>(state),
+    options.on_tools_changed = [weak_state = std::weak_ptr<Impl>(state),
                                 weak = std::weak_ptr<Server>(server)] {
         auto held = weak_state.lock();
         auto changed = weak.lock();
@@ -353,7 +353,7 @@ IPYBOX_DECL bool ToolServer::is_directory_name(const std::string& value) {
     return value.starts_with('/') && std::filesystem::is_directory(value, ignored);
 }
 
-IPYBOX_DECL void ToolServer::place_server(State& state, Server& server, json::object& params) {
+IPYBOX_DECL void ToolServer::place_server(Impl& state, Server& server, json::object& params) {
     const std::string where = "MCP server " + server.name;
     const auto& workspace = state.options.workspace;
     if (const auto settings = params.find("sandbox"); settings != params.end()) {
@@ -385,12 +385,12 @@ IPYBOX_DECL void ToolServer::place_server(State& state, Server& server, json::ob
     for (const char* field : {"user", "trust_cwd"}) params.erase(field);  // not the transport's
 }
 
-IPYBOX_DECL void ToolServer::tell_changed(const State& state, const Server& server) {
+IPYBOX_DECL void ToolServer::tell_changed(const Impl& state, const Server& server) {
     state.host.logger(LogLevel::info, "the tools of MCP server " + server.name + " changed");
     if (state.options.on_tools_changed) state.options.on_tools_changed(server.name);
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::relist(StatePtr state, ServerPtr server) {
+IPYBOX_DECL awaitable<void> ToolServer::relist(ImplPtr state, ServerPtr server) {
     if (state->closed || !server->client || !server->client->alive()) co_return;
     try {
         co_await connect(state, server);
@@ -451,7 +451,7 @@ IPYBOX_DECL ToolServer::Action ToolServer::action_of(const net::HttpServerReques
     return target == "/reset" ? Action::reset : Action::run;
 }
 
-IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const net::HttpPeer& peer,
+IPYBOX_DECL ToolServer::Reply ToolServer::judge(const Impl& state, const net::HttpPeer& peer,
                                                 const net::HttpServerRequest& head) {
     namespace http = boost::beast::http;
     const auto presented =
@@ -486,7 +486,7 @@ IPYBOX_DECL ToolServer::Reply ToolServer::judge(const State& state, const net::H
     return {};
 }
 
-IPYBOX_DECL awaitable<bool> ToolServer::answer(StatePtr state, net::HttpPeerPtr peer,
+IPYBOX_DECL awaitable<bool> ToolServer::answer(ImplPtr state, net::HttpPeerPtr peer,
                                                net::HttpServerRequest request) {
     const auto action = action_of(request);
     Reply reply;
@@ -521,7 +521,7 @@ IPYBOX_DECL net::HttpReply ToolServer::to_http(const Reply& reply) {
     return plain;
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::control(StatePtr state, Action action, std::string body,
+IPYBOX_DECL awaitable<void> ToolServer::control(ImplPtr state, Action action, std::string body,
                                                 Reply& reply) {
     if (action == Action::status) {
         reply.body["status"] = "ok";
@@ -538,7 +538,7 @@ IPYBOX_DECL awaitable<void> ToolServer::control(StatePtr state, Action action, s
     }
 }
 
-IPYBOX_DECL void ToolServer::register_by_request(State& state, const json::value& request) {
+IPYBOX_DECL void ToolServer::register_by_request(Impl& state, const json::value& request) {
     const auto* object = request.if_object();
     const auto* name = object ? detail::find_string(*object, "server_name") : nullptr;
     const auto* params = object ? detail::object_of(*object, "server_params") : nullptr;
@@ -552,7 +552,7 @@ IPYBOX_DECL void ToolServer::register_by_request(State& state, const json::value
         register_in(state, server, std::move(checked));
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::handle(StatePtr state, std::string body, Reply& reply) {
+IPYBOX_DECL awaitable<void> ToolServer::handle(ImplPtr state, std::string body, Reply& reply) {
     if (!state->active && !state->options.background_calls) {
         reply = failure(
             "no code is being executed: tools can be called while a cell runs, not after it",
@@ -566,7 +566,7 @@ IPYBOX_DECL awaitable<void> ToolServer::handle(StatePtr state, std::string body,
         reply = failure("the execution ended before this call was answered", "withdrawn");
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::withdrawal(StatePtr state, unsigned long execution) {
+IPYBOX_DECL awaitable<void> ToolServer::withdrawal(ImplPtr state, unsigned long execution) {
     for (bool over = false; !over;) {
         co_await state->withdrawn.wait();
         // Asked, because another co_await would throw: that is dear on the way of every call.
@@ -576,7 +576,7 @@ IPYBOX_DECL awaitable<void> ToolServer::withdrawal(StatePtr state, unsigned long
     }
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::call(StatePtr state, std::string body, Reply& reply) {
+IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Reply& reply) {
     ToolCall request;
     MemoryReservation memory(state->memory);
     std::string problem = parse_call(std::move(body), request, memory);
@@ -604,7 +604,7 @@ IPYBOX_DECL awaitable<void> ToolServer::call(StatePtr state, std::string body, R
     reply = failure(std::move(problem));
 }
 
-IPYBOX_DECL awaitable<Decision> ToolServer::judge(StatePtr state, ToolCall request) {
+IPYBOX_DECL awaitable<Decision> ToolServer::judge(ImplPtr state, ToolCall request) {
     co_return co_await approve(state->policy, std::move(request), state->options.approval_timeout);
 }
 
@@ -618,7 +618,7 @@ IPYBOX_DECL std::optional<ToolServer::Reply> ToolServer::refusal_of(const Decisi
     return failure("approval request for " + call_name + " rejected" + why, "rejected");
 }
 
-IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::shell_command(StatePtr state, ToolCall request,
+IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::shell_command(ImplPtr state, ToolCall request,
                                                                    AuditedCall& audit) {
     const auto* command = request.arguments.if_contains("cmd");
     if (request.arguments.size() != 1 || !command || !detail::is_text(*command))
@@ -651,7 +651,7 @@ IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
     request.input_schema = {tool.schema, &tool.schema->get_object()};
 }
 
-IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCall request,
+IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall request,
                                                          AuditedCall& audit) {
     if (request.origin != CallOrigin::mcp)
         co_return co_await shell_command(state, std::move(request), audit);
@@ -702,7 +702,7 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(StatePtr state, ToolCal
     co_return answer(*state, std::move(result));
 }
 
-IPYBOX_DECL ToolServer::Reply ToolServer::answer(const State& state, CallResult result) {
+IPYBOX_DECL ToolServer::Reply ToolServer::answer(const Impl& state, CallResult result) {
     bool only_text = true;
     std::string text;
     for (const auto& entry : result.content) {
