@@ -23,7 +23,7 @@ void add_policy(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 
 // The parameters of the server `name`: `text`, which is JSON, or else those in the file `config`.
-// Throws errc::bad_argument and errc::bad_config.
+// Throws Error: bad_argument, bad_config.
 boost::json::object server_params(const std::string& name, const std::string& config,
                                   const std::string& text);
 

@@ -56,7 +56,7 @@ inline Duration seconds(double number) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
 }
 
-// HOST:PORT of a flag. Throws errc::bad_argument.
+// HOST:PORT of a flag. Throws Error: bad_argument.
 inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text,
                                                            const std::string& flag) {
     const auto [host, port] = net::split_port(text);

@@ -19,7 +19,7 @@
 namespace ipybox::launcher {
 
 // The launcher as a file that can be executed and never changes, made when it is first needed.
-// Throws errc::io_error.
+// Throws Error: io_error.
 inline int launcher_file() {
     static const UniqueFd file = [] {
         constexpr unsigned executable = 0x10;  // MFD_EXEC; before Linux 6.3 all of them are
@@ -40,7 +40,7 @@ inline int launcher_file() {
 }
 
 // Puts the guard (see guard.hpp) before the request's command; words: its own, before the command.
-// Throws errc::io_error.
+// Throws Error: io_error.
 inline void start_by_guard(SpawnRequest& request, std::vector<std::string> words = {}) {
     constexpr int image = 9;  // below what sandboxes hand over; the guard closes it
     std::vector<std::string> argv = {"/proc/self/fd/" + std::to_string(image), "guard"};

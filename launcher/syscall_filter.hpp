@@ -209,7 +209,7 @@ private:
     std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter_;
 };
 
-// Throws errc::bad_config for a name that is no system call of Linux.
+// Throws Error: bad_config (a name is no system call of Linux).
 inline void check_call_name(const std::string& name) {
     if (seccomp_syscall_resolve_name(name.c_str()) == __NR_SCMP_ERROR)
         throw Error(errc::bad_config, "allow_calls: \"" + name + "\" is no system call of Linux");

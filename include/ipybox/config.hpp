@@ -18,25 +18,27 @@
 
 namespace ipybox {
 
-// Reads a whole file of at most `limit` bytes. Throws errc::bad_argument naming the path.
+// Reads a whole file of at most `limit` bytes. Throws Error: bad_argument (it cannot be read, or is
+// longer; names the path).
 std::string read_text_file(const std::filesystem::path& path, std::size_t limit = 16u << 20);
 
 // Whether numbers become what Boost.JSON has, or keep all digits, see detail/json_number.hpp.
 enum class Numbers { rounded, exact };
 
-// Parses JSON; an error names `what`, the line and the column.
+// Parses JSON. Throws Error: bad_config (it is none; names `what`, the line and the column).
 json::value parse_json(std::string_view text, const std::string& what,
                        Numbers numbers = Numbers::rounded);
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 // Parses the lines of a .env file: NAME=value, optional "export", single quotes literal, double
-// quotes with \n \" \\ escapes, # comments. Throws errc::bad_config naming the line.
+// quotes with \n \" \\ escapes, # comments. Throws Error: bad_config (a line is malformed; names
+// it).
 Variables parse_env(std::string_view text, const std::string& what);
 
 // What the .env file of a directory says, if there is one. Code may have worked there: only a
 // regular file of at most 1 MiB is read, and no link followed; of anything else the log says why it
-// was not. Throws errc::bad_config naming the line.
+// was not. Throws Error: bad_config (a line is malformed; names it).
 Variables read_env_file(const std::filesystem::path& directory, const Logger& logger);
 
 namespace config {
@@ -111,8 +113,8 @@ std::string substitute_text(std::string_view text, const VariableSource& source,
 }  // namespace config
 
 // Replaces ${NAME} and ${NAME:-default} in every string of `value`; the values put in are added
-// to `secrets`, but for those that ipybox itself defines. Throws errc::bad_config naming the
-// variable and `where`.
+// to `secrets`, but for those that ipybox itself defines. Throws Error: bad_config (a variable is
+// not set; names it and `where`).
 json::value substitute_variables(const json::value& value, const VariableSource& source,
                                  const std::string& where, Secrets& secrets);
 
@@ -120,20 +122,21 @@ json::value substitute_variables(const json::value& value, const VariableSource&
 // "sse"), else stdio.
 std::string transport_of(const json::object& params);
 
-// Checks a server's "auth": how ipybox gets tokens for it. Throws errc::bad_config naming the
-// field.
+// Checks a server's "auth": how ipybox gets tokens for it. Throws Error: bad_config (a field is
+// unknown or malformed; names it).
 void check_auth(const json::value& value, const std::string& where);
 
 // Checks one server's parameters as MCP clients write them and drops what only those clients
-// use. Throws errc::bad_config naming the field. `where` is its place for messages. notices: gets a
-// line for each field that does something for another client and nothing here; may be null.
+// use. Throws Error: bad_config (a field is unknown or malformed; names it). `where` is its place
+// for messages. notices: gets a line for each field that does something for another client and
+// nothing here; may be null.
 json::object check_server_params(const json::value& value, const std::string& where,
                                  std::vector<std::string>* notices = nullptr);
 
 // The servers of a configuration's "mcpServers" block (or, as VS Code has it, "servers"), without
 // the disabled ones, by the names of their Python packages: their "alias", or their own with "_"
-// for what no package's may have. Throws errc::bad_config naming the field. notices: see
-// check_server_params().
+// for what no package's may have. Throws Error: bad_config (a field is unknown or malformed; names
+// it). notices: see check_server_params().
 std::map<std::string, json::object> read_mcp_servers(const json::value& config,
                                                      const std::string& what,
                                                      std::vector<std::string>* notices = nullptr);

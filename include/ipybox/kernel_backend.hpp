@@ -58,11 +58,13 @@ class Kernel {
 public:
     virtual ~Kernel() = default;
 
-    // Throws errc::busy while an execution has not reached Done, errc::kernel_died after the end.
+    // Begins an execution. Throws Error: busy (another one has not reached Done), kernel_died (the
+    // kernel has ended).
     virtual awaitable<void> execute(ExecuteRequest request) = 0;
     // The next output of the running execution; Done is the last one; nullopt when `deadline`
-    // passed first. Throws errc::kernel_died or errc::kernel_protocol, after which the kernel
-    // is of no more use. Cancelling the coroutine loses no output.
+    // passed first. Throws Error: kernel_died (it has ended), kernel_protocol (it sent what no
+    // kernel may send); after either, the kernel is no longer usable. Cancelling the coroutine
+    // loses no output.
     virtual awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) = 0;
     // Raises KeyboardInterrupt in the running cell; output and Done still follow through next().
     virtual awaitable<void> interrupt() = 0;
@@ -83,9 +85,10 @@ class KernelBackend {
 public:
     virtual ~KernelBackend() = default;
 
-    // Returns a kernel that answered its first request. Throws Error: kernel_start_failed (with
-    // the tail of what the process printed), timed_out, sandbox_refused, missing_dependency.
-    // The sandbox must outlive the kernel.
+    // Returns a kernel that answered its first request. Throws Error: kernel_start_failed (with the
+    // tail of what the process printed), timed_out (after spec.init_timeout), sandbox_refused (the
+    // sandbox cannot enforce the policy), missing_dependency (such as ipykernel). The sandbox must
+    // outlive the kernel.
     virtual awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) = 0;
 };
 

@@ -18,10 +18,11 @@ class McpTransport {
 public:
     virtual ~McpTransport() = default;  // ends the server process or connection
 
-    // Starts or reaches the server; again, once receive() has said that it is gone. Throws
-    // errc::mcp_connection, errc::missing_dependency. The sandbox must outlive the transport.
+    // Starts or reaches the server; again, once receive() has said that it is gone. Throws Error:
+    // mcp_connection (it cannot be started or reached), missing_dependency (its program is not
+    // there). The sandbox must outlive the transport.
     virtual awaitable<void> open(Sandbox& sandbox) = 0;
-    // Throws errc::mcp_connection once the server is gone.
+    // Sends a message. Throws Error: mcp_connection (the server is gone).
     virtual awaitable<void> send(json::object message) = 0;
     // Who sends by send_now().
     class Sender {
@@ -41,8 +42,8 @@ public:
                           json::object& /*params*/, const std::shared_ptr<Sender>& /*sender*/) {
         return false;
     }
-    // The next message. Throws errc::mcp_connection when the server is gone, with exit code and
-    // the tail of its standard error where there is one; errc::cancelled after close().
+    // The next message. Throws Error: mcp_connection (the server is gone; with exit code and the
+    // tail of its standard error where there is one), cancelled (after close()).
     virtual awaitable<json::object> receive() = 0;
     // The client gave up on a request: free what the wire holds for it. The protocol's own
     // cancellation message is the client's business.

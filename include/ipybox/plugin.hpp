@@ -53,7 +53,7 @@ struct Host {
     std::function<awaitable<std::string>(std::string url)> browse = nullptr;
 };
 
-// Called with a configuration that fits config_schema. May throw Error.
+// Called with a configuration that fits config_schema. May throw Error, of any code.
 template <class Interface>
 using Factory = std::unique_ptr<Interface> (*)(Host& host, const json::object& config);
 

@@ -68,7 +68,7 @@ public:
 
     // Adds a directory to search: <directory>/<kind>/<name>.so and <directory>/<name>.so. Files
     // are loaded when their plugin is first asked for. One that is searched already stays as it
-    // is. Throws errc::bad_plugin if it is none.
+    // is. Throws Error: bad_plugin (it is no directory).
     void add_directory(const std::filesystem::path& directory) {
         std::error_code error;
         if (!std::filesystem::is_directory(directory, error))
@@ -81,8 +81,8 @@ public:
     }
 
     // Adds every plugin of a shared object, whose code runs only if it shows plugins of this API
-    // version, and lies where no code in a sandbox could write. Throws errc::bad_plugin saying what
-    // to do.
+    // version, and lies where no code in a sandbox could write. Throws Error: bad_plugin (it has
+    // none, or cannot be loaded; says what to do).
     void load(const std::filesystem::path& file) {
         if (const auto place = writable_places().holds(std::filesystem::absolute(file)))
             throw Error(errc::bad_plugin,
@@ -97,10 +97,12 @@ public:
         add_symbols(file, names);
     }
 
-    // Adds the plugins that are linked into the program, if any.
+    // Adds the plugins that are linked into the program, if any. Throws Error: bad_plugin (two have
+    // the same name).
     void load_program() { add_symbols(program(), symbols(program())); }
 
-    // Adds one descriptor. `holder` is the file it comes from, for messages.
+    // Adds one descriptor. `holder` is the file it comes from, for messages. Throws Error:
+    // bad_plugin (it was built for another program, or another plugin has its name).
     void add(const Plugin& plugin, const std::filesystem::path& holder) {
         if (std::strcmp(plugin.abi, abi_tag) != 0)
             throw Error(errc::bad_plugin, holder.string() + ": built for [" + plugin.abi +
@@ -119,7 +121,8 @@ public:
     }
 
     // Every plugin that can be found, by kind and name. Files that cannot be loaded are passed to
-    // `on_error` (file, message) or, without it, thrown as errc::bad_plugin.
+    // `on_error` (file, message). Throws Error: bad_plugin (there is such a file, and no
+    // `on_error`).
     std::vector<Entry> list(const std::function<void(const std::filesystem::path&,
                                                      const std::string&)>& on_error = {}) {
         for (const auto& file : files()) {
@@ -143,9 +146,9 @@ public:
         return all;
     }
 
-    // Makes an object of the plugin `name`. Throws errc::no_such_plugin, naming those that exist;
-    // errc::bad_config, naming the field; and whatever the plugin's factory throws. `host` must
-    // outlive the object. A sandbox comes in a GuardedSandbox.
+    // Makes an object of the plugin `name`. Throws Error: no_such_plugin (none has that name; names
+    // those that exist), bad_config (`config` does not fit; names the field), and what the plugin's
+    // factory throws. `host` must outlive the object. A sandbox comes in a GuardedSandbox.
     template <class Interface>
     std::unique_ptr<Interface> make(std::string_view name, Host& host, const json::object& config) {
         const Plugin& plugin = find(kind_name<Interface>(), name);

@@ -22,11 +22,12 @@ public:
     // The server's name for the kernel.
     virtual std::string id() const = 0;
     // Returns when the kernel has what changed in the directories of its spec's channels. Throws
-    // Error: timed_out, kernel_died, kernel_protocol.
+    // Error: timed_out (it does not answer), kernel_died (it has ended), kernel_protocol (its
+    // answer is malformed).
     virtual awaitable<void> refresh() = 0;
     // Writes a file below the directory in which the kernel started: whole or not at all, through
-    // no link. path: as workspace_path() gives it. Throws Error: io_error as
-    // detail/workspace_files.hpp does, timed_out, kernel_died, kernel_protocol.
+    // no link. path: as workspace_path() gives it. Throws Error: io_error (as
+    // detail/workspace_files.hpp does), and what refresh() throws.
     virtual awaitable<void> write_file(std::filesystem::path path, std::string bytes,
                                        bool overwrite) = 0;
     // At most `limit` bytes of such a file, from byte `offset` on. Throws what write_file() throws.
@@ -46,8 +47,8 @@ struct ToolListener {
 // Starts kernels where this machine's files, interpreter and sandbox are not. The host refuses a
 // policy that would have to be enforced here. A spec has no interpreter and a policy of nothing but
 // the environment; the backend carries its channels to the kernel and translates their host paths
-// in the environment. What start() returns is a RemoteKernel: the host gives up any other with
-// errc::bad_plugin.
+// in the environment. What start() returns is a RemoteKernel: the host refuses any other
+// (bad_plugin).
 class RemoteBackend : public KernelBackend {
 public:
     // If there is one, tool calls come that way, and a spec has no tool socket.

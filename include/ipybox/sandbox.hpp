@@ -97,7 +97,7 @@ struct Channel {
 };
 
 // What a sandbox can enforce on this machine, found by trying. A policy that needs a capability
-// that is false is refused with errc::sandbox_refused before launch() of a plugin is reached.
+// that is false is refused (sandbox_refused) before launch() of a plugin is reached.
 struct Capabilities {
     bool available = false;
     bool filesystem = false;
@@ -187,8 +187,8 @@ public:
     // Runs a trivial command the way launch() would, once; later calls return the same answer.
     virtual awaitable<Capabilities> probe() = 0;
     // Whether a guest of this policy can make Unix sockets. Without, sockets and listeners among
-    // its channels are TCP for it. Throws errc::bad_argument for a policy that launch() refuses as
-    // well.
+    // its channels are TCP for it. Throws Error: bad_argument (a policy that launch() refuses as
+    // well).
     virtual bool unix_sockets([[maybe_unused]] const SandboxPolicy& policy) const { return true; }
     // Where a guest of this policy will find a channel, known before launch so that argv can name
     // it: an absolute path, or 127.0.0.1:PORT for a socket or listener where unix_sockets() is
@@ -196,13 +196,15 @@ public:
     virtual std::string guest_address(const SandboxPolicy& policy,
                                       const Channel& channel) const = 0;
     // The host uid that files meant for the guest must belong to: the caller's own unless
-    // it is root and the sandbox drops to another. Throws errc::sandbox_refused.
+    // it is root and the sandbox drops to another. Throws Error: sandbox_refused (no user can be
+    // chosen).
     virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;
     // How names that this policy protects are held while they are absent, for people: a clause;
     // empty when there is nothing to say.
     virtual awaitable<std::string> absent_names(SandboxPolicy) { co_return std::string(); }
     // Starts argv. Throws Error: sandbox_refused (the policy needs what cannot be enforced),
-    // missing_dependency, io_error. The calling thread must outlive the process.
+    // missing_dependency (a program is not there), io_error (a file or the start failed). The
+    // calling thread must outlive the process.
     virtual awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                                 std::vector<std::string> argv,
                                                                 std::vector<Channel> channels,

@@ -27,10 +27,11 @@ inline PolicyList checked_members(PolicyList members, const char* name) {
 }
 }  // namespace approval
 
-// The first member that does not pass decides. Throws errc::bad_config for an empty list.
+// The first member that does not pass decides.
 class FirstMatch final : public ApprovalPolicy {
 public:
-    // members: asked in this order, each only if those before it passed.
+    // members: asked in this order, each only if those before it passed. Throws Error: bad_config
+    // (there are none, or one is null).
     explicit FirstMatch(PolicyList members)
         : members_(approval::checked_members(std::move(members), "first_match")) {}
 
@@ -49,7 +50,8 @@ private:
 // Any denial denies; passes if none denies and any passes; else allows.
 class AllOf final : public ApprovalPolicy {
 public:
-    // members: asked in this order until one denies.
+    // members: asked in this order until one denies. Throws Error: bad_config (there are none, or
+    // one is null).
     explicit AllOf(PolicyList members)
         : members_(approval::checked_members(std::move(members), "all_of")) {}
 
@@ -70,7 +72,8 @@ private:
 // Any allowance allows; else any denial denies; else passes.
 class AnyOf final : public ApprovalPolicy {
 public:
-    // members: asked in this order until one allows.
+    // members: asked in this order until one allows. Throws Error: bad_config (there are none, or
+    // one is null).
     explicit AnyOf(PolicyList members)
         : members_(approval::checked_members(std::move(members), "any_of")) {}
 

@@ -47,8 +47,8 @@ json::value masked(const json::value& value, const Secrets& secrets,
 // One file; several sessions and processes may append to it. Used on one thread.
 class AuditLog {
 public:
-    // Opens the file, which is made with mode 0600. Throws errc::io_error, and errc::bad_config
-    // for a file in the workspace.
+    // Opens the file, which is made with mode 0600. Throws Error: io_error (it cannot be opened),
+    // bad_config (it lies in the workspace).
     explicit AuditLog(const std::filesystem::path& path, AuditOptions options = {},
                       Logger logger = {});
 
@@ -56,8 +56,8 @@ public:
     // Where it lies, as an absolute path. Confined code can neither read nor replace it.
     const std::filesystem::path& path() const noexcept { return path_; }
 
-    // Appends a record; "time" is added. Throws errc::io_error when it cannot be written and
-    // options.stop_on_failure is set; it is written before the next one then.
+    // Appends a record; "time" is added. Throws Error: io_error (it cannot be written, and
+    // options.stop_on_failure is set; it is written before the next one then).
     void write(json::object record);
 
 private:
@@ -91,7 +91,8 @@ public:
     AuditedCall& operator=(const AuditedCall&) = delete;
     ~AuditedCall() { failed(decided_ ? "withdrawn" : "withdrawn before it was decided"); }
 
-    // To be called before the call is carried out; an exception means that it must not be.
+    // To be called before the call is carried out. Throws what AuditLog::write() throws: then the
+    // call must not be carried out.
     void decided(const Decision& decision);
     // outcome: "ok", "error" (the tool says so), "failed" or "withdrawn".
     void ended(std::string_view outcome, const std::string& error = {});
@@ -111,11 +112,11 @@ private:
     bool decided_ = false, allowed_ = false, ended_ = false;
 };
 
-// The record of an execution that begins. Throws errc::io_error as AuditLog::write() does.
+// The record of an execution that begins. Throws what AuditLog::write() throws.
 void audit_execution(AuditLog& log, const std::string& session, unsigned long execution,
                      const std::string& code);
 
-// The record of its end. Throws errc::io_error as AuditLog::write() does.
+// The record of its end. Throws what AuditLog::write() throws.
 void audit_execution_end(AuditLog& log, const std::string& session, unsigned long execution,
                          std::string_view outcome, Duration spent);
 

@@ -87,15 +87,15 @@ class ApprovalChannel {
     struct Impl;
 
 public:
-    // Throws errc::bad_argument for a token of less than 16 characters.
+    // Throws Error: bad_argument (a token of less than 16 characters).
     explicit ApprovalChannel(asio::any_io_executor executor, ApprovalChannelOptions options = {});
     ~ApprovalChannel();
     ApprovalChannel(const ApprovalChannel&) = delete;
     ApprovalChannel& operator=(const ApprovalChannel&) = delete;
 
     // Listens at ws://HOST:PORT/approval and returns that address; port 0 takes a free one. host:
-    // an address of this machine's loopback, or "localhost". Throws errc::bad_argument for others,
-    // and errc::io_error.
+    // an address of this machine's loopback, or "localhost". Throws Error: bad_argument (another
+    // host), io_error (it cannot listen there).
     std::string listen(const std::string& host = "localhost", unsigned short port = 8900);
     // What approvers present: "Authorization: Bearer TOKEN", or the password of basic
     // authorization, as in ws://any:TOKEN@localhost:8900/approval. Hand it to nobody else.
@@ -105,8 +105,8 @@ public:
     // Ends every connection; what is pending is denied.
     void disconnect();
 
-    // As in the original: yes or no. Throws errc::denied when no approver is connected, or the last
-    // one left before it answered; errc::timed_out after approval_timeout.
+    // As in the original: yes or no. Throws Error: denied (no approver is connected, or the last
+    // one left before it answered), timed_out (after approval_timeout).
     awaitable<bool> request(std::string server_name, std::string tool_name, json::object tool_args);
 
     // For policies: the first approver's answer, a denial that says why there is none, or a pass
@@ -209,8 +209,8 @@ public:
     ApprovalClient(const ApprovalClient&) = delete;
     ApprovalClient& operator=(const ApprovalClient&) = delete;
 
-    // Connects to a channel. Throws errc::io_error when it cannot be reached, errc::denied when it
-    // refuses the token, errc::timed_out.
+    // Connects to a channel. Throws Error: io_error (it cannot be reached), denied (it refuses the
+    // token), timed_out (after connect_timeout).
     awaitable<void> connect();
     bool connected() const noexcept { return state_->connection && !state_->connection->closed(); }
 

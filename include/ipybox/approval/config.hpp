@@ -36,8 +36,9 @@ inline void refuse_repeated_keys(std::string_view text, const std::string& what)
 }
 }  // namespace approval
 
-// Reads the configuration of a policy from a file, for make_policy(). Throws errc::bad_argument and
-// errc::bad_config, naming the file and the line.
+// Reads the configuration of a policy from a file, for make_policy(). Throws Error: bad_argument
+// (it cannot be read), bad_config (it is no JSON, or an object has a key twice), naming the file
+// and the line.
 inline json::value read_policy(const std::filesystem::path& file) {
     const std::string text = read_text_file(file);
     auto policy = parse_json(text, file.string(), Numbers::exact);
@@ -49,8 +50,9 @@ inline json::value read_policy(const std::filesystem::path& file) {
 // and its configuration, or an object of one combinator (first_match, all_of, any_of) and its
 // members. An array instead of a plugin's configuration is its member of the plugin's name:
 // {"rules": [...]} means {"rules": {"rules": [...]}}. where: what the configuration is, such as
-// its file, for messages. Throws errc::bad_config, naming the place, and errc::no_such_plugin.
-// `host` must outlive the policy.
+// its file, for messages. Throws Error: bad_config (it describes no policy; names the place),
+// no_such_plugin (no policy has that name), and what the plugin throws. `host` must outlive the
+// policy.
 inline PolicyPtr make_policy(PluginRegistry& registry, Host& host, const json::value& config,
                              const std::string& where = "approval", int depth = 0) {
     if (depth > 16) throw Error(errc::bad_config, where + ": nested more than 16 deep");

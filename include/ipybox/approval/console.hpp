@@ -36,8 +36,8 @@ public:
     bool present() const { return state_->terminal.is_open(); }
 
     // What the person says, or said before; a pass when there is no terminal. Cancelling it takes
-    // the question back. Throws errc::bad_config for a mistake in the file of "always", and what
-    // Question does.
+    // the question back. Throws Error: bad_config (a mistake in the file of "always"), and what
+    // Question throws.
     awaitable<Decision> ask(ToolCall call) { return asked(state_, std::move(call)); }
 
 private:

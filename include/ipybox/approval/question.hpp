@@ -15,9 +15,9 @@ namespace ipybox {
 // To be kept until the question is settled: a file with what was folded lives as long.
 class Question {
 public:
-    // call: as code in the kernel wrote it. Throws errc::denied when it cannot be shown as a person
-    // must see it, which is a denial with that reason, and errc::io_error when what is folded
-    // cannot be written. Any thread.
+    // call: as code in the kernel wrote it. Throws Error: denied (it cannot be shown as a person
+    // must see it: a denial with that reason), io_error (what is folded cannot be written). Any
+    // thread.
     explicit Question(const ToolCall& call)
         : shown_(approval::question_text(call.server, call.tool, call.sent_arguments())) {
         if (!shown_.problem.empty()) throw Error(errc::denied, shown_.problem);

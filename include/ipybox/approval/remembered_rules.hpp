@@ -57,7 +57,8 @@ public:
     }
     const std::filesystem::path& file() const noexcept { return file_; }
 
-    // Throws errc::bad_config for a file with a mistake, or one that others can write.
+    // Whether one of the rules allows the call. Throws Error: bad_config (a mistake in the file, or
+    // others can write it), bad_argument (it cannot be read).
     bool allow(const ToolCall& call) const {
         const auto list = read();
         if (list.empty()) return false;
@@ -67,7 +68,8 @@ public:
         return found.effect == approval::Rule::Effect::allow;
     }
 
-    // Throws errc::io_error, errc::bad_config.
+    // Adds the rule that allows such calls. Throws Error: io_error (the file cannot be replaced),
+    // and what allow() throws.
     void add(const ToolCall& call) const {
         if (file_.empty())
             throw Error(errc::io_error,

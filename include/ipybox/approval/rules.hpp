@@ -33,12 +33,12 @@ enum class Fit { no, yes, unclear };
 // What judging one call may cost, in steps of a few nanoseconds.
 inline constexpr std::size_t rule_steps = 5'000'000;
 
-// Throws Error (bad_config) that names the place.
+// Throws Error: bad_config (always; names the place).
 [[noreturn]] void bad_rule(const std::string& place, const std::string& what);
 // The JSON pointer of a member of what lies at `place`.
 std::string below(const std::string& place, std::string_view key);
-// These take a part of a rule from what a person wrote; they throw Error (bad_config) for what is
-// malformed, or an object with other keys than `keys`.
+// These take a part of a rule from what a person wrote. Throws Error: bad_config (it is malformed,
+// or an object has other keys than `keys`).
 const json::object& rule_object(const json::value& value, const std::string& place,
                                 std::initializer_list<std::string_view> keys);
 std::string rule_text(const json::value& value, const std::string& place);
@@ -93,7 +93,8 @@ struct Condition {
 // Reads and judges conditions.
 class ConditionReader {
 public:
-    // The conditions of a JSON object, which must all hold. Throws Error (bad_config).
+    // The conditions of a JSON object, which must all hold. Throws Error: bad_config (a condition
+    // is malformed).
     static std::vector<Condition> read(const json::value& value, const std::string& place,
                                        int depth = 0);
     // *failed becomes the condition that decided, unless all fit.
@@ -122,7 +123,8 @@ public:
     using Wall = std::chrono::system_clock::time_point;
     using Steady = std::chrono::steady_clock::time_point;
 
-    // place: where it stands, such as "policy.json, rules/2". Throws errc::bad_config naming it.
+    // place: where it stands, such as "policy.json, rules/2". Throws Error: bad_config (the rule is
+    // malformed; names the place).
     Rule(const json::value& value, const std::string& place, std::size_t number);
 
     const std::string& name() const noexcept { return name_; }
@@ -190,7 +192,8 @@ private:
 class RuleSet {
 public:
     RuleSet() = default;
-    // place: where the array stands, such as "policy.json, rules". Throws errc::bad_config.
+    // place: where the array stands, such as "policy.json, rules". Throws Error: bad_config (a rule
+    // is malformed; names the place).
     explicit RuleSet(const json::value& value, const std::string& place = "rules");
 
     struct Judgement {

@@ -36,7 +36,7 @@ inline UniqueFd open_beneath(int at, const std::string& name, int flags, mode_t 
     return UniqueFd(static_cast<int>(::syscall(SYS_openat2, at, name.c_str(), &how, sizeof how)));
 }
 
-// Opens a directory that the host chose. Throws errc::io_error.
+// Opens a directory that the host chose. Throws Error: io_error.
 inline UniqueFd open_directory(const std::filesystem::path& path) {
     UniqueFd handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!handle) throw_io_error(path.string());
@@ -60,7 +60,7 @@ inline void give_to_owner_of(int directory, int made) {
         throw_io_error("cannot give a new file to the directory's owner");
 }
 
-// Opens, making what is missing, the directory `relative` beneath `root`. Throws errc::io_error.
+// Opens, making what is missing, the directory `relative` beneath `root`. Throws Error: io_error.
 inline UniqueFd make_directory_beneath(int root, const std::filesystem::path& relative) {
     UniqueFd current(::fcntl(root, F_DUPFD_CLOEXEC, 0));
     if (!current) throw_io_error("cannot duplicate a directory handle");
@@ -116,7 +116,7 @@ inline void write_all(int fd, std::string_view data, const std::string& what) {
     }
 }
 
-// Writes a new file `name` in the directory; an existing one is an error. Throws errc::io_error.
+// Writes a new file `name` in the directory; an existing one is an error. Throws Error: io_error.
 inline void write_new_file(int directory, const std::string& name, std::string_view data) {
     UniqueFd file = open_beneath(directory, name, O_WRONLY | O_CREAT | O_EXCL, 0644);
     if (!file) throw_io_error(name);

@@ -91,7 +91,7 @@ inline std::string transport_type(std::string_view written) {
 
 // A server's parameters without the fields that only other clients have, and with their words for
 // ours. notices: what of it does nothing here, for a person; a line each, beginning with `where`.
-// Throws errc::bad_config where two fields contradict each other.
+// Throws Error: bad_config (two fields contradict each other).
 inline json::object adapt_client_params(const json::object& params, const std::string& where,
                                         std::vector<std::string>& notices) {
     json::object result;

@@ -30,7 +30,7 @@ inline std::string sha256_hex(std::string_view data) {
 }
 
 // `size` random bytes, so twice as many characters: a key, a token, a name that nobody guesses.
-// Throws errc::io_error.
+// Throws Error: io_error.
 inline std::string random_hex(std::size_t size) {
     std::vector<unsigned char> bytes(size);
     if (RAND_bytes(bytes.data(), static_cast<int>(size)) != 1)

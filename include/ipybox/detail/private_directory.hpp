@@ -25,7 +25,7 @@ namespace ipybox::detail {
 class PrivateDirectory {
 public:
     // owner: to whom it belongs; it lies in $XDG_RUNTIME_DIR if that is us and `for_guest`, who
-    // must be able to enter it, is us as well, else in /tmp. Throws errc::io_error.
+    // must be able to enter it, is us as well, else in /tmp. Throws Error: io_error.
     explicit PrivateDirectory(uid_t owner, uid_t for_guest, mode_t mode = 0700)
         : PrivateDirectory(parent_for(for_guest), owner, mode) {}
     // The same in `parent`, which exists.
@@ -50,7 +50,7 @@ public:
     const std::filesystem::path& path() const noexcept { return path_; }
     int handle() const noexcept { return handle_.get(); }
 
-    // A new file that belongs to `owner`. Throws errc::io_error.
+    // A new file that belongs to `owner`. Throws Error: io_error.
     void write_file(const char* name, std::string_view text, uid_t owner,
                     mode_t mode = 0600) const {
         constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
@@ -69,7 +69,7 @@ public:
         ::rmdir(path_.c_str());
     }
     // Removes it while the guest has it: what we hold handles on goes on, and nobody can make
-    // anything in it again, so that no guest fills the host's inodes. Throws errc::io_error.
+    // anything in it again, so that no guest fills the host's inodes. Throws Error: io_error.
     void seal() {
         const std::string path = path_.string();
         remove();
@@ -168,7 +168,7 @@ private:
 };
 
 // A handle on a Unix socket of `owner` in a directory that the guest can write to; empty while
-// there is nothing of that name. Throws errc::kernel_protocol when something else lies there.
+// there is nothing of that name. Throws Error: kernel_protocol (something else lies there).
 inline UniqueFd open_socket(const PrivateDirectory& directory, const std::string& name,
                             uid_t owner) {
     UniqueFd socket(::openat(directory.handle(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));

@@ -28,8 +28,8 @@ public:
     static constexpr std::size_t max_schemas = 30'000;
     static constexpr std::size_t max_merging = 1'000'000;  // properties looked at by merges
 
-    // Throws Error (bad_argument) when the document holds more than max_schemas schemas. What is
-    // nested deeper than max_depth counts as `true`.
+    // Throws Error: bad_argument (the document holds more than max_schemas schemas). What is nested
+    // deeper than max_depth counts as `true`.
     explicit SchemaDocument(const json::value& root);
     SchemaDocument(const SchemaDocument&) = delete;
     SchemaDocument& operator=(const SchemaDocument&) = delete;

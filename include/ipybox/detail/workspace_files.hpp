@@ -20,7 +20,8 @@
 
 namespace ipybox::detail {
 
-// The path of a file below a workspace, without "." in it. Throws errc::bad_argument for any other.
+// The path of a file below a workspace, without "." in it. Throws Error: bad_argument (it is no
+// such path).
 inline std::filesystem::path workspace_path(std::string_view text) {
     const std::filesystem::path given(text);
     const auto refuse = [&](const std::string& why) {
@@ -60,7 +61,7 @@ struct FilePart {
 }
 
 // `limit` bytes of a regular file from `offset` on. may_read: asked about the file that was opened.
-// Throws errc::io_error, denied.
+// Throws Error: io_error, denied.
 inline FilePart read_beneath(int root, const std::filesystem::path& path, std::uint64_t offset,
                              std::size_t limit,
                              const std::function<bool(const struct stat&)>& may_read = {}) {
@@ -89,7 +90,7 @@ inline FilePart read_beneath(int root, const std::filesystem::path& path, std::u
 }
 
 // Writes a file in one step, making directories; a link, or a second name of another file, that
-// stands in its place is replaced, never followed. Throws errc::io_error.
+// stands in its place is replaced, never followed. Throws Error: io_error.
 inline void write_beneath(int root, const std::filesystem::path& path, std::string_view bytes,
                           bool overwrite) {
     const UniqueFd directory = make_directory_beneath(root, path.parent_path());

@@ -77,7 +77,7 @@ public:
         asio::post(context_, [this] { executor_->cancel(); });
     }
 
-    // Makes an MCP server callable by name. Throws errc::bad_config.
+    // Makes an MCP server callable by name. Throws Error: bad_config (params of a wrong form).
     void register_server(const std::string& name, const json::object& params) {
         wait(do_register(name, params));
     }

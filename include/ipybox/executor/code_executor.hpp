@@ -125,7 +125,8 @@ struct CodeExecutionResult {
 
     // Whether the code ran to its end.
     bool ok() const noexcept { return status == Status::ok; }
-    // This result, or Error: code_failed, timed_out, cancelled, kernel_died, output_limit.
+    // This result if ok(). Throws Error: code_failed, timed_out, cancelled, kernel_died,
+    // output_limit (by its status).
     const CodeExecutionResult& value() const;
 };
 
@@ -236,15 +237,19 @@ public:
     };
 
     // Makes the plugins, starts nothing. executor: of an io_context that one thread runs. Throws
-    // Error: bad_argument, bad_config, no_such_plugin, bad_plugin.
+    // Error: bad_argument (an option is wrong), bad_config (a configuration is), no_such_plugin
+    // (none has that name), bad_plugin (one cannot be loaded).
     CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry,
                  CodeExecutorOptions options);
     ~CodeExecutor();
     CodeExecutor(const CodeExecutor&) = delete;
     CodeExecutor& operator=(const CodeExecutor&) = delete;
 
-    // Starts the kernel. Throws Error: kernel_start_failed, missing_dependency, sandbox_refused,
-    // bad_config, bad_plugin, timed_out, io_error.
+    // Starts the kernel. Throws Error: kernel_start_failed (the kernel did not come up),
+    // missing_dependency (such as ipykernel), denied (code could have written the interpreter),
+    // sandbox_refused (the sandbox cannot enforce the policy), bad_config (a configuration is
+    // wrong), bad_plugin (the backend started no RemoteKernel where it must), timed_out (after
+    // kernel_init_timeout), io_error (a file or socket failed).
     awaitable<void> start();
 
     // Ends the kernel and the MCP servers; a running execution ends as cancelled.
@@ -256,8 +261,8 @@ public:
 
     // Begins an execution. timeout: from now until it is interrupted, zero means never. chunks:
     // whether next() yields CodeExecutionChunk events. text: ResultText::none for output that the
-    // caller does not need a second time; options.max_output counts it either way. Throws
-    // errc::busy while another one is running, errc::kernel_died when reset() is due.
+    // caller does not need a second time; options.max_output counts it either way. Throws Error:
+    // busy (another one is running), kernel_died (reset() is due).
     awaitable<Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120),
                                 bool chunks = false, ResultText text = ResultText::whole);
 
@@ -268,7 +273,7 @@ public:
     // Interrupts the running execution, if any.
     void cancel();
 
-    // Makes an MCP server callable by name. Throws errc::bad_config.
+    // Makes an MCP server callable by name. Throws Error: bad_config (params of a wrong form).
     void register_server(const std::string& name, const json::object& params);
 
     // Registers the server and writes its Python API to root_dir/<name> (relative to the
@@ -281,8 +286,10 @@ public:
     // Installs a Python package for the kernel by pip, in a sandbox that reaches
     // options.package_hosts and writes .ipybox/site-packages of the workspace, nothing else; what
     // runs at its installation is as confined. package: a requirement, URL or git+https:// address.
-    // timeout: zero means never. Returns what pip said at its end. Throws Error: bad_argument,
-    // code_failed (pip's message), timed_out, sandbox_refused, missing_dependency.
+    // timeout: zero means never. Returns what pip said at its end. Throws Error: bad_argument (it
+    // is none of these, or the kernel is elsewhere), code_failed (pip's message), timed_out (after
+    // `timeout`), sandbox_refused (the sandbox cannot confine pip), missing_dependency (such as
+    // pip).
     awaitable<std::string> install_package(std::string package,
                                            Duration timeout = std::chrono::minutes(5));
 
@@ -292,13 +299,14 @@ public:
     // Writes a file for the code, whole or not at all: in the workspace or, where the kernel shares
     // no files with this machine, in the directory in which it started, whatever it executes
     // meanwhile. Makes directories; a link in the file's place is replaced, none on the way there
-    // is followed. path: relative, without "..". Throws Error: bad_argument, denied for a file that
-    // code in a sandbox could not change, io_error; with a kernel elsewhere also kernel_died and
-    // timed_out.
+    // is followed. path: relative, without "..". Throws Error: bad_argument (the path), denied
+    // (code in a sandbox could not change that file), io_error (it cannot be written, or is there
+    // and `overwrite` is false), kernel_died (a kernel elsewhere has ended), timed_out (it did not
+    // answer).
     awaitable<void> upload(std::string path, std::string bytes, bool overwrite = true);
 
     // Up to `limit` bytes of such a file, from `offset` on, and the size of the whole. Throws what
-    // upload() throws, denied for a file that code in a sandbox could not read.
+    // upload() throws; denied (code in a sandbox could not read that file).
     awaitable<FilePart> download(std::string path, std::uint64_t offset = 0,
                                  std::size_t limit = max_file);
 

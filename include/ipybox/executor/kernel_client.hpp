@@ -26,7 +26,8 @@ struct KernelClientOptions {
 };
 
 // Creates a kernel of its own and deletes it in the end. All methods run on the executor's thread;
-// the registry must outlive the client and what it returned.
+// the registry must outlive the client and what it returned. Those that need a kernel throw what
+// CodeExecutor's do, and Error: kernel_died (connect() has not returned).
 class KernelClient {
 public:
     // Connects to nothing yet.
@@ -35,7 +36,8 @@ public:
         : executor_(std::move(executor)), registry_(registry), options_(std::move(options)) {}
 
     // Creates the kernel and connects to it. Tries again when the gateway cannot be reached, for it
-    // may be starting. Throws Error: kernel_start_failed, timed_out, bad_argument.
+    // may be starting. Throws Error: kernel_start_failed (the gateway cannot be reached, or gives
+    // no kernel), timed_out (after kernel_init_timeout and the retries), bad_argument (the URL).
     awaitable<void> connect(int retries = 10, Duration retry_interval = std::chrono::seconds(1)) {
         CodeExecutorOptions options;
         options.sandbox = "none";

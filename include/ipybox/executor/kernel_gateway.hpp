@@ -31,14 +31,15 @@ struct KernelGatewayOptions {
 // the gateway and its kernels.
 class KernelGateway {
 public:
-    // Starts nothing yet. Throws errc::io_error without random numbers for a token.
+    // Starts nothing yet. Throws Error: io_error (the system has no random numbers for a token).
     KernelGateway(asio::any_io_executor executor, KernelGatewayOptions options)
         : executor_(std::move(executor)), options_(std::move(options)) {
         if (options_.token.empty()) options_.token = detail::random_hex(16);
     }
 
     // Starts the process; it listens a second or two later, for which KernelClient::connect()
-    // waits. Throws Error: busy when it runs already, missing_dependency, io_error.
+    // waits. Throws Error: busy (it runs already), io_error (it cannot be started), and what
+    // find_python() and inspect_python() throw.
     awaitable<void> start() {
         if (process_ && !process_->exit_status())
             throw Error(errc::busy, "the kernel gateway is running; stop() it first");

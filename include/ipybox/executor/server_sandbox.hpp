@@ -42,13 +42,14 @@ class ServerSandbox final : public Sandbox {
 public:
     // settings: fits server_sandbox_schema. sources: of the kernel's policy, whose own settings do
     // not count; relative paths start in the workspace. proxy: a path, free and reachable by the
-    // sandbox's user, for the network proxy's socket. Throws errc::bad_config naming the field, or
-    // what the registry throws. registry and host must outlive this.
+    // sandbox's user, for the network proxy's socket. Throws Error: bad_config (a setting is wrong;
+    // names the field), and what PluginRegistry::make() throws. registry and host must outlive
+    // this.
     ServerSandbox(PluginRegistry& registry, Host& host, json::object settings,
                   PolicySources sources, std::filesystem::path proxy);
     ~ServerSandbox() override;
 
-    // Throws errc::bad_config naming `where` and the field when `settings` do not fit the schema.
+    // Throws Error: bad_config (`settings` do not fit the schema; names `where` and the field).
     static void check(const json::value& settings, const std::string& where);
 
     awaitable<Capabilities> probe() override { return sandbox_->probe(); }

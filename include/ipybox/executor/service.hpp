@@ -130,7 +130,8 @@ private:
 // your own can be added to it. One thread; the registry must outlive it.
 class McpService {
 public:
-    // Starts nothing. Throws Error: bad_argument, bad_config.
+    // Starts nothing. Throws Error: bad_argument (an option is wrong), bad_config (a configuration
+    // is).
     McpService(asio::any_io_executor executor, PluginRegistry& registry, McpServiceOptions options);
     ~McpService();
     McpService(const McpService&) = delete;
@@ -193,7 +194,7 @@ private:
     // One question at a time. Nothing is preselected: only one of the choices that allow is a yes.
     static awaitable<Decision> put(SessionPtr session, McpContext context, ToolCall call);
 
-    // Throws errc::denied unless the policy for such requests of the client allows it.
+    // Throws Error: denied (the policy for such requests of the client does not allow it).
     static awaitable<void> judge(ImplPtr state, SessionPtr session, McpContext context,
                                  ToolCall call);
 

@@ -99,17 +99,18 @@ struct CallResult {
 };
 
 // One server, many calls at once, on one thread. All member functions but close() and the
-// destructor need connect() to have returned. Errors name the server; what they mean:
-// mcp_connection (cannot be started or reached, or died: exit code and the tail of its standard
-// error are in the text), mcp_protocol, mcp_error (the server answered with an error), timed_out
-// (the text tells which limit), cancelled (the coroutine was cancelled, or the client closed).
+// destructor need connect() to have returned. What waits for the server throws Error:
+// mcp_connection (it cannot be started or reached, or died: exit code and the tail of its standard
+// error are in the text), mcp_protocol (it broke the protocol), mcp_error (it answered with an
+// error), timed_out (the text tells which limit), cancelled (the coroutine was cancelled, or the
+// client closed). Errors name the server.
 class McpClient {
 public:
     // Starts nothing: connect() does. The client owns the transport.
     McpClient(asio::any_io_executor executor, std::unique_ptr<McpTransport> transport,
               McpClientOptions options);
-    // At any moment, also from a callback: fails what is pending with errc::cancelled. The server
-    // ends as soon as the executor runs again, or is destroyed; close() ends it in order.
+    // At any moment, also from a callback: what is pending throws Error: cancelled. The server ends
+    // as soon as the executor runs again, or is destroyed; close() ends it in order.
     ~McpClient();
     McpClient(const McpClient&) = delete;
     McpClient& operator=(const McpClient&) = delete;
@@ -122,8 +123,8 @@ public:
 
     // All pages of tools/list: objects with a non-empty string "name"; others are left out with a
     // warning, and so are, in the modern era, tools with invalid "x-mcp-header" annotations. Empty
-    // for a server without tools. A cursor that comes twice, more than 10,000 tools or 16 MiB of
-    // memory are errc::mcp_protocol; more than five minutes are errc::timed_out.
+    // for a server without tools. Throws Error: mcp_protocol (a cursor comes twice, or there are
+    // more than 10,000 tools or 16 MiB of memory), timed_out (after five minutes).
     awaitable<json::array> list_tools();
     // Whether the last list_tools() still holds: the server announced no change, and the time for
     // which it vouched (ttlMs; at least ten seconds) has not passed.
@@ -148,11 +149,11 @@ public:
     awaitable<void> unsubscribe(std::string uri);
 
     // Sets options.log_level anew. Returns when a legacy server has agreed (logging/setLevel);
-    // modern ones are told with each request; those without a log need not know. Throws
-    // errc::bad_argument for a level that is none.
+    // modern ones are told with each request; those without a log need not know. Throws Error:
+    // bad_argument (it is no level).
     awaitable<void> set_log_level(std::string level);
 
-    // Fails what is pending with errc::cancelled and ends the server in order.
+    // Ends the server in order; what is pending throws Error: cancelled.
     awaitable<void> close();
 
     // Connected, and neither closed nor failed.

@@ -90,7 +90,7 @@ public:
 
     // capability: "sampling", "roots", "elicitation", or with a part: "elicitation.url".
     bool supports(std::string_view capability) const;
-    // Throws the protocol's error for a missing capability.
+    // Throws McpError (rpc_missing_capability) when the client lacks it.
     void require(std::string_view capability) const;
 
     // Reports how far the work is, if the client asked for it; `done` must grow from one report to
@@ -117,8 +117,8 @@ public:
     awaitable<json::array> roots(std::string key = "") const;
     // Several questions at once: {key: {"method", "params"}}; returns {key: result}. Coroutines of
     // one handler may also ask side by side, each under keys of its own.
-    // All of these throw McpError when the client lacks the capability, Error when it refuses
-    // (mcp_error), does not answer within options.input_timeout (timed_out) or answers nonsense.
+    // All of these throw McpError when the client lacks the capability. Throws Error: mcp_error
+    // (the client refuses, or its answer makes no sense), timed_out (after options.input_timeout).
     awaitable<json::object> ask(json::object questions) const;
 
     // Bytes of a result as JSON, for now: the server's max_result, or less where the answer would

@@ -71,10 +71,12 @@ public:
     McpHttpServer(const McpHttpServer&) = delete;
     McpHttpServer& operator=(const McpHttpServer&) = delete;
 
-    // host: an address or "localhost"; port 0: any. Returns the port. Throws errc::io_error, and
-    // errc::bad_argument for an address others can reach while options.allowed_hosts is empty.
+    // host: an address or "localhost"; port 0: any. Returns the port. Throws Error: io_error (it
+    // cannot listen there), bad_argument (it is no address, or one that others can reach while
+    // options.allowed_hosts is empty).
     unsigned short listen(const std::string& host, unsigned short port);
-    // A Unix socket of mode 0600; the path must not exist. Throws errc::io_error.
+    // A Unix socket of mode 0600; the path must not exist. Throws Error: io_error (it cannot listen
+    // there).
     void listen(const std::filesystem::path& path);
     // Closes listeners and connections; sessions end with the McpServer or when they are idle.
     void stop();

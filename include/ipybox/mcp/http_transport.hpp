@@ -41,8 +41,8 @@ public:
     enum class Wire { streamable, sse };
 
     // config: "url", "headers" for every request, "auth" for OAuth, "name" for messages. A server
-    // of the streamable kind that turns out to be one of HTTP+SSE is treated as such. Throws
-    // errc::bad_argument for the URL.
+    // of the streamable kind that turns out to be one of HTTP+SSE is treated as such. Throws Error:
+    // bad_argument (the URL).
     HttpTransport(Host& host, const json::object& config, Wire wire);
     ~HttpTransport() override;
 

@@ -253,8 +253,8 @@ public:
     // `size` bytes were put there.
     void commit(std::size_t size) noexcept { end_ += size; }
 
-    // The next message; nullopt when more bytes are needed. errc::mcp_protocol when a line does not
-    // end within most_skipped() bytes: the stream is of no more use then.
+    // The next message; nullopt when more bytes are needed. Returns the error mcp_protocol when a
+    // line does not end within most_skipped() bytes: then the stream is no longer usable.
     boost::system::result<std::optional<json::object>> next() {
         for (;;) {
             if (!batch_.empty()) {

@@ -30,11 +30,12 @@ public:
     McpServer(const McpServer&) = delete;
     McpServer& operator=(const McpServer&) = delete;
 
-    // Throws errc::bad_argument when the name is taken or a schema malformed.
+    // Throws Error: bad_argument (the name is taken, or a schema malformed).
     void add_tool(McpTool tool);
-    // Throws errc::bad_argument when the URI is taken or no template this server understands.
+    // Throws Error: bad_argument (the URI is taken, or a template that this server does not
+    // understand).
     void add_resource(McpResource resource);
-    // Throws errc::bad_argument when the name is taken.
+    // Throws Error: bad_argument (the name is taken).
     void add_prompt(McpPrompt prompt);
     // False: there was none. Calls that run go on.
     bool remove_tool(std::string_view name);

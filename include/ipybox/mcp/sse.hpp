@@ -35,8 +35,8 @@ public:
         buffer_.append(bytes);
     }
 
-    // The next event; nullopt when more bytes are needed. errc::mcp_protocol when one exceeds the
-    // limit: the stream is of no more use then.
+    // The next event; nullopt when more bytes are needed. Returns the error mcp_protocol when one
+    // exceeds the limit: then the stream is no longer usable.
     boost::system::result<std::optional<SseEvent>> next() {
         while (!too_long_) {
             const auto line = take_line();

@@ -62,8 +62,8 @@ struct HttpClientOptions {
     std::string ca_file;                   // PEM; empty: the system's, or $SSL_CERT_FILE's
     std::string unix_socket;               // connect there, whatever host a URL names
     bool proxies_from_environment = true;  // HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY
-    // Followed within one origin only; another one is errc::http_failed naming both. 0: a
-    // redirect is a result like any other.
+    // Followed within one origin only; a redirect to another one is an error (http_failed) that
+    // names both. 0: a redirect is a result like any other.
     int max_redirects = 3;
     // Whether an address may be connected to; empty: any. Behind a proxy, which looks names up by
     // itself, all addresses must be allowed that a name is known to have here.
@@ -221,13 +221,14 @@ public:
     unsigned status() const noexcept;
     const HttpHeaders& headers() const noexcept;
     const HttpUrl& url() const noexcept;  // after redirects
-    // The next piece of the body as it comes; empty at its end. Throws errc::http_failed when
-    // the body breaks off, errc::timed_out; a cancelled coroutine gets operation_aborted.
+    // The next piece of the body as it comes; empty at its end. Throws Error: http_failed (the body
+    // breaks off), timed_out (at `deadline`); a cancelled coroutine gets operation_aborted.
     awaitable<std::string> read_some(Clock::time_point deadline = never);
     // The whole body, if all of it came with the head and is not longer than `limit` bytes; as
     // read_all(), without waiting.
     std::optional<std::string> all_now(std::size_t limit);
-    // The rest of the body; errc::http_failed when it is longer than `limit` bytes.
+    // The rest of the body. Throws Error: http_failed (it breaks off, or is longer than `limit`
+    // bytes), timed_out (at `deadline`).
     awaitable<std::string> read_all(std::size_t limit, Clock::time_point deadline = never);
 
 private:
@@ -247,15 +248,15 @@ public:
     HttpClient(const HttpClient&) = delete;
     HttpClient& operator=(const HttpClient&) = delete;
 
-    // Any status is a result. Throws errc::http_failed, errc::timed_out, errc::bad_argument
-    // (URL or headers); a cancelled coroutine gets operation_aborted. No text has a URL's query
-    // or credentials, or a header's value.
+    // Any status is a result. Throws Error: http_failed (the server cannot be reached, or breaks
+    // off), timed_out (at a limit), bad_argument (URL or headers); a cancelled coroutine gets
+    // operation_aborted. No text has a URL's query or credentials, or a header's value.
     awaitable<std::unique_ptr<HttpResponse>> send(HttpRequest request);
     // The same for a request that the caller keeps, and leaves as it is meanwhile.
     awaitable<std::unique_ptr<HttpResponse>> send(std::shared_ptr<const HttpRequest> request);
 
     // A stream connected to the host of an http, https, ws or wss URL, through a proxy's tunnel
-    // where the environment asks for one. Lives on after the client. Errors as those of send().
+    // where the environment asks for one. Lives on after the client. Throws what send() throws.
     awaitable<std::shared_ptr<HttpStream>> connect(std::string url, Clock::time_point deadline);
 
 private:
@@ -307,8 +308,8 @@ private:
     ImplPtr state_;
 };
 
-// For whoever requests something on behalf of more than HTTP: errc::http_failed becomes `code`, in
-// the same words; other errors stay as they are.
+// For whoever requests something on behalf of more than HTTP: http_failed becomes `code`, in the
+// same words; other errors stay as they are.
 inline Error http_failure_as(errc code, const Error& error) {
     return error.code() == errc::http_failed ? Error(code, error.detail()) : error;
 }

@@ -17,7 +17,7 @@
 namespace ipybox::net {
 
 // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
-// Throws errc::io_error, which names the service as `who`.
+// Throws Error: io_error (it cannot listen there; names the service as `who`).
 void listen_privately(asio::local::stream_protocol::acceptor& acceptor,
                       const std::filesystem::path& path, uid_t user, const std::string& who);
 
@@ -26,13 +26,13 @@ boost::system::error_code listen_at(asio::ip::tcp::acceptor& acceptor,
                                     const asio::ip::tcp::endpoint& endpoint);
 
 // Listens at a port of this machine's loopback; 0 takes a free one. host: one of its addresses, or
-// "localhost". Returns HOST:PORT. Throws errc::bad_argument for other hosts, and errc::io_error;
-// both name the service as `who`.
+// "localhost". Returns HOST:PORT. Throws Error: bad_argument (another host), io_error (it cannot
+// listen there); both name the service as `who`.
 std::string listen_on_loopback(asio::ip::tcp::acceptor& acceptor, const std::string& host,
                                unsigned short port, const std::string& who);
 
 // What callers of a service present: `given`, or 32 random bytes in hexadecimal when that is empty.
-// Throws errc::bad_argument for less than 16 characters, naming the service as `who`.
+// Throws Error: bad_argument (less than 16 characters; names the service as `who`).
 std::string checked_token(std::string given, const std::string& who);
 
 // Whether a web page's origin is the listener itself, at `port` of this machine's loopback. Those

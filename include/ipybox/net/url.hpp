@@ -15,10 +15,11 @@ struct HttpUrl {
     std::string query;        // empty, or begins with ?
     std::string credentials;  // "user:password", decoded
 
-    // Accepts http, https, ws and wss. Throws errc::bad_argument, without the credentials and
-    // query of `text`.
+    // Accepts http, https, ws and wss. Throws Error: bad_argument (it is no such address; the text
+    // has neither its credentials nor its query).
     static HttpUrl parse(std::string_view text);
-    // What a redirect or a link of this resource leads to. Throws errc::bad_argument.
+    // What a redirect or a link of this resource leads to. Throws Error: bad_argument (it is no
+    // address).
     HttpUrl resolve(std::string_view reference) const;
 
     // host, or host:port where the port is not the scheme's own: the Host header.

@@ -46,13 +46,14 @@ struct OAuthOptions {
 };
 
 // Tokens for one MCP server (one resource). All functions belong to the executor's thread; any
-// number of them may run at once, and one of them alone talks to the authorization server. Their
-// errors hold no token, code or secret: mcp_connection (nobody can consent, a server refused),
-// mcp_protocol (a server's document is not acceptable), bad_config, io_error (the token store),
-// timed_out. Cancelling the coroutine ends what it began, with operation_aborted.
+// number of them may run at once, and one of them alone talks to the authorization server. Throws
+// Error: mcp_connection (nobody can consent, or a server refused), mcp_protocol (a server's
+// document is not acceptable), bad_config (options.auth), io_error (the token store), timed_out (a
+// server or a person did not answer); none of them holds a token, code or secret. Cancelling the
+// coroutine ends what it began, with operation_aborted.
 class OAuth {
 public:
-    // Asks nobody yet. Throws errc::bad_argument for a URL that is none.
+    // Asks nobody yet. Throws Error: bad_argument (the URL), bad_config (options.auth).
     OAuth(asio::any_io_executor executor, OAuthOptions options);
     OAuth(const OAuth&) = delete;
     OAuth& operator=(const OAuth&) = delete;
@@ -91,7 +92,7 @@ public:
         std::string scope;
         std::int64_t expires_at = 0;  // seconds since 1970; 0: unknown
     };
-    // Throws errc::io_error when the token store cannot be used.
+    // Throws Error: io_error (the token store cannot be used).
     Status status() const;
 
     // How long, in all and until now, a person was waited for. No limit on a server counts it.

@@ -103,7 +103,8 @@ struct ServerMetadata {
     bool dpop = false;     // with ES256
     bool guessed = false;  // it has no metadata
 
-    // Throws errc::mcp_protocol unless the document's issuer is the very text `issuer`.
+    // Throws Error: mcp_protocol (the document is not acceptable, or its issuer not the very text
+    // `issuer`).
     static ServerMetadata read(const boost::json::object& document, const std::string& issuer,
                                const std::string& url);
     // Revision 2025-03-26, for MCP servers without any metadata: fixed paths at their own origin.
@@ -126,7 +127,8 @@ struct ExpectedRedirect {
 std::string_view query_of(std::string_view url);
 
 // The authorization code of a redirect, after state and issuer (RFC 9207) were compared as text.
-// Throws errc::mcp_connection; what a server says in a redirect that is not its own is not shown.
+// Throws Error: mcp_connection (it is refused, or not the one expected; what a server says in a
+// redirect that is not its own is not shown).
 std::string code_from_redirect(std::string_view url, const ExpectedRedirect& expected);
 
 // ---- answers of the token endpoint ----
@@ -164,7 +166,7 @@ struct AuthQuestion {
 // A value that goes into a header.
 bool is_header_text(std::string_view text);
 
-// Throws AuthRefusal, or errc::mcp_protocol.
+// Throws AuthRefusal, and Error: mcp_protocol (the answer is malformed).
 TokenAnswer read_token_answer(unsigned status, std::string_view body, const AuthQuestion& question);
 
 // How long to wait between questions for a device's token (RFC 8628, 3.5).

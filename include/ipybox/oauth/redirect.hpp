@@ -27,7 +27,7 @@ struct RedirectListener {
         std::string target;  // of the request that was waited for
     };
 
-    // port 0: any. Throws errc::io_error when it is taken.
+    // port 0: any. Throws Error: io_error (it is taken).
     RedirectListener(asio::any_io_executor executor, std::uint16_t wanted, std::string path,
                      std::string state);
     ~RedirectListener() { shared->listener->close(); }

@@ -20,8 +20,8 @@ namespace ipybox {
 // becomes another child.
 class Cgroup {
 public:
-    // memory: bytes that all processes together may use, swap included. Throws
-    // errc::sandbox_refused saying why no group can be made here and what to do about it.
+    // memory: bytes that all processes together may use, swap included. Throws Error:
+    // sandbox_refused (no group can be made here; says why, and what to do about it).
     explicit Cgroup(std::uint64_t memory);
     // The other one removes nothing then.
     Cgroup(Cgroup&& other) noexcept;

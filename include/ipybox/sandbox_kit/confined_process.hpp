@@ -19,8 +19,8 @@ namespace ipybox {
 // derived class.
 class ConfinedProcess : public ChildProcess {
 public:
-    // Starts the request; placeholders and group go when the guest is gone. Throws like
-    // ChildProcess.
+    // Starts the request; placeholders and group go when the guest is gone. Throws what
+    // ChildProcess's constructor throws.
     ConfinedProcess(asio::any_io_executor executor, SpawnRequest request,
                     detail::Placeholders placeholders, std::optional<Cgroup> group)
         : ChildProcess(std::move(executor), std::move(request)),
@@ -29,7 +29,8 @@ public:
     ~ConfinedProcess() override { end_guest(); }
 
     // Carries the channels over two pipes to a relay inside; start: what relay_start() returned. A
-    // guest that breaks the protocol is killed. Throws errc::io_error.
+    // guest that breaks the protocol is killed. Throws Error: io_error (it cannot listen for a
+    // channel).
     void relay(asio::any_io_executor executor, asio::writable_pipe to_guest,
                asio::readable_pipe from_guest, std::vector<MuxChannel> channels,
                std::string start) {

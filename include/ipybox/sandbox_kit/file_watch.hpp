@@ -33,8 +33,8 @@ public:
     // workspace: absolute, without links. depth: levels of directories below it that are looked at.
     // held: absolute paths that code cannot change. change_times: whether the time of the last
     // change counts, which no program can set; not where the host itself changes it. found: what
-    // protected_files() has just found there, to the same depth; null: looks itself. Throws
-    // errc::io_error.
+    // protected_files() has just found there, to the same depth; null: looks itself. Throws Error:
+    // io_error (the workspace cannot be opened).
     FileWatch(std::filesystem::path workspace, int depth,
               const std::vector<std::filesystem::path>& held, bool change_times,
               const std::vector<detail::ProjectDirectory>* found = nullptr)

@@ -13,8 +13,8 @@
 
 namespace ipybox {
 
-// Throws errc::sandbox_refused, naming the field and what to do, when a policy asks for more than a
-// sandbox says it can enforce. name: the sandbox's, for messages.
+// Throws Error: sandbox_refused (the policy asks for more than the sandbox says it can enforce;
+// names the field and what to do). name: the sandbox's, for messages.
 inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
                           const std::string& name) {
     const auto need = [&](bool asked, bool enforced, const std::string& field,
@@ -82,7 +82,8 @@ public:
         return inner_->absent_names(std::move(policy));
     }
 
-    // Throws also errc::io_error when the record cannot be kept.
+    // Throws what the sandbox throws, and Error: sandbox_refused (refuse_beyond(), or the whole
+    // disk is to be writable), io_error (the record cannot be kept).
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,

@@ -79,7 +79,7 @@ inline std::optional<std::size_t> first_refused(const std::optional<Identity>& w
 }
 
 // Whom root becomes; nothing for everybody else. configured: where the policy names nobody.
-// Throws errc::sandbox_refused saying how to choose.
+// Throws Error: sandbox_refused (nobody suits; says how to choose).
 inline std::optional<Identity> guest_identity(const SandboxPolicy& policy,
                                               std::optional<uid_t> configured) {
     const auto chosen = policy.user ? policy.user : configured;
@@ -107,7 +107,7 @@ inline std::optional<Identity> guest_identity(const SandboxPolicy& policy,
     return fallback;
 }
 
-// Throws errc::sandbox_refused naming the first path that cannot be reached, and why.
+// Throws Error: sandbox_refused (a path cannot be reached; names the first one, and why).
 inline void check_reach(const std::optional<Identity>& identity,
                         const std::vector<Access>& wanted) {
     for (const auto& [path, mode] : wanted)

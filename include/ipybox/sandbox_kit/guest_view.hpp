@@ -44,7 +44,8 @@ struct PathGlobPart {
 };
 using PathGlob = std::vector<PathGlobPart>;
 
-// A pattern of SandboxPolicy::hidden, absolute or relative to a root. Throws errc::bad_argument.
+// A pattern of SandboxPolicy::hidden, absolute or relative to a root. Throws Error: bad_argument
+// (it is no such pattern).
 PathGlob parse_glob(std::string pattern);
 
 inline bool has_wildcard(const PathGlob& glob) {
@@ -59,18 +60,17 @@ bool glob_match(const PathGlob& pattern, std::size_t p, const std::vector<std::s
                 std::size_t at);
 
 // Whether the policy hides `path`, which is absolute and leads over no link, as View does: a root
-// inside of what is hidden is seen. Throws errc::bad_argument.
+// inside what is hidden is seen. Throws Error: bad_argument (a pattern or path of the policy).
 bool is_hidden(const SandboxPolicy& policy, const fs::path& path);
 
 fs::path absolute_path(const fs::path& path);
 
 // A directory or file below `base`, found without following links: the guest may have put them
 // there, and whoever starts the sandbox would be led elsewhere. Nothing when it cannot be opened or
-// is not below. Throws errc::sandbox_refused.
+// is not below. Throws Error: sandbox_refused (the way there leads over a link).
 std::optional<struct stat> look_below(const fs::path& base, const fs::path& path);
 
-// Whether the policy shows the whole disk. Throws errc::bad_argument for a path that is not
-// absolute.
+// Whether the policy shows the whole disk. Throws Error: bad_argument (a path is not absolute).
 bool shows_whole_disk(const SandboxPolicy& policy);
 
 // Collects the mounts of one guest. The most specific path wins; at one path the stricter rule;
@@ -82,7 +82,8 @@ public:
 
     // Searches the disk for what is hidden. layered: writable paths of the policy whose absent
     // names are not held on the disk, but by layers(). by_directories: where directories are usual,
-    // directories hold absent names. Throws Error: sandbox_refused, bad_argument, io_error.
+    // directories hold absent names. Throws Error: sandbox_refused (something cannot be hidden or
+    // protected), bad_argument (a pattern or path), io_error (a file failed).
     explicit View(const SandboxPolicy& policy, bool without_host_sockets = true,
                   std::set<fs::path> layered = {}, bool by_directories = true);
 

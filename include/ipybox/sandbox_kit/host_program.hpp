@@ -21,7 +21,7 @@ namespace ipybox {
 // program and answers for it, or nothing confines the code.
 enum class Trust { judged, named };
 
-// Throws errc::denied when code could have changed `program` or what leads to it. To be asked again
+// Throws Error: denied (code could have changed `program` or what leads to it). To be asked again
 // before each start of a program that was found earlier: a session may have made its place writable
 // since. remedy: what to do about it.
 inline void refuse_written(const std::filesystem::path& program,
@@ -96,8 +96,8 @@ inline std::string host_search_path(std::string_view path_variable) {
 
 // The absolute path of a program: `name` itself when it contains a slash, else the first match in
 // the absolute directories of `path_variable`, those left out in which code could write; nullopt
-// when no executable file is found. Throws errc::denied for a name with a slash that lies where
-// code could write, and what WritablePlaces::holds() throws; neither with Trust::named.
+// when no executable file is found. Throws Error: denied (a name with a slash lies where code could
+// write), and what WritablePlaces::holds() throws; neither with Trust::named.
 inline std::optional<std::filesystem::path> find_program(std::string_view name,
                                                          std::string_view path_variable,
                                                          Trust trust = Trust::judged) {

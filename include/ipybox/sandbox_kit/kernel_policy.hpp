@@ -75,12 +75,13 @@ struct PolicySources {
 // What ipybox keeps for itself from whoever has such a policy, whatever its roots are: its own
 // directories and the audit log are hidden, the host's files, the interpreter and what a home
 // directory starts programs from are write-protected. Makes directories of ipybox's own where code
-// could make them otherwise. Throws Error: bad_argument for a root in one of them, sandbox_refused
-// where code could exchange a link that leads to them, io_error.
+// could make them otherwise. Throws Error: bad_argument (a root lies in one of them),
+// sandbox_refused (code could exchange a link that leads to them), io_error (a directory cannot be
+// made).
 void keep_own_state(SandboxPolicy& policy, const PolicySources& sources);
 
-// Programs start from a home directory at every turn. Throws errc::sandbox_refused for a workspace
-// that is or holds one.
+// Programs start from a home directory at every turn. Throws Error: sandbox_refused (the workspace
+// is or holds one).
 void refuse_home(const PolicySources& sources);
 
 // Hides and protects what lies in a workspace that code may write. Returns what was found of files
@@ -94,7 +95,7 @@ sandbox_kit::ProtectedFiles guard_workspace(SandboxPolicy& policy,
 class KernelPolicy {
 public:
     // base: env, limits and network, whose places are added. Throws what keep_own_state() and
-    // apply_srt_settings() do.
+    // apply_srt_settings() throw.
     explicit KernelPolicy(const PolicySources& sources, SandboxPolicy base = {});
 
     const SandboxPolicy& policy() const noexcept { return policy_; }
@@ -117,7 +118,8 @@ public:
     // A directory for the file or directory `name`, which the host writes there for the code; made
     // when it is absent. path: absolute or relative to the workspace. In a place that the code may
     // write no link is followed, and nothing hidden or protected may lie there; elsewhere the host
-    // may write as it likes. Throws Error: denied, io_error.
+    // may write as it likes. Throws Error: denied (the code may not write there), io_error (it
+    // cannot be made or opened).
     UniqueFd open_for_writing(const std::filesystem::path& path,
                               const std::filesystem::path& name = {}) const;
 

@@ -14,7 +14,8 @@
 namespace ipybox {
 
 // The launcher's file: that of the build tree in which the program lies or, failing that, of the
-// installation. Throws Error: missing_dependency; denied where code in a sandbox could write it.
+// installation. Throws Error: missing_dependency (there is none), denied (code in a sandbox could
+// write it).
 std::filesystem::path find_launcher();
 
 // The version of Landlock that this machine's Linux has; 0 without. Each keeps the guest from
@@ -27,14 +28,15 @@ int landlock_version() noexcept;
 Capabilities launched_capabilities();
 
 // The uid that a process of launched() has, for Sandbox::guest_user(): the caller's, or where that
-// is root the policy's user, the owner of its directory or 65534. Throws errc::sandbox_refused.
+// is root the policy's user, the owner of its directory or 65534. Throws Error: sandbox_refused (no
+// user can be chosen).
 uid_t launched_user(const SandboxPolicy& policy);
 
 // Starts argv by the launcher. The guest writes below policy.writable and in channels that let it,
 // the first of which is its TMPDIR; it reads what its user can, and has the network. launcher: what
-// find_launcher() returned. Throws Error: sandbox_refused for a policy that asks for more than
-// launched_capabilities(), whoever calls; denied where code could write the launcher; what
-// ChildProcess throws. executor: of one thread, which must outlive the process.
+// find_launcher() returned. Throws Error: sandbox_refused (the policy asks for more than
+// launched_capabilities(), whoever calls), denied (code could write the launcher), and what
+// ChildProcess's constructor throws. executor: of one thread, which must outlive the process.
 std::unique_ptr<SandboxedProcess> launched(asio::any_io_executor executor,
                                            const std::filesystem::path& launcher,
                                            SandboxPolicy policy, std::vector<std::string> argv,

@@ -53,14 +53,14 @@ struct NetworkProxyOptions {
 // connection and calls none of the functions in the options any more.
 class NetworkProxy {
 public:
-    // Throws errc::bad_config for a rule or network of a wrong form.
+    // Throws Error: bad_config (a rule or network of a wrong form).
     NetworkProxy(asio::any_io_executor executor, NetworkProxyOptions options);
     ~NetworkProxy() { stop(); }
     NetworkProxy(const NetworkProxy&) = delete;
     NetworkProxy& operator=(const NetworkProxy&) = delete;
 
     // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
-    // Throws errc::io_error.
+    // Throws Error: io_error (it cannot listen there).
     void listen(const std::filesystem::path& path, uid_t user);
 
     // Ends every connection and accepts no more.
@@ -213,7 +213,7 @@ private:
 
 // Starts a proxy that carries out policy.network at `path`, in the place of an older one, logs
 // what it decides, tells on_refusal of what it refuses, and returns network_channel, which
-// leads to it. Throws like NetworkProxy.
+// leads to it. Throws what NetworkProxy's constructor and listen() throw.
 Channel open_proxy(std::unique_ptr<NetworkProxy>& proxy, asio::any_io_executor executor,
                    Logger logger, const SandboxPolicy& policy, const Sandbox& sandbox,
                    const std::filesystem::path& path,

@@ -197,7 +197,7 @@ std::string describe_end(const SandboxedProcess& process, const ExitStatus& stat
 class ChildProcess : public SandboxedProcess {
 public:
     // Returns when the program runs. Throws Error: missing_dependency (no such program),
-    // sandbox_refused (user or limits), io_error (everything else), bad_argument.
+    // sandbox_refused (user or limits), bad_argument (the request), io_error (everything else).
     // Ignores SIGPIPE for this process when its disposition is the default one and the child's
     // input is a pipe: a child that ends would otherwise end us.
     ChildProcess(asio::any_io_executor executor, SpawnRequest request);
@@ -211,7 +211,7 @@ public:
     awaitable<std::optional<ExitStatus>> wait(Clock::time_point deadline) override {
         return sandbox_kit::await_exit(state_, deadline);
     }
-    // Throw errc::bad_argument unless started with Stdio::pipes.
+    // Throws Error: bad_argument (it was not started with Stdio::pipes).
     asio::writable_pipe& input() override { return piped(input_); }
     asio::readable_pipe& output() override { return piped(output_); }
     std::string output_tail() const override;

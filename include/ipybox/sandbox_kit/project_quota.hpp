@@ -32,8 +32,8 @@ public:
     static std::string problem(const std::filesystem::path& directory);
 
     // Limits what lies below the directories (or files) to `bytes`, what is there already included,
-    // and the number of files to one for 4 KiB. Visits everything there. Throws
-    // errc::sandbox_refused saying what is missing, errc::io_error.
+    // and the number of files to one for 4 KiB. Visits everything there. Throws Error:
+    // sandbox_refused (no quota can be set; says what is missing), io_error (a file failed).
     explicit ProjectQuota(const std::vector<std::filesystem::path>& roots, std::uint64_t bytes,
                           std::filesystem::path records = standard_records);
     ProjectQuota(ProjectQuota&& other) noexcept;

@@ -37,8 +37,8 @@ inline bool is_git_config(std::string_view name) {
 }
 
 // What keeps code that can write `workspace` from what the host runs by itself there. workspace: an
-// absolute path without links. Takes about as long as listing 20,000 files at most. Throws
-// errc::io_error when the workspace cannot be opened.
+// absolute path without links. Takes about as long as listing 20,000 files at most. Throws Error:
+// io_error (the workspace cannot be opened).
 ProtectedFiles protected_files(const std::filesystem::path& workspace,
                                const ProtectionRules& rules = {});
 

@@ -28,8 +28,8 @@ struct PythonEnvironment {
 };
 
 namespace sandbox_kit {
-// Throws errc::denied when code could have changed what an interpreter runs before any script:
-// itself, and what tells it where its library is.
+// Throws Error: denied (code could have changed what an interpreter runs before any script: itself,
+// or what tells it where its library is).
 inline void refuse_written_python(const std::filesystem::path& python) {
     constexpr std::string_view remedy =
         "name it with --python or IPYBOX_PYTHON if what lies there is yours";
@@ -40,8 +40,9 @@ inline void refuse_written_python(const std::filesystem::path& python) {
 
 // The interpreter to use: `configured`, else $IPYBOX_PYTHON, $VIRTUAL_ENV/bin/python,
 // .venv/bin/python in the current directory, python3 on PATH. The first two are the word of whoever
-// configures; of the others, Trust::judged throws errc::denied for what lies where code could
-// write, and passes over such directories of PATH. Throws errc::missing_dependency.
+// configures; of the others, Trust::judged passes over directories of PATH in which code could
+// write. Throws Error: missing_dependency (there is none), denied (with Trust::judged: one of the
+// others lies where code could write).
 inline std::filesystem::path find_python(const std::filesystem::path& configured = {},
                                          Trust trust = Trust::judged) {
     namespace fs = std::filesystem;
@@ -189,8 +190,9 @@ inline bool at_least(const std::string& text, int major, int minor) {
 // Runs `python` once with this process's rights, isolated from the current directory, the user's
 // variables, and all packages and start-up files of the interpreter, of which none runs:
 // directories that only start-up code adds to Python's path are not found. python: as find_python()
-// returns it. limit: how long it may take. Throws errc::missing_dependency when it is no Python
-// interpreter of at least 3.10; packages may be absent in the answer, see package_problem().
+// returns it. limit: how long it may take. Throws Error: missing_dependency (it is no Python
+// interpreter of at least 3.10), io_error (it cannot be started); packages may be absent in the
+// answer, see package_problem().
 inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executor,
                                                    std::filesystem::path python, Duration limit) {
     SpawnRequest request;

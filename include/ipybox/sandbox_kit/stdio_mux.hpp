@@ -59,8 +59,8 @@ struct RelayCommand {
     bool pipes = false;
 };
 
-// The first bytes for a relay's standard input. Throws errc::bad_argument when a text holds a NUL
-// or all of it is over 4 MiB.
+// The first bytes for a relay's standard input. Throws Error: bad_argument (a text holds a NUL, or
+// all of it is over 4 MiB).
 std::string relay_start(const RelayCommand& command, const std::vector<MuxChannel>& channels);
 
 namespace sandbox_kit {
@@ -164,7 +164,7 @@ class StdioMux {
 public:
     // Listens at the host_path of every listener channel and writes `start` (see relay_start) to
     // the guest. on_problem: called at most once, from the executor; not after destruction.
-    // Throws errc::io_error.
+    // Throws Error: io_error (it cannot listen for a channel).
     StdioMux(asio::any_io_executor executor, asio::writable_pipe to_guest,
              asio::readable_pipe from_guest, std::vector<MuxChannel> channels, std::string start,
              std::function<void()> on_problem);

@@ -85,14 +85,15 @@ public:
     // Puts on record what a policy makes writable, and what it write-protects there; from now on
     // that counts in this process, and in every other that has the same state directory. Where no
     // such directory can be made, this process alone remembers: see problem(). pinned: the guest
-    // can rename no directory that holds a write-protected path. Throws errc::io_error when there
-    // is a record that cannot be read or replaced, naming it and the remedy.
+    // can rename no directory that holds a write-protected path. Throws Error: io_error (there is a
+    // record that cannot be read or replaced; names it and the remedy).
     void record(const SandboxPolicy& policy, bool pinned = false);
 
     // The recorded place in which code could have written `path`; nullopt when there is none. The
     // path is resolved step by step: a link that lies in such a place could have been made to lead
-    // elsewhere, and what is absent there could be made. path: absolute. Throws errc::io_error when
-    // the record cannot be read (what it would tell is unknown), bad_argument.
+    // elsewhere, and what is absent there could be made. path: absolute. Throws Error: io_error
+    // (the record cannot be read: what it would tell is unknown), bad_argument (the path is not
+    // absolute).
     std::optional<std::filesystem::path> holds(const std::filesystem::path& path) const;
 
     // Why places are not remembered beyond this process, and the remedy; empty when they are. Known

@@ -42,25 +42,25 @@ inline constexpr std::string_view own_code_marker = "# --- your code below is ke
 // Whether `init`, the text of a package's __init__.py, is what the original ipybox generates.
 bool is_of_original(std::string_view init);
 
-// Checks that a server can be a Python package: an ASCII identifier, no keyword, at most 64
-// characters. Throws Error (bad_argument) otherwise.
+// Checks that a server can be a Python package. Throws Error: bad_argument (the name is no ASCII
+// identifier, a keyword, or longer than 64 characters).
 void check_server_name(std::string_view name);
 
 // Parses a tools/list result, or its `tools` array alone, nested up to 25,000 levels, and returns
 // the array. Half a surrogate pair, which JSON allows and Boost.JSON refuses, becomes the three
-// bytes that UTF-8 would give it. Throws Error (bad_argument) when the text is something else.
+// bytes that UTF-8 would give it. Throws Error: bad_argument (the text is something else).
 boost::json::array parse_tools(std::string_view text);
 
 // Generates the package of a server from `listed`, the `tools` of its tools/list results. The same
 // tools in any order give the same bytes. A tool whose schemas cannot be typed gets a module that
-// takes any arguments; a tool that cannot have a module is listed in `skipped`. Throws Error
-// (bad_argument) for a bad server name.
+// takes any arguments; a tool that cannot have a module is listed in `skipped`. Throws Error:
+// bad_argument (a bad server name).
 GeneratedPackage generate_package(std::string_view server_name, const boost::json::array& listed,
                                   ApiStyle style = ApiStyle::blocking);
 
 // What write_package() would do, one line a file: "+ new.py", "~ changed.py", "- gone.py", the last
-// followed by " with own code" when a tool that is gone takes such code along. Throws Error
-// (bad_argument for a bad server name, io_error).
+// followed by " with own code" when a tool that is gone takes such code along. Throws Error:
+// bad_argument (a bad server name), io_error (a file cannot be read).
 std::vector<std::string> package_changes(const std::filesystem::path& root_dir,
                                          std::string_view server_name,
                                          const GeneratedPackage& package);
@@ -71,7 +71,8 @@ std::vector<std::string> package_changes(const std::filesystem::path& root_dir,
 // is written, or the original ipybox generated the package, all of the old package is kept beside
 // the new one, and *kept_as becomes its name in root_dir, else empty. root_dir is made when it is
 // absent. Returns false, and writes nothing, when all files are as they should be. Run as root, the
-// files belong to the owner of root_dir. Throws Error (bad_argument, io_error).
+// files belong to the owner of root_dir. Throws Error: bad_argument (a bad server name), io_error
+// (a file cannot be read or written).
 bool write_package(const std::filesystem::path& root_dir, std::string_view server_name,
                    const GeneratedPackage& package, std::string* kept_as = nullptr);
 

@@ -34,12 +34,12 @@ public:
         return detail::sha256_hex(real(workspace).string()).substr(0, name_size) + name_end;
     }
 
-    // The servers by name; none when there is no record. Throws Error: bad_config when it holds
-    // something else, io_error when it cannot be read.
+    // The servers by name; none when there is no record. Throws Error: bad_config (it holds
+    // something else), io_error (it cannot be read).
     std::map<std::string, json::object> read() const;
 
     // Adds a server, or replaces the one of that name; what cannot be read is replaced as a whole.
-    // Throws errc::io_error.
+    // Throws Error: io_error (it cannot be written).
     void add(const std::string& name, const json::object& params) const;
 
     // Notes that the record is in use, and removes those beside it whose workspaces are gone and

@@ -44,8 +44,8 @@ inline constexpr uid_t first_server_user = 60706, last_server_user = 61183;
 // Where root keeps the home directories of servers' users.
 inline constexpr const char* server_homes = "/var/lib/ipybox/servers";
 
-// The first of these numbers that is no account's, no group's and not the kernel's. Throws
-// errc::io_error.
+// The first of these numbers that is no account's, no group's and not the kernel's. Throws Error:
+// io_error (none is free).
 Identity server_user(std::optional<uid_t> kernel);
 
 // An account of this machine, as "user" of a server's parameters names it.
@@ -55,14 +55,14 @@ struct ServerAccount {
     std::filesystem::path home;  // the same
 };
 
-// user: a name or number. Throws errc::bad_config.
+// user: a name or number. Throws Error: bad_config (there is no such account).
 ServerAccount server_account(const json::value& user);
 
 // Where the empty directories of servers are made. Programs look into the directories above, too
 // (npx, uv, git): none is one that somebody else can write, as /tmp is, unless there is no other.
 std::filesystem::path server_directories();
 
-// A home directory of that user's own, which lasts. Throws errc::io_error.
+// A home directory of that user's own, which lasts. Throws Error: io_error (it cannot be made).
 std::filesystem::path server_home(const Identity& user);
 
 }  // namespace tools
@@ -103,7 +103,8 @@ public:
         return within_.guest_user(policy);
     }
 
-    // Throws errc::bad_config naming the setting that helps, and what the sandbox throws.
+    // Throws Error: bad_config (the server cannot start so; names the setting that helps), and what
+    // the sandbox throws.
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,

@@ -47,17 +47,16 @@ public:
         : state_(std::make_shared<Impl>(std::move(executor), std::move(server_name),
                                         std::move(options))) {}
 
-    // Calls a tool and waits for approval and result. Throws Error: mcp_error with the tool's or
-    // the server's message, denied when the call was rejected or the token refused, timed_out when
-    // nobody approved it in time or `timeout` passed, cancelled when the server withdrew it,
-    // bad_config for server_params of a wrong form, io_error when the tool server cannot be
-    // reached.
+    // Calls a tool and waits for approval and result. Throws Error: mcp_error (with the tool's or
+    // the server's message), denied (the call was rejected or the token refused), timed_out (nobody
+    // approved it in time or `timeout` passed), cancelled (the server withdrew it), bad_config
+    // (server_params of a wrong form), io_error (the tool server cannot be reached).
     awaitable<ToolOutput> run(std::string tool_name, json::object tool_args) {
         return run(state_, std::move(tool_name), std::move(tool_args));
     }
 
     // Stops all MCP servers of the tool server, which start again on their next use, and withdraws
-    // pending calls. Needs the control token. Throws as run() does.
+    // pending calls. Needs the control token. Throws what run() throws.
     awaitable<void> reset() { return reset(state_); }
 
 private:

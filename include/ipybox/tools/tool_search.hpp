@@ -120,15 +120,15 @@ inline std::string lower_case(std::string text) {
 
 }  // namespace tools
 
-// Everything that is there, by name; bounded in number and in what is read. Throws errc::io_error
-// for a workspace that cannot be opened.
+// Everything that is there, by name; bounded in number and in what is read. Throws Error: io_error
+// (the workspace cannot be opened).
 inline std::vector<ImportableTool> importable_tools(const std::filesystem::path& workspace) {
     return tools::ImportableTools(workspace).take();
 }
 
 // The packages below mcptools/ that the original ipybox generated, which need its modules and its
-// tool server; by name, bounded likewise. Throws errc::io_error for a workspace that cannot be
-// opened.
+// tool server; by name, bounded in the same way. Throws Error: io_error (the workspace cannot be
+// opened).
 inline std::vector<std::string> packages_of_original(const std::filesystem::path& workspace) {
     return tools::ImportableTools(workspace).take_of_original();
 }

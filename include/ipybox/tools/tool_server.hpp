@@ -72,7 +72,7 @@ struct ToolServerOptions {
     // name, the limits and the logger are the tool server's.
     std::function<void(const std::string& server, McpClientOptions& options)> on_connect;
     // Called when a tool that does not say that it only reads has returned, before the kernel hears
-    // of it: makes it see the files that the tool wrote. May throw nothing.
+    // of it: makes it see the files that the tool wrote. Must not throw.
     std::function<awaitable<void>()> after_call;
     // Owns what the constructor takes by reference; calls that are being withdrawn hold it too.
     std::shared_ptr<void> owner;
@@ -86,14 +86,16 @@ struct ToolServerOptions {
 class ToolServer {
 public:
     // For use alone: calls are accepted at any time, and options.approval_required says whether
-    // anybody is asked. MCP servers run unconfined. Throws Error: bad_argument, no_such_plugin.
+    // anybody is asked. MCP servers run unconfined. Throws Error: bad_argument (a token of less
+    // than 16 characters, or two that are the same), no_such_plugin (the plugin "none" is missing).
     ToolServer(asio::any_io_executor executor, PluginRegistry& registry,
                ToolServerOptions options = {})
         : ToolServer(std::make_shared<Alone>(std::move(executor), registry, options), registry,
                      options) {}
 
     // policy decides on every call; `servers` is the sandbox in which stdio servers run that ask
-    // for none of their own (see UnconfinedServer). Throws errc::bad_argument for tokens.
+    // for none of their own (see UnconfinedServer). Throws Error: bad_argument (a token of less
+    // than 16 characters, or two that are the same).
     ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers, ApprovalPolicy& policy,
                ToolServerOptions options = {});
     ~ToolServer();
@@ -106,13 +108,13 @@ public:
     const std::string& control_token() const noexcept;
 
     // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
-    // Throws errc::io_error.
+    // Throws Error: io_error (it cannot listen there).
     void listen(const std::filesystem::path& path, uid_t user);
 
     // Listens at http://HOST:PORT and returns that; port 0 takes a free one. Here GET /status
     // works too and, with control_token(), PUT /servers and PUT /reset, as ToolRunner sends them.
-    // host: an address of this machine's loopback, or "localhost". Throws errc::bad_argument for
-    // others, and errc::io_error.
+    // host: an address of this machine's loopback, or "localhost". Throws Error: bad_argument
+    // (another host), io_error (it cannot listen there).
     std::string listen_tcp(const std::string& host = "localhost", unsigned short port = 8900);
 
     // The way to the socket holds no more than so many connections at a time. Calls beyond what
@@ -125,13 +127,13 @@ public:
         std::string certificates;  // PEM; the only ones that the kernel is to trust
     };
 
-    // Listens over TLS 1.2 or newer. Throws errc::bad_config, which names the field of the kernel
-    // option tool_channel, and errc::io_error.
+    // Listens over TLS 1.2 or newer. Throws Error: bad_config (names the field of the kernel option
+    // tool_channel), io_error (it cannot listen there).
     TlsAddress listen(const ToolListener& where);
 
     // Makes a server callable by `name`; it starts on its first use. Replaces, and stops, the
-    // server that had the name. Variables in `params` are replaced when connecting. Throws
-    // errc::bad_config for parameters of a wrong form.
+    // server that had the name. Variables in `params` are replaced when connecting. Throws Error:
+    // bad_config (parameters of a wrong form).
     void register_server(const std::string& name, const json::object& params) {
         register_in(*state_, name, checked_params(name, params));
     }
@@ -140,8 +142,8 @@ public:
     // defined.
     void set_variables(Variables variables);
 
-    // All tools of a registered server as tools/list gives them; starts it. Throws
-    // errc::bad_argument for an unknown name, and what McpClient throws.
+    // All tools of a registered server as tools/list gives them; starts it. Throws Error:
+    // bad_argument (no server has that name), and what McpClient throws.
     awaitable<json::array> list_tools(std::string name);
 
     // The same as they were listed last, without asking the server; empty when it never started.
@@ -284,8 +286,8 @@ private:
     // "May I run this command?": the kernel runs it, if it keeps to the answer.
     static awaitable<Reply> shell_command(ImplPtr state, ToolCall request, AuditedCall& audit);
 
-    // Adds what the server says of the tool. Throws errc::bad_argument when there is no such tool,
-    // or the arguments do not fit its schema.
+    // Adds what the server says of the tool. Throws Error: bad_argument (there is no such tool, or
+    // the arguments do not fit its schema).
     static void describe(Server& server, ToolCall& request);
 
     static awaitable<Reply> run(ImplPtr state, ToolCall request, AuditedCall& audit);

@@ -63,14 +63,14 @@ struct McpService::Impl : std::enable_shared_from_this<Impl> {
     }
     std::filesystem::path directory_of(const std::string& name) const;
     // Whoever may call chooses the names: those that nothing lies in go with their session, the
-    // others are counted. Throws errc::busy, errc::io_error.
+    // others are counted. Throws Error: busy, io_error.
     void make_directory_of(const std::string& name) const;
     void remove_empty_directory_of(const std::string& name) const noexcept;
 
     SessionPtr make_session(const std::string& owner, const std::string& name);
 
     // That of a request; made when there is none yet. to_read: not for a request that only reads
-    // files, when there can be none. Throws errc::io_error then.
+    // files, when there can be none. Throws Error: io_error (then).
     SessionPtr session_of(const McpContext& context, const json::object& arguments,
                           bool to_read = false);
 

@@ -79,7 +79,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // Asks the kernel's process, if it is here, what it ran into since the last time.
     void report_new(const Kernel& from);
 
-    // The paths of allow_write, absolute. Throws errc::bad_argument.
+    // The paths of allow_write, absolute. Throws Error: bad_argument.
     void check_allow_write();
 
     sandbox_kit::ProtectionRules protection() const;
@@ -126,7 +126,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // Null: there is no kernel, or it is none of a server's.
     RemoteKernel* remote_kernel() const;
     bool shares_files() const { return remote_backend() == nullptr; }
-    // Throws errc::kernel_died.
+    // Throws Error: kernel_died.
     RemoteKernel& distant_kernel() const;
 
     awaitable<void> upload(std::string text, std::string bytes, bool overwrite);

@@ -120,7 +120,7 @@ private:
     std::string faulty_parameter_;
 };
 
-// Those of a tool that a server is to offer. Throws errc::bad_argument for a fault: clients would
+// Those of a tool that a server is to offer. Throws Error: bad_argument for a fault: clients would
 // drop the whole tool.
 inline std::vector<HeaderParameter> header_parameters(const json::value& input_schema) {
     HeaderAnnotations annotations(input_schema);

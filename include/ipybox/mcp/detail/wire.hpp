@@ -42,7 +42,7 @@ inline std::optional<int> log_severity(std::string_view level) noexcept {
 // more characters but '/', '?' and '#', "{+name}" for any.
 class UriTemplate {
 public:
-    // Throws errc::bad_argument for what is not such a template.
+    // Throws Error: bad_argument (it is not such a template).
     explicit UriTemplate(std::string_view text) {
         const auto fault = [text](std::string_view why) {
             return Error(errc::bad_argument,

@@ -49,7 +49,8 @@ inline std::string random_text(int bytes = 32) {
 // A private key that signs: RSA, EC on P-256, P-384 or P-521, or Ed25519.
 class SigningKey {
 public:
-    // Reads a PEM without a passphrase. Throws errc::bad_config naming `what`, never the key.
+    // Reads a PEM without a passphrase. Throws Error: bad_config (it is none; names `what`, never
+    // the key).
     static SigningKey from_pem(std::string_view pem, const std::string& what) {
         const std::unique_ptr<BIO, decltype(&BIO_free)> bio(
             BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
@@ -68,7 +69,7 @@ public:
                             "P-521), RSA of at least 2048 bits, or Ed25519");
         return key;
     }
-    // A fresh key on P-256. Throws errc::io_error.
+    // A fresh key on P-256. Throws Error: io_error.
     static SigningKey make() {
         SigningKey key(EVP_EC_gen("P-256"));
         if (!key.key_) throw Error(errc::io_error, "OpenSSL cannot make a key");
@@ -96,7 +97,7 @@ public:
         }
     }
 
-    // PKCS #8, for a file of ours. Throws errc::io_error.
+    // PKCS #8, for a file of ours. Throws Error: io_error.
     std::string pem() const {
         const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new(BIO_s_mem()), &BIO_free);
         char* data = nullptr;
@@ -107,7 +108,7 @@ public:
         return std::string(data, static_cast<std::size_t>(size));
     }
 
-    // The public half as a JWK; keys on P-256 only. Throws errc::bad_argument.
+    // The public half as a JWK; keys on P-256 only. Throws Error: bad_argument.
     boost::json::object public_jwk() const {
         unsigned char point[65];  // 4, x, y
         std::size_t size = 0;
@@ -127,7 +128,7 @@ public:
     }
     std::string thumbprint() const { return encode_base64url(sha256(write_json(public_jwk()))); }
 
-    // The signature as JOSE wants it. Throws errc::io_error.
+    // The signature as JOSE wants it. Throws Error: io_error.
     std::string sign(std::string_view text) const {
         const auto name = algorithm();
         const EVP_MD* digest = name == "EdDSA"   ? nullptr

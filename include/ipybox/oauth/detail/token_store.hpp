@@ -29,7 +29,7 @@ public:
 
     bool persistent() const noexcept { return !file_.empty(); }
 
-    // The content; empty when there is no file yet. Throws errc::io_error when others can read the
+    // The content; empty when there is no file yet. Throws Error: io_error when others can read the
     // file or its directory, when it is a link, or is not what update() writes.
     boost::json::object read() const {
         if (!persistent()) return memory_;
@@ -37,7 +37,7 @@ public:
         return directory ? read(directory.get()) : boost::json::object();
     }
 
-    // Changes the content in one step, with other processes locked out. Throws errc::io_error.
+    // Changes the content in one step, with other processes locked out. Throws Error: io_error.
     void update(const std::function<void(boost::json::object&)>& change) {
         if (!persistent()) return change(memory_);
         const auto directory = open(true);

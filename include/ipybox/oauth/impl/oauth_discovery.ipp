@@ -15,7 +15,7 @@ IPYBOX_DECL bool OAuth::Impl::is_loopback(const std::string& host) {
     return !error && address.is_loopback();
 }
 
-// An address that a server named. Throws errc::mcp_protocol.
+// An address that a server named. Throws Error: mcp_protocol.
 IPYBOX_DECL HttpUrl OAuth::Impl::checked_url(const std::string& text,
                                              const std::string& what) const {
     const auto refuse = [&](const std::string& why) {

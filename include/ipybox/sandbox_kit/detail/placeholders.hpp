@@ -42,7 +42,7 @@ public:
         if (file_ && !left_) ::unlink(path_.c_str());
     }
 
-    // Throws errc::io_error when it cannot be written.
+    // Throws Error: io_error (it cannot be written).
     void add(const std::filesystem::path& place, const std::string& name) {
         if (!file_) open();
         // A name may hold a line's end, never a zero.
@@ -179,7 +179,7 @@ public:
 
     // Makes `relative` below `place`, in its directory `parent`, or adopts what an earlier run
     // made. False when nobody can create anything there, so that there is nothing to protect.
-    // Throws errc::io_error.
+    // Throws Error: io_error.
     bool hold(const std::filesystem::path& place, const std::filesystem::path& relative,
               const UniqueFd& parent, bool directory) {
         const std::string name = relative.filename();

@@ -71,7 +71,7 @@ inline bool holds_mounts(const std::filesystem::path& place) {
 // Gone with the object; what a killed process left is removed when the next one is made beside it.
 class LayerWork {
 public:
-    // base: as make_own_directory() made it. user, group: of the guest. Throws errc::io_error.
+    // base: as make_own_directory() made it. user, group: of the guest. Throws Error: io_error.
     LayerWork(const std::filesystem::path& base, uid_t user, gid_t group) {
         sweep(base);
         for (int attempt = 0; attempt < 10 && !held_; ++attempt) {
@@ -161,7 +161,7 @@ inline void remove_layer_marks(const std::filesystem::path& place,
 // One place behind an overlay. Its destruction removes what the overlay left.
 class WorkspaceLayer {
 public:
-    // place: absolute, on the mount of `base`. Throws errc::io_error.
+    // place: absolute, on the mount of `base`. Throws Error: io_error.
     WorkspaceLayer(std::filesystem::path place, const HeldNames& names,
                    const std::filesystem::path& base, uid_t user, gid_t group)
         : place_(std::move(place)), work_(base, user, group), directories_{""} {

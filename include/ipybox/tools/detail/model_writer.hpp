@@ -87,7 +87,7 @@ public:
     enum class Side { input, output };
 
     // `used` holds the class names of the module; new ones are added.
-    // Throws Error (bad_argument) when the schema is too large to be typed.
+    // Throws Error: bad_argument (the schema is too large to be typed).
     ModelWriter(const json::value& schema, Side side, std::set<std::string>& used)
         : document_(schema), input_(side == Side::input), used_(used) {}
 

@@ -25,7 +25,7 @@ namespace ipybox::detail {
 class PackageRoot {
 public:
     // The caller vouches for the folders above `path`. With `create`, missing ones are made;
-    // without, a missing folder is an empty one. Throws Error (io_error).
+    // without, a missing folder is an empty one. Throws Error: io_error.
     PackageRoot(const std::filesystem::path& path, bool create) {
         auto folder = std::filesystem::absolute(path).lexically_normal();
         if (!folder.has_filename()) folder = folder.parent_path();

@@ -47,7 +47,7 @@ public:
     }
 
     // Makes directory arguments of the well-known filesystem servers absolute in `params`, and
-    // returns what a person should know. Throws errc::bad_config with the corrected line for other
+    // returns what a person should know. Throws Error: bad_config with the corrected line for other
     // relative paths; for programs in the workspace, which code may write, it is one that a person
     // answers for.
     std::vector<ArgumentNotice> correct() {

@@ -21,7 +21,7 @@ namespace ipybox::detail {
 inline constexpr std::string_view package_title = "Tools of the MCP server ";
 
 // The module of one tool, which ends with `ending`; a schema that is nullptr says nothing. async:
-// its run() is a coroutine. Throws Error (bad_argument) when the schemas cannot be typed.
+// its run() is a coroutine. Throws Error: bad_argument (the schemas cannot be typed).
 inline std::string tool_module(std::string_view server, const json::object& tool,
                                const json::value* input, const json::value* output, bool async,
                                std::string_view ending) {
