@@ -68,7 +68,7 @@ void open_browser(const std::string& url) {
     ::posix_spawn_file_actions_destroy(&files);
 }
 
-// A line typed at standard input. Waits for ever when nobody can type there.
+// A line typed at standard input. Waits forever when nobody can type there.
 awaitable<std::string> typed_line() {
     asio::posix::stream_descriptor input(co_await asio::this_coro::executor);
     if (const int fd = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3); fd >= 0) input.assign(fd);

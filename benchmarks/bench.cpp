@@ -532,7 +532,7 @@ void kernels(const Options& options) {
         std::string expected;
         for (int i = 0; i < 1'000'000; ++i) expected += std::to_string(i) + "\n";
         // Plain ipykernel drops what its reader does not take at once, the end of the cell
-        // included: its clients would wait for ever.
+        // included: its clients would wait forever.
         std::vector<std::pair<std::string, Contender*>> lossless = {{ours, &ipybox},
                                                                     {same, &same_floor}};
         if (machine.confined) lossless.push_back(all.back());

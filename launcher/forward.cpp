@@ -106,7 +106,7 @@ void accept_one(int listener, const char* path) {
 }
 
 // What the two directions want of a socket that one reads and the other writes. A socket of which
-// nothing is wanted is left out: poll would report its end for ever.
+// nothing is wanted is left out: poll would report its end forever.
 pollfd wanted(int socket, const Direction& reads, const Direction& writes) {
     const int events = (reads.wants_input() ? POLLIN : 0) | (writes.wants_output() ? POLLOUT : 0);
     return {events != 0 ? socket : -1, static_cast<short>(events), 0};

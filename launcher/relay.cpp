@@ -618,7 +618,7 @@ int Relay::run() {
             } else if (connection.state == Connection::State::connecting) {
                 events = POLLOUT;
             }
-            // Without a wish not even an end is reported, which would be reported for ever.
+            // Without a wish not even an end is reported, which would be reported forever.
             polled[first + i] = {events != 0 ? connection.socket : -1, events, 0};
         }
         const unsigned watched = used_;

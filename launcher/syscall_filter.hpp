@@ -97,7 +97,7 @@ inline constexpr unsigned allowed_requests[] = {
                                                                      // TIOCMGET, FIONREAD
     0x5420, 0x5421, 0x5422, 0x5425, 0x5429,                          // TIOCPKT, FIONBIO, TIOCNOTTY,
                                                                      // TCSBRKP, TIOCGSID
-    0x802c542a, 0x402c542b, 0x402c542c, 0x402c542d,                  // TC[GS]ETS2 and their kin
+    0x802c542a, 0x402c542b, 0x402c542c, 0x402c542d,                  // TC[GS]ETS2 and the like
     0x80045430, 0x40045431, 0x80045438, 0x80045439, 0x80045440, 0x5441,  // pseudo-terminals
     0x5450, 0x5451, 0x5452, 0x5460,      // FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE
     0x2, 0x80086601, 0x801c581f,         // FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR
@@ -295,7 +295,7 @@ inline std::string denying_filter(bool unix_sockets = true) {
 
     if (!unix_sockets) {
         filter.deny("socket", EAFNOSUPPORT, {P::low_half(0, 1)});
-        // One of a pair can be connected anew, or send to any name, unless it is a stream. Linux
+        // One of a pair can be connected again, or send to any name, unless it is a stream. Linux
         // takes a raw one for a datagram socket.
         for (unsigned type = 0; type < 16; ++type)
             if (type != 1 /* SOCK_STREAM */)

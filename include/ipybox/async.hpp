@@ -45,7 +45,7 @@ inline bool is_readable(int descriptor) noexcept {
 awaitable<void> sleep_until(Clock::time_point time);
 
 // Runs both until one has ended, cancels the other and waits for that; true when `work` ended
-// first. Neither may throw but for its cancellation.
+// first. Neither may throw, except when it is cancelled.
 awaitable<bool> ends_first(awaitable<void> work, awaitable<void> other);
 
 // Something happened: wakes every coroutine that waits. A wake-up between a check and the wait

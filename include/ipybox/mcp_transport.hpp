@@ -34,7 +34,7 @@ public:
     };
     // A shortcut for requests, which saves the caller a coroutine for each; a transport need not
     // have it. True: the request {id, method, params} is on its way as if send() had been called
-    // now, in order with every other; `params` may have been emptied; that it fails is told to
+    // now, in order with every other; `params` may have been emptied; a failure is told to
     // `sender`, which is held until then, or by receive() if the server is gone. False: nothing was
     // sent, nobody will be told, `params` are whole, and send() is the way; so says a transport
     // that would have to wait. Throws what send() throws, and then nothing was sent.
@@ -55,8 +55,8 @@ public:
     virtual std::string last_words() const { return {}; }
 };
 
-// What a transport is besides if open() and send() may wait for a person, for one who consents to
-// a login, say: the client's limits on the server then leave out what people take.
+// Also implemented by a transport whose open() and send() may wait for a person, who consents to a
+// login for example: the client's limits on the server do not count that time.
 class WaitsForPeople {
 public:
     // How long people were waited for, in all and until now; never less than at an earlier call.

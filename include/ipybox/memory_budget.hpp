@@ -1,5 +1,5 @@
 #pragma once
-// How much memory strangers may make this process hold, all of them together: messages while they
+// How much memory peers may make this process hold, all of them together: messages while they
 // arrive, the arguments of tool calls while they are answered, answers while they are sent. What is
 // decoded comes on top, one message at a time: detail/json_memory.hpp bounds that.
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace ipybox {
 class MemoryBudget {
 public:
     // capacity: in bytes, of all reservations together. whole: of which this is a part, so that one
-    // stranger leaves something for the others; it must outlive this.
+    // peer leaves something for the others; it must outlive this.
     explicit MemoryBudget(std::size_t capacity, MemoryBudget* whole = nullptr)
         : capacity_(capacity), whole_(whole) {}
     MemoryBudget(const MemoryBudget&) = delete;

@@ -59,7 +59,7 @@ using Factory = std::unique_ptr<Interface> (*)(Host& host, const json::object& c
 
 // What a plugin says of itself. Constant: it is read before any code of the plugin runs.
 struct Plugin {
-    // Read and checked before anything else: these two stay first for ever.
+    // Read and checked before anything else: these two stay first forever.
     const char* abi = abi_tag;
     const void* anchor = &process_anchor;
 

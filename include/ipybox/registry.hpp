@@ -31,7 +31,7 @@ namespace ipybox {
 // it.
 [[gnu::weak]] extern const char* const installed_plugin_directory;
 
-// Plugins stay loaded for ever: Asio keeps pointers into them while an io_context lives. Not
+// Plugins stay loaded forever: Asio keeps pointers into them while an io_context lives. Not
 // thread-safe; one registry may serve several executors of one thread.
 class PluginRegistry {
 public:

@@ -1,7 +1,6 @@
 #pragma once
 // A part of door 2, for kernels that share neither files nor a sandbox with the host: those on
-// another machine. The host asks a backend and its kernels for it; who has no such kernels needs
-// none of this.
+// another machine. Backends without such kernels need none of this.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>

@@ -154,9 +154,9 @@ public:
     virtual std::optional<ExitStatus> exit_status() const noexcept = 0;
     // Waits until the process has ended or the deadline passed; tells which by its value.
     virtual awaitable<std::optional<ExitStatus>> wait(Clock::time_point deadline) = 0;
-    // Standard streams; only when launched with Stdio::pipes.
+    // Its standard input; only when launched with Stdio::pipes.
     virtual asio::writable_pipe& input() = 0;
-    // The other one; it is for the caller to read.
+    // Its standard output, for the caller to read; only when launched with Stdio::pipes.
     virtual asio::readable_pipe& output() = 0;
     // The newest lines (at most 8 KiB) of standard error and, without pipes, standard output.
     virtual std::string output_tail() const = 0;

@@ -153,7 +153,7 @@ struct Link : std::enable_shared_from_this<Link> {
         return tail.empty() ? tail : "; the last it printed:\n" + tail;
     }
 
-    // The kernel is of no more use: remembers why, kills it, throws.
+    // The kernel is no longer usable: remembers why, kills it, throws.
     [[noreturn]] void fail(errc code, const std::string& detail) {
         if (!failure) failure.emplace(code, detail);
         execution.abandon();

@@ -17,7 +17,7 @@ constexpr Plugin self{
             "name": {"type": "string", "description": "the server's, for messages; ipybox puts it there"},
             "headers": {"type": "object", "additionalProperties": {"type": "string"},
                         "description": "sent with every request"},
-            "auth": {"type": "object", "description": "how to get tokens (OAuth), where the server's own word does not suffice"}
+            "auth": {"type": "object", "description": "how to get tokens (OAuth), where the server's own word is not enough"}
         },
         "required": ["url"],
         "additionalProperties": false

@@ -2,7 +2,7 @@
 
 Servers drop output that comes too fast, and a broken connection takes along what was on its way.
 So every message that is published here is numbered and kept until the host has acknowledged it,
-and published anew when the host asks for it; whoever prints more than WINDOW ahead of the host
+and published again when the host asks for it; whoever prints more than WINDOW ahead of the host
 waits. All but `status` travels as `comm_open`, which no server's rate limit counts.
 
 A host on another machine shares no files or sockets with this kernel: sockets of the host appear
@@ -82,7 +82,7 @@ class _Publisher:
         self._size = 0
         self._last = 0  # number of the newest message
         self._linked = False
-        self._wanted: dict[str, Any] | None = None  # what the host wants to be published anew
+        self._wanted: dict[str, Any] | None = None  # what the host wants to be published again
         self._changed = threading.Condition()
 
     def __getattr__(self, name: str) -> Any:

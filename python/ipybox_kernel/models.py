@@ -543,7 +543,7 @@ def _version(folder: str) -> object:
 
 
 def forget_rewritten() -> None:
-    """Drops imported packages that the host has written anew, so that the next import gets them."""
+    """Drops imported packages that the host has written again, so that the next import gets them."""
     for package, (folder, version) in list(_packages.items()):
         if _version(folder) == version:
             continue

@@ -24,7 +24,7 @@ from ipykernel.iostream import OutStream
 
 CHUNK = 1 << 20  # characters in one message
 HELD = 8 << 20  # characters that wait before the one who prints waits as well
-DELAY = 0.02  # seconds: soon enough for a person, seldom enough for a million lines
+DELAY = 0.02  # seconds: soon enough for a person, rarely enough for a million lines
 
 
 def _sendable(text: str) -> str:

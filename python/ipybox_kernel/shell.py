@@ -1,4 +1,4 @@
-"""Shell commands ask before they run: `!command`, `%%bash` and their kin.
+"""Shell commands ask before they run: `!command`, `%%bash` and the like.
 
 A guard written in Python, no security boundary: it stops code that starts commands in the usual
 ways, not code that sets out to get around it. What commands can do is limited by the sandbox.

@@ -370,7 +370,8 @@ BOOST_AUTO_TEST_CASE(tools_are_called_over_tls) {
     BOOST_TEST(contains(lines.substr(0, lines.find('\n')), "certificate verify failed"), lines);
     BOOST_TEST(contains(lines.substr(lines.find('\n') + 1), "certificate verify failed"), lines);
     test::run(place.context, place.executor->reset());
-    BOOST_TEST(place.text("from mcptools.own import echo; print(echo.run(text='anew'))") == "anew");
+    BOOST_TEST(place.text("from mcptools.own import echo; print(echo.run(text='again'))") ==
+               "again");
 }
 
 BOOST_AUTO_TEST_CASE(strangers_are_turned_away) {

@@ -157,12 +157,12 @@ BOOST_AUTO_TEST_CASE(apis_follow_their_servers_but_not_while_code_runs) {
         return std::count_if(log->begin(), log->end(),
                              [&](const auto& line) { return line.find(what) != line.npos; });
     };
-    BOOST_TEST(told("the API of MCP server own was written anew") == 1);
+    BOOST_TEST(told("the API of MCP server own was written again") == 1);
     // A notice without a change changes nothing; many at once are one.
     text("for i in range(20): change_tools.run()");
     text("for i in range(3): change_tools.run(add=f'extra_more{i}')");
     wait_for(workspace.path() / "mcptools" / "own" / "extra_more2.py");
-    BOOST_TEST(told("the API of MCP server own was written anew") <= 3);
+    BOOST_TEST(told("the API of MCP server own was written again") <= 3);
 }
 
 BOOST_DATA_TEST_CASE_F(ToolsFixture, approval_decides_every_call, data::make(test::sandboxes),

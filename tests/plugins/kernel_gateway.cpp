@@ -547,15 +547,15 @@ BOOST_AUTO_TEST_CASE(a_server_that_goes_is_one_error_or_none) {
         });
         return detail;
     };
-    // Started anew at the same place, it knows no kernels.
-    const auto anew = fails([&](Wire& wire) { wire.lead_to(common("gateway").port()); });
-    BOOST_TEST(contains(anew, "does not know the kernel any more"), anew);
+    // Restarted at the same place, it knows no kernels.
+    const auto restarted = fails([&](Wire& wire) { wire.lead_to(common("gateway").port()); });
+    BOOST_TEST(contains(restarted, "does not know the kernel any more"), restarted);
     // The token is revoked: it counts when a connection is made.
     const auto revoked = fails([&](Wire& wire) { wire.lead_to(another_token.port()); });
     BOOST_TEST(contains(revoked, "set \"token\" to a valid one"), revoked);
     config["reconnect_timeout"] = 0.5;
     const auto gone = fails([&](Wire&) { server.kill(); });
-    BOOST_TEST(contains(gone, "could not be made anew"), gone);
+    BOOST_TEST(contains(gone, "could not be made again"), gone);
 }
 
 BOOST_AUTO_TEST_CASE(a_broken_connection_loses_nothing) {

@@ -609,7 +609,7 @@ BOOST_AUTO_TEST_CASE(whoever_sees_the_whole_disk_has_no_unix_sockets) {
         "attempt('raw pair', lambda: pair(s.SOCK_RAW))\n"
         "a, b = s.socketpair(); a.send(b'through the pair'); print(b.recv(20).decode())\n"
         "attempt('sending elsewhere', lambda: a.sendto(b'x', 'datagram.sock'))\n"
-        "attempt('connecting anew', lambda: a.connect('stream.sock'))\n"
+        "attempt('connecting again', lambda: a.connect('stream.sock'))\n"
         "c = ctypes.CDLL(None, use_errno=True)\n"
         "print('io_uring', errno.errorcode[ctypes.get_errno()] if c.syscall(425, 1, "
         "ctypes.create_string_buffer(200)) < 0 else 'done')";
@@ -618,7 +618,7 @@ BOOST_AUTO_TEST_CASE(whoever_sees_the_whole_disk_has_no_unix_sockets) {
     BOOST_TEST(
         python(script) ==
         "stream done\nmoved done\ndatagram done\npair done\nraw pair done\nthrough the pair\n"
-        "sending elsewhere EISCONN\nconnecting anew EISCONN\nio_uring ENOSYS\n");
+        "sending elsewhere EISCONN\nconnecting again EISCONN\nio_uring ENOSYS\n");
     char byte = 0;
     BOOST_TEST(datagram.receive(asio::buffer(&byte, 1)) == 1u);
     BOOST_TEST(datagram.receive(asio::buffer(&byte, 1)) == 1u);
@@ -627,7 +627,7 @@ BOOST_AUTO_TEST_CASE(whoever_sees_the_whole_disk_has_no_unix_sockets) {
     const std::string refused =
         "stream EAFNOSUPPORT\nmoved EAFNOSUPPORT\ndatagram EAFNOSUPPORT\npair ESOCKTNOSUPPORT\n"
         "raw pair ESOCKTNOSUPPORT\nthrough the pair\nsending elsewhere EISCONN\n"
-        "connecting anew EISCONN\nio_uring ENOSYS\n";
+        "connecting again EISCONN\nio_uring ENOSYS\n";
     policy.readable = {"/."};
     BOOST_TEST(!sandbox->unix_sockets(policy));
     BOOST_TEST(python(script) == refused);

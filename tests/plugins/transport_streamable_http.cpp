@@ -474,7 +474,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_breaks_off_is_taken_up_where_it_was) {
     BOOST_TEST((ids == std::vector<std::string>{"e1", "e2"}));
     BOOST_TEST(seen["tools/call"] == 1);
 
-    // Not for ever.
+    // Not forever.
     on_get = [&](json::object, HttpMessage, HttpPeerPtr peer) -> awaitable<void> {
         co_await peer->begin_chunks(stream_type);
         co_await peer->chunk("");

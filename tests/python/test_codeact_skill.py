@@ -63,7 +63,7 @@ class SkillTest(unittest.TestCase):
         self.assertIn("list_directory: ", (self.workspace / "mcptools/files/__init__.py").read_text())
         self.assertEqual(self.follow("references/output-parsers.md"), ["['drafts', 'sales.md', 'staff.md']\n"])
         self.assertEqual(self.follow("references/saving-code-actions.md"), ["name='sales.md' words=8\n"])
-        # What was appended is still there, although the API was generated anew for each run.
+        # What was appended is still there, although the API was generated again for each run.
         self.assertIn("def run_parsed(", (self.workspace / "mcptools/files/list_directory.py").read_text())
         with self.assertRaisesRegex(AssertionError, "not a line of list_directory: 'oops'"):
             self.cell("from mcpparse.files.list_directory import parse\nparse('[FILE] a\\noops')")

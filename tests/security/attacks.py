@@ -100,7 +100,7 @@ def _submodule(place: Place) -> None:
 
 
 def _husky(place: Place) -> None:
-    """git's hooks as husky and its kin set them up, and configuration in files of its own."""
+    """git's hooks as husky and tools like it set them up, and configuration in files of its own."""
     place.repository()
     place.git("config", "core.hooksPath", ".husky/_")
     place.file("workspace/.husky/_/pre-commit", "#!/bin/sh\n. .husky/pre-commit\n", 0o755)

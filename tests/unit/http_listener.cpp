@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(the_silent_and_the_slow_are_sent_away) {
          late = connect();
     BOOST_TEST(is_good(ask(known, request())));
     send(half, "POST / HTTP/1.1\r\nAuthori");
-    // Who is known may take longer over its body, and not for ever.
+    // Who is known may take longer over its body, and not forever.
     send(late, request().substr(0, request().size() - 1));
     // One byte after the other buys no time.
     boost::system::error_code error;

@@ -402,7 +402,7 @@ BOOST_AUTO_TEST_CASE(modern_subscriptions_are_agreed_on_and_renewed) {
     settle();
     BOOST_REQUIRE_EQUAL(told.size(), 1u);
     BOOST_TEST(told[0] == "notifications/resources/updated x:/1");
-    // The server ends it: it begins anew.
+    // The server ends it: it begins again.
     peer->answer(listen, object(R"({"resultType":"complete"})"));
     until([&] { return listens == 2; });
     settle();

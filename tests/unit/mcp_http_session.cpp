@@ -258,7 +258,7 @@ BOOST_AUTO_TEST_CASE(an_event_gives_a_stream_its_attempts_back) {
         for (const char* delay : {"1000", "2000", "4000", "8000", "16000"})
             BOOST_TEST(text_of(stream.interrupted(false)) == delay);
     }
-    // An id alone is no event: a server that only names ids does not keep a call for ever.
+    // An id alone is no event: a server that only names ids does not keep a call forever.
     stream.named("8", 10ms);
     BOOST_TEST(text_of(stream.interrupted(false)) == "given up");
 }

@@ -96,7 +96,7 @@ struct Fixture {
         proxy->listen(path, ::geteuid());
         asio::co_spawn(context, accept(), asio::detached);
     }
-    // For tests that change the options and begin anew.
+    // For tests that change the options and start again.
     void restart() {
         proxy.reset();
         ::unlink(path.c_str());

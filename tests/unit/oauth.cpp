@@ -593,7 +593,7 @@ BOOST_AUTO_TEST_CASE(an_expired_token_is_refreshed) {
     BOOST_TEST(authority.tokens.at(2).at("refresh_token") == "refresh-2");
     BOOST_TEST(authorization(*oauth) == "Bearer access-token-3");
     BOOST_TEST(authority.pages.size() == 1u);
-    // Refused in spite of its time: refreshed first, and asked for anew when that is refused too.
+    // Refused in spite of its time: refreshed first, and asked for again when that is refused too.
     BOOST_TEST(challenged(*oauth, 401, "error=invalid_token"));
     BOOST_TEST(authority.tokens.at(3).at("refresh_token") == "refresh-2");
     BOOST_TEST(authority.pages.size() == 1u);

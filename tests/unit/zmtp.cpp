@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(what_a_message_may_cost_is_checked_before_it_is_there) {
     // Frames without end, even empty ones.
     BOOST_TEST(!fault_of(opening() + message({"", "", ""}), limits).has_value());
     BOOST_TEST((fault_of(opening() + message({"", "", "", ""}), limits) == ZmtpFault::frame_count));
-    // The next message counts anew.
+    // The next message counts from zero.
     BOOST_TEST(!fault_of(opening() + message({half, "", ""}) + message({half, "", ""}), limits)
                     .has_value());
 }

@@ -29,9 +29,9 @@ struct AuditOptions {
 };
 
 namespace approval {
-// Where a record of a call is cut. Names and scalars are never left out: of a text that is too long
-// stand its beginning, length and hash; of numbers that are too many the first, their number and
-// hash.
+// Where a record of a call is cut. Names and scalars are never left out: a text that is too long is
+// recorded by its beginning, length and hash; too many numbers by the first of them, their count
+// and hash.
 struct RecordLimits {
     std::size_t text = 16 * 1024;   // bytes
     std::size_t numbers = 100'000;  // in a row, of one array

@@ -36,7 +36,7 @@ struct ApprovalChannelOptions {
     std::string token;            // empty: 32 random bytes in hexadecimal
     std::size_t max_approvers = 16;
     // Web pages that may connect, by origin: "http://localhost:3000"; "*": any. The token is needed
-    // besides; browsers keep it for whoever asks next.
+    // as well: browsers keep it for whoever asks next.
     std::vector<std::string> allowed_origins;
     Logger logger;
 };
@@ -56,7 +56,7 @@ public:
     // Sends, and hands every message to `use`, until the connection ends or close() is called.
     awaitable<void> run(std::function<void(const json::object&)> use);
     void send(const json::object& message);
-    // At once, without the farewell of WebSockets: what waits is not sent.
+    // At once, without the closing handshake of WebSockets: what waits is not sent.
     void close();
     bool closed() const noexcept { return closed_; }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Policies as configuration: "ask", {"deny": {...}}, {"rules": [...]}, {"first_match": ["x", ...]},
-// nested at will.
+// nested as needed.
 #include <algorithm>
 #include <filesystem>
 #include <ipybox/approval/approval.hpp>

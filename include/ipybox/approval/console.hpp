@@ -63,7 +63,7 @@ private:
         Turn& operator=(const Turn&) = delete;
         ~Turn();
     };
-    // So long nothing that is typed is an answer: nobody has read the question by then.
+    // What is typed sooner is no answer: nobody can have read the question.
     static constexpr auto reading_time = std::chrono::seconds(1);
 
     static Decision said(Verdict verdict, std::string by, std::string reason = {});

@@ -43,7 +43,7 @@ inline approval::CallFacts facts_of(const ToolCall& call) {
             call.sent_arguments(), call.annotations};
 }
 
-// The file {"rules": [...]}, read anew for every question; several processes may share it.
+// The file {"rules": [...]}, read again for every question; several processes may share it.
 class RememberedRules {
 public:
     RememberedRules() : RememberedRules(standard_file()) {}

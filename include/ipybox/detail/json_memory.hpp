@@ -1,6 +1,5 @@
 #pragma once
-// What JSON of strangers costs in memory: text grows fifty-fold when it is parsed, if it is
-// `[0,0,…]`.
+// What JSON of peers costs in memory: text grows fifty-fold when it is parsed, if it is `[0,0,…]`.
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/basic_parser_impl.hpp>
@@ -214,7 +213,7 @@ inline json::value parse_exact(std::string_view text, boost::system::error_code&
     return wrong ? json::value() : parser.handler().stack.release();
 }
 
-// parse_exact() for a text of strangers. depth: levels at most. memory: bytes it may take, see
+// parse_exact() for a text of a peer. depth: levels at most. memory: bytes it may take, see
 // decoded_size(); boost::system::errc::not_enough_memory when that is too little.
 inline json::value parse_within(std::string_view text, std::size_t depth, std::size_t memory,
                                 boost::system::error_code& error) {

@@ -26,7 +26,7 @@ public:
     // constructor does.
     explicit BlockingCodeExecutor(CodeExecutorOptions options)
         : BlockingCodeExecutor(PluginRegistry::standard(), std::move(options)) {}
-    // With the plugins of a registry of the caller's.
+    // With the plugins of the caller's registry.
     BlockingCodeExecutor(PluginRegistry registry, CodeExecutorOptions options)
         : registry_(std::move(registry)), work_(asio::make_work_guard(context_)) {
         executor_ =

@@ -66,10 +66,10 @@ struct CodeExecutorOptions {
     // Numbers in tools' results that are no integers become decimal.Decimal, with the digits that
     // the server sent.
     bool exact_numbers = false;
-    // `!command`, `%%bash` and their kin ask the policy first. A guard written in Python: code that
+    // `!command`, `%%bash` and the like ask the policy first. A guard written in Python: code that
     // wants to get around it can. The sandbox is what confines commands.
     bool approve_shell_cmds = false;
-    bool require_shell_escape = false;  // and subprocess, os.system and their kin are refused
+    bool require_shell_escape = false;  // and subprocess, os.system and the like are refused
 
     Duration approval_timeout = std::chrono::seconds(60);  // zero: unlimited
     Duration connect_timeout = std::chrono::seconds(30);   // to start an MCP server
@@ -200,7 +200,7 @@ public:
     explicit RunDirectory(uid_t guest);
     const std::filesystem::path& path() const noexcept { return directory_.path(); }
 
-    // Makes lib/NAME anew, for the guest to read.
+    // Writes lib/NAME for the guest to read, in the place of an older one.
     void write_library_file(const std::string& name, std::string_view text);
 
 private:
@@ -219,7 +219,7 @@ public:
     // One running execution. Destroying it before its result cancels it.
     class Execution {
     public:
-        // The next event; the last one is a CodeExecutionResult, then nullopt for ever. Output
+        // The next event; the last one is a CodeExecutionResult, then nullopt forever. Output
         // waits in the kernel while nobody asks for it.
         awaitable<std::optional<ExecutionEvent>> next();
         // Interrupts the cell; the kernel's state stays. The result says cancelled.
@@ -279,7 +279,7 @@ public:
     // Registers the server and writes its Python API to root_dir/<name> (relative to the
     // workspace). Returns the names of the tools' modules in the server's order; what could not be
     // generated is logged. When the server says later that its tools changed, the API is written
-    // anew, between two executions.
+    // again, between two executions.
     awaitable<std::vector<std::string>> generate_mcp_sources(
         std::string name, json::object params, std::filesystem::path root_dir = "mcptools");
 

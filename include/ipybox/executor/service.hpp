@@ -137,7 +137,7 @@ public:
     McpService(const McpService&) = delete;
     McpService& operator=(const McpService&) = delete;
 
-    // What it is served by, and where more tools can be added.
+    // The server through which to serve it; more tools can be added there.
     McpServer& server() noexcept;
 
     // Starts the kernel and the MCP servers of the only session, so that its first request need not

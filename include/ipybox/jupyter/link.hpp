@@ -204,7 +204,7 @@ public:
     enum class Answer {
         stale,      // nothing: it answers another request, or none
         malformed,  // a number is missing: the protocol is broken
-        lost,       // output is gone for good: the kernel is of no more use
+        lost,       // output is gone for good: the kernel is no longer usable
         resumed,    // both sequences go on; the operations of sent() are to be sent again
     };
     // data: what the kernel's end wrapped.

@@ -210,7 +210,7 @@ public:
     std::string sign(std::initializer_list<std::string_view> parts) const {
         std::array<unsigned char, 32> digest{};
         std::size_t size = 0;
-        // A copy, because early OpenSSL 3.0 cannot start a keyed context anew.
+        // A copy, because early OpenSSL 3.0 cannot restart a keyed context.
         const std::unique_ptr<EVP_MAC_CTX, Free> copy(EVP_MAC_CTX_dup(context_.get()));
         bool good = copy != nullptr;
         for (const std::string_view part : parts) {

@@ -63,8 +63,8 @@ struct McpClientOptions {
     std::function<void()> on_tools_changed;
     // Gets each log message of the server; `logger` gets them too.
     std::function<void(const McpLogMessage&)> on_log;
-    // The least severe messages that a server with a log shall send: "debug" to "emergency". Empty:
-    // those that `logger` shows, and with on_log those from "info" on.
+    // The least severe messages that a server with a log should send: "debug" to "emergency".
+    // Empty: those that `logger` shows, and with on_log those from "info" on.
     std::string log_level;
     // Every notification but those about progress, logging and tools: method and params.
     std::function<void(const std::string&, const json::object&)> on_notification;
@@ -80,7 +80,8 @@ struct CallProgress {
 
 // How long one request may take, and who is told of its progress.
 struct CallOptions {
-    // Starts anew with each progress report; a person who logs in is no idleness of the server.
+    // Starts again with each progress report; the time that a person takes to log in does not
+    // count.
     Duration idle_timeout = std::chrono::seconds(300);
     Duration total_timeout = std::chrono::hours(1);  // progress does not extend it
     // Called on the executor's thread; what it throws is logged.
@@ -118,7 +119,7 @@ public:
     // Starts the server and agrees on a protocol version, within options.connect_timeout: asks
     // with server/discover (2026-07-28), and shakes hands with initialize (2025-11-25 or older)
     // if the answer is not a modern one. A server that ends when it is asked is started again.
-    // Call once. After an error the client is of no more use.
+    // Call once. After an error the client is no longer usable.
     awaitable<void> connect(Sandbox& sandbox);
 
     // All pages of tools/list: objects with a non-empty string "name"; others are left out with a
@@ -148,7 +149,7 @@ public:
     // Ends what subscribe() began.
     awaitable<void> unsubscribe(std::string uri);
 
-    // Sets options.log_level anew. Returns when a legacy server has agreed (logging/setLevel);
+    // Changes options.log_level. Returns when a legacy server has agreed (logging/setLevel);
     // modern ones are told with each request; those without a log need not know. Throws Error:
     // bad_argument (it is no level).
     awaitable<void> set_log_level(std::string level);
@@ -170,7 +171,7 @@ private:
     public:
         // Until woken, or the coroutine is cancelled.
         awaitable<void> begin();
-        // When the executor gets round to it.
+        // When the executor runs next.
         void wake() {
             if (auto waiting = release()) asio::post(std::move(*waiting));
         }

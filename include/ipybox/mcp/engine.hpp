@@ -40,7 +40,7 @@ public:
     virtual void respond(json::object message, unsigned status) = 0;
     virtual void abandon() = 0;  // there will be no answer
     virtual void close_stream() {}
-    // Bytes of an answer that its reader takes, as things stand.
+    // Bytes of an answer that its reader takes now.
     virtual std::size_t max_answer() const noexcept { return SIZE_MAX; }
 };
 using McpOutletPtr = std::shared_ptr<McpOutlet>;

@@ -23,7 +23,7 @@ namespace ipybox {
 // result with isError, which a model can read and act on: prefer that.)
 class McpError : public Error {
 public:
-    // rpc_code: of JSON-RPC; data: what the error carries besides.
+    // rpc_code: of JSON-RPC; data: what else the error carries.
     McpError(std::int64_t rpc_code, std::string message, json::object data = {})
         : Error(errc::mcp_error, std::move(message)), rpc_code_(rpc_code), data_(std::move(data)) {}
     std::int64_t rpc_code() const noexcept { return rpc_code_; }

@@ -24,11 +24,11 @@ struct McpHttpOptions {
     // otherwise reach a server on the visitor's machine.
     std::vector<std::string> allowed_hosts;
     // Web pages that may use it, by origin: "https://app.example", or "http://localhost:3000" for
-    // one of this machine; "*": any. Without being named only pages from the listener's own port
+    // one of this machine; "*": any. Of those not named, only pages from the listener's own port
     // may.
     std::vector<std::string> allowed_origins;
-    // Who presents one of these as bearer token may use the server; each is a principal of its
-    // own. Empty: everybody may who reaches it.
+    // Whoever presents one of these as bearer token may use the server; each is a principal of its
+    // own. Empty: everybody who reaches it may.
     std::vector<std::string> tokens;
     // Members of the protected-resource metadata (RFC 9728): authorization_servers,
     // scopes_supported, resource_name. `resource` is derived from the request unless given here.

@@ -158,7 +158,7 @@ inline std::string_view describe(AddressKind kind) {
 }
 
 // `own` are the addresses of this machine's interfaces. Addresses set aside for documentation
-// count as public: they lead nowhere, but in laboratories that use them as their internet.
+// count as public: they lead nowhere, except in laboratories that use them as their internet.
 inline AddressKind classify_address(const AddressBytes& address,
                                     const std::vector<AddressBytes>& own) {
     struct Range {

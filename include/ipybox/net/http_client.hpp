@@ -66,7 +66,7 @@ struct HttpClientOptions {
     // names both. 0: a redirect is a result like any other.
     int max_redirects = 3;
     // Whether an address may be connected to; empty: any. Behind a proxy, which looks names up by
-    // itself, all addresses must be allowed that a name is known to have here.
+    // itself, all addresses that a name is known to have here must be allowed.
     std::function<bool(const asio::ip::address&)> may_connect;
     // Whether a proxy may be asked for the host of this name; empty: any.
     std::function<bool(const std::string&)> may_name;

@@ -1,7 +1,7 @@
 #pragma once
-// How the host's services listen that speak HTTP/1.1: one accept loop and one reader of requests
-// for all. Who has not shown that it may use a service is a stranger: it neither stays, nor sends
-// more than a head, nor crowds out anybody but strangers.
+// How the host's HTTP/1.1 services listen: one accept loop and one reader of requests for all. Who
+// has not shown that it may use a service is a stranger: it neither stays, nor sends more than a
+// head, nor crowds out anybody but other strangers.
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
@@ -43,7 +43,7 @@ struct HttpLimits {
     std::size_t max_strangers = 256;
     Duration stranger_timeout = std::chrono::seconds(10);  // how long a connection may be one
     Duration crowded_timeout =
-        std::chrono::milliseconds(500);  // how long it is let while others want its place
+        std::chrono::milliseconds(500);  // how long it may be one while others want its place
     Duration request_timeout = std::chrono::seconds(60);  // from a request's first byte to its last
     Duration idle_timeout{};                              // between requests
     Duration write_timeout{};                             // for a peer that does not read
@@ -163,8 +163,8 @@ private:
             asio::co_spawn(executor_, watch_time(shared_from_this()), asio::detached);
     }
 
-    // Of the descriptors that the program may have, an eighth is for strangers, a quarter for what
-    // it does besides.
+    // Of the descriptors that the program may have, an eighth is for strangers, a quarter for
+    // whatever else it does.
     static std::size_t descriptors();
     std::size_t room_for_strangers() const {
         return std::max<std::size_t>(std::min(descriptors() / 8, limits_.max_strangers), 1);
@@ -232,7 +232,7 @@ private:
                 const auto until = oldest->since + self->patience_;
                 if (Clock::now() >= until) {
                     self->drop(oldest);
-                    // The longer the rush lasts, the less it is let.
+                    // The longer the rush lasts, the less time strangers get.
                     self->patience_ = self->patience_ * 9 / 10;
                 } else {
                     co_await self->freed_.wait(until);

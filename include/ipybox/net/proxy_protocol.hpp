@@ -220,7 +220,7 @@ inline std::string rewrite_response(std::string_view text, unsigned& status, std
     return {};
 }
 
-// Reads a chunked body and writes it anew: chunk extensions and trailers are left out, and what
+// Reads a chunked body and writes a new one: chunk extensions and trailers are left out, and what
 // follows the body is not touched.
 class ChunkedBody {
 public:

@@ -32,7 +32,7 @@ struct OAuthOptions {
     std::filesystem::path store = default_token_store();  // empty: tokens die with the object
     // Shows a person the page at `url`. Returns the address that page led back to if it was typed
     // in, and empty when nobody is there. Cancelled when the redirect arrives by itself, so it may
-    // wait for ever. Empty: nobody is there.
+    // wait forever. Empty: nobody is there.
     std::function<awaitable<std::string>(std::string url)> browse;
     // Shows a person where to type in which code (device code grant).
     std::function<void(const std::string& url, const std::string& code)> show_code;
@@ -65,9 +65,9 @@ public:
     // Whether headers() would be empty for any request; false when that takes a look at the store.
     bool silent() const noexcept;
 
-    // The server answered 401 or 403. True: there is a token that may do; send the request once
-    // more, with new headers(). A request may need that three times: for a token, for a nonce, and
-    // for more scopes.
+    // The server answered 401 or 403. True: there is a token that may be accepted; send the request
+    // once more, with new headers(). A request may need that three times: for a token, for a nonce,
+    // and for more scopes.
     awaitable<bool> challenged(unsigned status, HttpHeaders response);
     // `sent` are the headers that the refused request had; they tell a token that another request
     // has replaced meanwhile.
@@ -76,7 +76,7 @@ public:
     // A server may hand out the next DPoP nonce with any answer.
     void observe(const HttpHeaders& response);
 
-    // Gets a token in any case, whatever there is. `response`: the headers of a 401, or none.
+    // Gets a new token, even where there is one. `response`: the headers of a 401, or none.
     awaitable<void> login(HttpHeaders response);
     // Forgets the server's tokens and the registration they came from, and tells the
     // authorization server if it wants to know. False: there were none.

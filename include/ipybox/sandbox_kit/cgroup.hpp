@@ -23,7 +23,7 @@ public:
     // memory: bytes that all processes together may use, swap included. Throws Error:
     // sandbox_refused (no group can be made here; says why, and what to do about it).
     explicit Cgroup(std::uint64_t memory);
-    // The other one removes nothing then.
+    // What was moved from removes nothing.
     Cgroup(Cgroup&& other) noexcept;
     Cgroup& operator=(Cgroup&&) = delete;
     ~Cgroup() {
@@ -76,7 +76,7 @@ private:
 
     void set(const char* name, const std::string& value) const;
 
-    // Field 22 of /proc/PID/stat: with the number it names a process for ever.
+    // Field 22 of /proc/PID/stat: with the number it names a process forever.
     static std::string start_time(const std::string& pid);
 
     static void remove_abandoned(const std::filesystem::path& place);

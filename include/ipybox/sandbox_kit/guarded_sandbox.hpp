@@ -1,5 +1,5 @@
 #pragma once
-// What holds for every sandbox, whoever wrote it: nothing is launched that it does not say it can
+// What holds for every sandbox, whoever wrote it: nothing is launched that it does not claim to
 // confine, and what its guests may write is on record before they start.
 #include <filesystem>
 #include <ipybox/error.hpp>

@@ -58,7 +58,7 @@ inline std::vector<std::filesystem::path> environment_files(const std::filesyste
     if (!text)
         throw Error(errc::denied, configuration.string() +
                                       " cannot be read, so that nobody knows what it leads to: " +
-                                      why + "; make the environment anew");
+                                      why + "; make a new environment");
     std::istringstream lines(*text);
     for (std::string line; std::getline(lines, line);) {
         const auto equals = line.find('=');

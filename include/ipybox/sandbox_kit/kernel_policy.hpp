@@ -99,8 +99,7 @@ public:
     explicit KernelPolicy(const PolicySources& sources, SandboxPolicy base = {});
 
     const SandboxPolicy& policy() const noexcept { return policy_; }
-    // Which files that programs of the host run were found, and which of them could not be
-    // protected.
+    // The files found that programs of the host run, and which of them could not be protected.
     const sandbox_kit::ProtectedFiles& protected_files() const noexcept { return protected_; }
 
     // Whether the code may read this file. path: absolute or relative to the workspace, without

@@ -133,7 +133,7 @@ private:
 
     static awaitable<Tcp::socket> system_dial(Tcp::endpoint to);
 
-    // Asked anew each time: interfaces come and go.
+    // Asked again each time: interfaces come and go.
     static std::vector<net::AddressBytes> own_addresses();
 
     static void begin(const ImplPtr& state, asio::local::stream_protocol::socket socket);

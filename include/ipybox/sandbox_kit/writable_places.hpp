@@ -124,7 +124,7 @@ private:
         bool operator==(const Seen& other) const;
     };
 
-    // Reads the record anew when it has changed.
+    // Reads the record again when it has changed.
     void load(const UniqueFd& directory) const;
 
     sandbox_kit::PlaceList parse(const std::string& text) const;

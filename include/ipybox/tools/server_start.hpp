@@ -1,6 +1,6 @@
 #pragma once
-// How an MCP server starts that nothing confines: where, as whom, and with what. Every such start
-// passes UnconfinedServer::launch(), whatever transport asks for it, a restart included.
+// How an unconfined MCP server starts: where, as whom, and with what. Every such start passes
+// UnconfinedServer::launch(), whatever transport asks for it, a restart included.
 #include <unistd.h>
 
 #include <boost/json/object.hpp>

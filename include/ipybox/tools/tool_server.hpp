@@ -33,8 +33,8 @@ struct ToolServerOptions {
     bool approval_required = false;
     std::vector<Approver> approvers;
     Logger logger;
-    // What callers present, and what those do who may also register and reset; each empty, or at
-    // least 16 characters. Empty: 32 random bytes in hexadecimal.
+    // What callers present, and what those present that may also register servers and reset; each
+    // of at least 16 characters. Empty: 32 random bytes in hexadecimal.
     std::string token, control_token;
     Duration approval_timeout{};                             // zero: unlimited, as in the original
     Duration connect_timeout = std::chrono::seconds(30);     // to start an MCP server
@@ -47,8 +47,8 @@ struct ToolServerOptions {
     // closed; where a call is in flight on each, newcomers wait.
     std::size_t max_connections = 256;
     // Of connections that have not presented a token yet: how many there may be at once, how long
-    // each may be one, and how long it is let while others want its place; less, the longer a rush
-    // lasts.
+    // each may take to present one, and how long while others want its place, which is less the
+    // longer a rush lasts.
     std::size_t max_strangers = 256;
     Duration stranger_timeout = std::chrono::seconds(10);
     Duration crowded_timeout = std::chrono::milliseconds(500);
@@ -93,8 +93,8 @@ public:
         : ToolServer(std::make_shared<Alone>(std::move(executor), registry, options), registry,
                      options) {}
 
-    // policy decides on every call; `servers` is the sandbox in which stdio servers run that ask
-    // for none of their own (see UnconfinedServer). Throws Error: bad_argument (a token of less
+    // policy decides on every call; `servers` is the sandbox in which stdio servers run unless they
+    // ask for one of their own (see UnconfinedServer). Throws Error: bad_argument (a token of less
     // than 16 characters, or two that are the same).
     ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers, ApprovalPolicy& policy,
                ToolServerOptions options = {});
@@ -104,7 +104,8 @@ public:
 
     // What the kernel must present: it opens POST /run and nothing else.
     const std::string& token() const noexcept;
-    // What programs of the host present that may register servers and reset; never for a kernel.
+    // Presented by programs of the host that may also register servers and reset; never for a
+    // kernel.
     const std::string& control_token() const noexcept;
 
     // Listens at `path`, which must not exist; the socket gets mode 0600 and belongs to `user`.
@@ -293,7 +294,7 @@ private:
     static awaitable<Reply> run(ImplPtr state, ToolCall request, AuditedCall& audit);
 
     // Text and structured results go as "result", as in the original; media as "content", with a
-    // structured result beside it where there is one. An error has "error" besides.
+    // structured result beside it where there is one. An error has "error" as well.
     static Reply answer(const Impl& state, CallResult result);
 
     // The problem, or empty. Unknown keys are refused: nothing rides along.

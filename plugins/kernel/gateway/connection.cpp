@@ -73,7 +73,7 @@ Error refusal(const Server& server, boost::system::error_code error, unsigned st
             return Error(errc::kernel_died,
                          "the Jupyter server at " + server.url +
                              " does not know the kernel any more: it was culled or deleted, or the "
-                             "server was started anew; reset() starts a new kernel");
+                             "server was restarted; reset() starts a new kernel");
         const bool forbidden = status == 401 || status == 403;
         return Error(forbidden ? errc::kernel_died : errc::http_failed,
                      server.refusal(answer, "refused the kernel's WebSocket"));
@@ -172,7 +172,7 @@ void note_unread(Link& link) {
 awaitable<ConnectionPtr> reconnect(LinkPtr link, Clock::time_point since) {
     const auto give_up = since + link->settings.reconnect_timeout;
     link->logger(LogLevel::warning, "the connection to the kernel at " + link->server->url +
-                                        " broke; connecting anew");
+                                        " broke; connecting again");
     Duration pause = 100ms;
     while (!link->over()) {
         std::optional<Error> problem;
@@ -191,7 +191,7 @@ awaitable<ConnectionPtr> reconnect(LinkPtr link, Clock::time_point since) {
             link->end(errc::kernel_died, problem->detail());
         } else if (Clock::now() >= give_up) {
             link->end(errc::kernel_died,
-                      "the connection to the kernel broke and could not be made anew: " +
+                      "the connection to the kernel broke and could not be made again: " +
                           problem->detail() + "; reset() starts a new kernel");
         } else {
             const auto again = std::min(give_up, Clock::now() + pause);

@@ -59,7 +59,7 @@ awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_poi
         if (execution.id().empty())
             throw Error(errc::bad_argument,
                         "next() needs a running execution; call execute() first");
-        // A connection that is being made anew may bring the reply.
+        // A connection that is being made again may bring the reply.
         if (link->connection && !link->delivery.resuming()) execution.expect_reply(reply_patience);
         if (Clock::now() >= deadline) co_return std::nullopt;
         const auto soonest = std::min(deadline, execution.reply_grace());

@@ -67,7 +67,7 @@ public:
                             "put data into a file");
         link->execution.begin(id);
         link->request = std::move(message);
-        // What is under way anew is sent when the connection is there.
+        // While the connection is being made again, the request is sent when it is there.
         if (!link->delivery.resuming()) link->send(*link->request);
     }
 

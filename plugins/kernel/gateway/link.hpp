@@ -88,12 +88,12 @@ struct Link : std::enable_shared_from_this<Link> {
     std::map<std::uint64_t, FileTransfer> transfers;
     std::uint64_t last_transfer = 0;
 
-    // The kernel is of no more use, or is being shut down.
+    // The kernel is no longer usable, or is being shut down.
     bool over() const noexcept { return closed || failure.has_value(); }
     // Throws Error: cancelled after a shutdown, what ended the kernel after its end.
     void require_usable() const;
 
-    // The kernel is of no more use: remembers why. What it printed before is still to be had.
+    // The kernel is no longer usable: remembers why. What it printed before is still to be had.
     void end(errc code, const std::string& detail);
     void end_protocol(const std::string& what);
     void end_dead(const std::string& how);

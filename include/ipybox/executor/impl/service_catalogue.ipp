@@ -160,7 +160,7 @@ IPYBOX_DECL void McpService::add_search_tools(Impl& state) {
 IPYBOX_DECL void McpService::add_file_tools(Impl& state) {
     json::object properties;
     properties["path"] = parameter("string", "Where to, in the workspace");
-    properties["content"] = parameter("string", "What the file shall hold");
+    properties["content"] = parameter("string", "What the file should contain");
     json::object encoding = parameter("string", "How content is written", "utf-8");
     encoding.emplace("enum", json::array{"utf-8", "base64"});
     properties["encoding"] = std::move(encoding);
@@ -236,7 +236,7 @@ IPYBOX_DECL void McpService::add_prompts(Impl& state) {
         "go on without it.\n\nTask: ");
     add("save_code_action", "Save a code action",
         "How to keep a code action that worked, as a tool for later", "name",
-        "What it shall be called, such as reports.longest",
+        "What to call it, such as reports.longest",
         "The code action that just worked is to be kept for later. Write it as two files with "
         "upload_file: "
         "gentools/CATEGORY/TOOL/impl.py with the code, and gentools/CATEGORY/TOOL/api.py with "

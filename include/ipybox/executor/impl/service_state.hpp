@@ -96,7 +96,7 @@ struct McpService::Impl : std::enable_shared_from_this<Impl> {
 
     // Kernel and servers start at the same time, once it is the session's turn.
     static awaitable<void> prepare(ImplPtr self, SessionPtr session);
-    // Servers of earlier processes are judged anew; nobody is asked. They start when they are
+    // Servers of earlier processes are judged again; nobody is asked. They start when they are
     // used.
     static awaitable<void> recall(ImplPtr self, SessionPtr session);
     RememberedServers remembered() const {

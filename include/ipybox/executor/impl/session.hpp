@@ -111,7 +111,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     // Before the interpreter was asked, all that is known is where it lies.
     PolicySources policy_sources() const;
 
-    // That of the kernel, or of the one that would start now. Made anew at each start only: the
+    // That of the kernel, or of the one that would start now. Made at each start only: the
     // walk through the workspace takes its time, and what the code made since is its own.
     const KernelPolicy& policy_of_code();
 
@@ -229,7 +229,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     bool knows_interpreter = false;  // code_policy does
     std::unique_ptr<ToolServer> tools;
     std::map<std::string, std::filesystem::path> generated;  // root_dir of each server's API
-    std::set<std::string> outdated;                          // of these, those to be written anew
+    std::set<std::string> outdated;                          // of these, those to be written again
     bool library_changed = false;                            // since a distant kernel got it
     std::unique_ptr<Kernel> kernel;
     Limits kernel_limits;                       // what it was given

@@ -139,7 +139,7 @@ IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
             const auto package = generate_package(name, tools->listed_tools(name), api_style());
             if (write_api(name, generated.at(name), package))
                 host.logger(LogLevel::info, "the API of MCP server " + name +
-                                                " was written anew: its tools changed");
+                                                " was written again: its tools changed");
         } catch (const std::exception& error) {
             host.logger(LogLevel::warning,
                         "the API of MCP server " + name + " is out of date: " + error.what());

@@ -10,7 +10,7 @@
 namespace ipybox::detail {
 
 // Events are numbered from 1. Those that were sent are kept for a resumption while they fit
-// within the limit; those that were not are never dropped, but what is merely useful is refused
+// within the limit; those that were not are never dropped, but what is only useful is refused
 // while too much is unsent: a reader who stands still costs the limit and no more.
 class EventBacklog {
 public:

@@ -111,7 +111,7 @@ public:
         wait,        // another call renews it: ask again when renewing() has ended
         send_again,  // there is a new session
         failed,      // the renewal that was waited for failed: failure() says why
-        renew,       // the call shall renew it: send initialize(), then end_renewal() in any case
+        renew,       // the call must renew it: send initialize(), then end_renewal() in any case
     };
     Renewal renewal(const Loss& loss) {
         if (renewing_) return Renewal::wait;

@@ -81,7 +81,7 @@ IPYBOX_DECL awaitable<void> McpClient::unsubscribe(ImplPtr state, std::string ur
     }
 }
 
-// Listens until told to stop, beginning anew when the stream breaks (2026-07-28 "Subscriptions").
+// Listens until told to stop, starting again when the stream breaks (2026-07-28 "Subscriptions").
 IPYBOX_DECL awaitable<void> McpClient::follow(ImplPtr state, SubscriptionPtr subscription) {
     Duration pause = std::chrono::seconds(1);
     bool first = true;

@@ -391,7 +391,7 @@ IPYBOX_DECL awaitable<HttpTransport::Outcome> HttpTransport::refused(ImplPtr sta
     if (status == 401) {
         why += wants_credentials(*state);
     } else if (status == 403) {
-        why += "; the credentials, if any, do not suffice";
+        why += "; the credentials, if any, are not enough";
     } else if (status == 404 || status == 405) {
         why += "; is the path of its URL right?";
     }

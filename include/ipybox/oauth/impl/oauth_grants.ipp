@@ -59,7 +59,7 @@ IPYBOX_DECL awaitable<oauth::TokenAnswer> OAuth::Impl::ask_token(Discovery found
             if (document && detail::string_of(*document, "error") == "use_dpop_nonce") continue;
         }
         if (reply.status == 400 || reply.status == 401) {
-            // A registration that the server has forgotten is made anew the next time.
+            // A registration that the server has forgotten is made again the next time.
             const auto document = oauth::parse_document(reply.body);
             if (document && detail::string_of(*document, "error") == "invalid_client")
                 records.forget_client(found.server.issuer);

@@ -134,8 +134,8 @@ inline constexpr HostRunFile host_run_files[] = {
      "commands that aider runs after each edit"},
 
     {".vscode", "", HostRun::unasked, Absent::held_directory,
-     "tasks that Visual Studio Code and its kin run when they open the folder, and programs that "
-     "its settings name"},
+     "tasks that Visual Studio Code and editors like it run when they open the folder, and "
+     "programs that its settings name"},
     {"*.code-workspace", "", HostRun::unasked, Absent::free, "the same"},
     {".devcontainer", "devcontainer", HostRun::unasked, Absent::held_directory,
      "commands that editors run on the host to make a container"},
@@ -186,7 +186,8 @@ inline constexpr HostRunFile host_run_files[] = {
     {".overcommit.yml", "", HostRun::on_persons_act, Absent::free,
      "overcommit runs what it names, once it is signed"},
     {".lintstagedrc*", "", HostRun::on_persons_act, Absent::free, "lint-staged runs its commands"},
-    {"package.json", "", HostRun::on_persons_act, Absent::free, "npm and its kin run its scripts"},
+    {"package.json", "", HostRun::on_persons_act, Absent::free,
+     "npm and tools like it run its scripts"},
     {".npmrc", "", HostRun::on_persons_act, Absent::free,
      "leads npm to other registries and programs"},
     {".yarnrc", "", HostRun::on_persons_act, Absent::free,
@@ -247,7 +248,8 @@ inline constexpr HostRunFile host_run_files[] = {
     {"shell.nix", "", HostRun::on_persons_act, Absent::free, "the same"},
     {"devbox.json", "", HostRun::on_persons_act, Absent::free, "devbox runs its start commands"},
     {"devenv.nix", "", HostRun::on_persons_act, Absent::free, "devenv runs its start commands"},
-    {"Procfile", "", HostRun::on_persons_act, Absent::free, "foreman and its kin run its commands"},
+    {"Procfile", "", HostRun::on_persons_act, Absent::free,
+     "foreman and tools like it run its commands"},
 };
 
 // Directories of installed things, which are neither searched nor told of.

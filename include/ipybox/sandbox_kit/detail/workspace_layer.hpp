@@ -53,7 +53,7 @@ inline bool holds_mounts(const std::filesystem::path& place) {
         if (at == line.npos) continue;
         std::string point;
         for (++at; at < line.size() && line[at] != ' '; ++at) {
-            // Spaces and their kin are three octal digits.
+            // Spaces and the like are three octal digits.
             if (line[at] == '\\' && at + 3 < line.size()) {
                 point += static_cast<char>((line[at + 1] - '0') * 64 + (line[at + 2] - '0') * 8 +
                                            (line[at + 3] - '0'));

@@ -269,7 +269,7 @@ private:
         const auto slash = word.find('/');
         for (const auto& directory : directories) {
             if (const auto name = inside(directory, word)) names.insert(*name);
-            // "$ROOT/x", "$(dirname "$0")/x" and their kin.
+            // "$ROOT/x", "$(dirname "$0")/x" and the like.
             if (slash != word.npos && slash + 1 < word.size())
                 if (const auto name = inside(directory, word.substr(slash + 1)))
                     names.insert(*name);

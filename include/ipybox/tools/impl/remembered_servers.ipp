@@ -36,7 +36,7 @@ IPYBOX_DECL void RememberedServers::add(const std::string& name, const json::obj
     try {
         for (auto& [key, value] : read()) list[key] = std::move(value);
     } catch (const Error&) {
-        // Who registers anew wants a record that can be read.
+        // Who registers again wants a record that can be read.
     }
     list[name] = params;
     whole["workspace"] = workspace_.string();

@@ -569,7 +569,8 @@ IPYBOX_DECL awaitable<void> ToolServer::handle(ImplPtr state, std::string body, 
 IPYBOX_DECL awaitable<void> ToolServer::withdrawal(ImplPtr state, unsigned long execution) {
     for (bool over = false; !over;) {
         co_await state->withdrawn.wait();
-        // Asked, because another co_await would throw: that is dear on the way of every call.
+        // Asked, because another co_await would throw: that costs too much on the way of every
+        // call.
         const auto cancelled = co_await asio::this_coro::cancellation_state;
         over =
             state->execution != execution || cancelled.cancelled() != asio::cancellation_type::none;
@@ -659,7 +660,7 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall
     co_await connect(state, server);
     describe(*server, request);
     // What is sent is what was judged: a tool that changed meanwhile is judged again, though not
-    // for ever.
+    // forever.
     unsigned long judged = server->listing;
     Decision decision = co_await judge(state, request);
     for (int round = 1; decision.verdict == Verdict::allow; ++round) {
