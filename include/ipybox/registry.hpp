@@ -57,7 +57,8 @@ public:
         }
         std::error_code ignored;
         const auto beside = program().parent_path() / "plugins";
-        const std::filesystem::path installed = &installed_plugin_directory ? installed_plugin_directory : "";
+        const std::filesystem::path installed =
+            &installed_plugin_directory ? installed_plugin_directory : "";
         if (std::filesystem::is_directory(beside, ignored)) {
             registry.add_directory(beside);
         } else if (std::filesystem::is_directory(installed, ignored)) {

@@ -8,6 +8,7 @@
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <iterator>
 #include <string>
 #include <string_view>

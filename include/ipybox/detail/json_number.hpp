@@ -15,7 +15,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <limits>
 #include <optional>
 #include <string>

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ipybox/detail/json_memory.hpp>
-#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,19 +22,13 @@ inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
     while (!text.empty()) {
-        const auto point = decode_utf8(text);
-        auto size = point.size;
-        if (point.valid) {
-            out.append(text, 0, size);
-        } else {
-            out += "\xEF\xBF\xBD";
-            // Half of a surrogate pair is one character to who wrote it.
-            const auto is_next = [&](std::size_t at, unsigned char mask, unsigned char bits) {
-                return at < text.size() && (static_cast<unsigned char>(text[at]) & mask) == bits;
-            };
-            if (point.value == 0xED && is_next(1, 0xE0, 0xA0) && is_next(2, 0xC0, 0x80)) size = 3;
-        }
-        text.remove_prefix(size);
+        // Half of a surrogate pair is one character to who wrote it.
+        const auto point = decode_utf8(text, Surrogates::taken);
+        if (point.valid && !is_surrogate(point.value))
+            out.append(text, 0, point.size);
+        else
+            out += replacement_character;
+        text.remove_prefix(point.size);
     }
     return out;
 }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ipybox/detail/json_number.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -23,41 +24,9 @@ inline bool is_word(char32_t c) { return is_ascii_letter(c) || is_ascii_digit(c)
 // Takes the first code point off `text`; a malformed byte reads as U+FFFD. Surrogates pass: JSON
 // allows them alone, and Python strings can hold them.
 inline char32_t take_code_point(std::string_view& text) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const auto first = byte(0);
-    const std::size_t length = first < 0x80   ? 1
-                               : first < 0xC2 ? 0
-                               : first < 0xE0 ? 2
-                               : first < 0xF0 ? 3
-                               : first < 0xF5 ? 4
-                                              : 0;
-    char32_t code = length < 2 ? first : first & (0x7F >> length);
-    bool valid = length != 0 && length <= text.size();
-    for (std::size_t i = 1; valid && i < length; ++i) {
-        valid = (byte(i) & 0xC0) == 0x80;
-        code = code << 6 | (byte(i) & 0x3F);
-    }
-    static constexpr std::array<char32_t, 5> smallest{0, 0, 0x80, 0x800, 0x10000};
-    valid = valid && code >= smallest[length] && code <= 0x10FFFF;
-    text.remove_prefix(valid ? length : 1);
-    return valid ? code : 0xFFFD;
-}
-
-inline void append_utf8(std::string& out, char32_t c) {
-    const auto put = [&](char32_t byte) { out += static_cast<char>(byte); };
-    if (c < 0x80) return put(c);
-    if (c < 0x800) {
-        put(0xC0 | c >> 6);
-    } else {
-        if (c < 0x10000) {
-            put(0xE0 | c >> 12);
-        } else {
-            put(0xF0 | c >> 18);
-            put(0x80 | (c >> 12 & 0x3F));
-        }
-        put(0x80 | (c >> 6 & 0x3F));
-    }
-    put(0x80 | (c & 0x3F));
+    const auto point = decode_utf8(text, Surrogates::taken);
+    text.remove_prefix(point.size);
+    return point.valid ? point.value : 0xFFFD;
 }
 
 // Characters that a reader cannot see, or that reorder what he sees: controls, bidirectional

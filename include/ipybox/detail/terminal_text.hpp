@@ -2,34 +2,11 @@
 // Makes text of unknown origin safe to show on a terminal or in a question to a person.
 #include <cstdint>
 #include <cstdio>
+#include <ipybox/detail/utf8.hpp>
 #include <string>
 #include <string_view>
 
 namespace ipybox::detail {
-
-struct CodePoint {
-    std::uint32_t value;
-    std::size_t size;  // bytes; 1 for a byte that is not UTF-8
-    bool valid;
-};
-
-// Decodes the first code point of a non-empty text; overlong forms and surrogates are not valid.
-inline CodePoint decode_utf8(std::string_view text) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned char first = byte(0);
-    if (first < 0x80) return {first, 1, true};
-    const std::size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-    if (first < 0xC2 || first > 0xF4 || text.size() < size) return {first, 1, false};
-    std::uint32_t value = first & (0xFFu >> (size + 1));
-    for (std::size_t i = 1; i < size; ++i) {
-        if ((byte(i) & 0xC0) != 0x80) return {first, 1, false};
-        value = (value << 6) | (byte(i) & 0x3Fu);
-    }
-    static constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (value < least[size] || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
-        return {first, 1, false};
-    return {value, size, true};
-}
 
 // Characters that move the cursor, reorder or hide text: controls, bidi controls, zero-width,
 // line separators, tags, variation and other invisible formats.

@@ -16,6 +16,7 @@
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/memory_budget.hpp>
 #include <memory>
@@ -182,7 +183,7 @@ inline std::string excerpt(std::string_view text, std::size_t limit) {
             break;
         }
         if (!point.valid) {
-            clean += "\uFFFD";
+            clean += detail::replacement_character;
         } else if (!detail::is_deceptive(point.value) || point.value == '\n' ||
                    point.value == '\t') {
             clean.append(text.substr(0, point.size));

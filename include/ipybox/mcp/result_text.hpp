@@ -2,7 +2,7 @@
 // What fits into a result for a model, and what can be shown in one.
 #include <algorithm>
 #include <cstddef>
-#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,8 +22,7 @@ inline std::size_t text_fits(std::string_view text, std::size_t characters,
     while (end < text.size() && characters > 0) {
         std::size_t next = end + 1;
         std::size_t cost = json_cost(static_cast<unsigned char>(text[end]));
-        while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xC0) == 0x80)
-            ++next, ++cost;
+        while (next < text.size() && detail::is_continuation(text[next])) ++next, ++cost;
         if (cost > bytes) break;
         bytes -= cost;
         --characters;
@@ -71,22 +70,7 @@ inline std::string_view image_type(std::string_view bytes) noexcept {
 
 // Whether it is text that can be shown as such.
 inline bool is_text(std::string_view bytes) {
-    while (!bytes.empty()) {
-        const auto point = detail::decode_utf8(bytes);
-        if (!point.valid || point.value == 0) return false;
-        bytes.remove_prefix(point.size);
-    }
-    return true;
-}
-// Without the first bytes of a character of which the rest is missing.
-inline std::string_view whole_characters(std::string_view bytes) {
-    for (std::size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
-        const auto byte = static_cast<unsigned char>(bytes[bytes.size() - back]);
-        if ((byte & 0xC0) == 0x80) continue;
-        const std::size_t size = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-        return size > back ? bytes.substr(0, bytes.size() - back) : bytes;
-    }
-    return bytes;
+    return detail::is_utf8(bytes) && bytes.find('\0') == bytes.npos;
 }
 
 }  // namespace ipybox::mcp

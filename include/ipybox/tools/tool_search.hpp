@@ -12,6 +12,7 @@
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/detail/workspace_files.hpp>
+#include <ipybox/net/proxy_protocol.hpp>
 #include <ipybox/tools/apigen.hpp>
 #include <ipybox/tools/detail/package_root.hpp>
 #include <optional>
@@ -113,11 +114,6 @@ private:
     std::size_t unread_ = 16u << 20;
 };
 
-inline std::string lower_case(std::string text) {
-    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return text;
-}
-
 }  // namespace tools
 
 // Everything that is there, by name; bounded in number and in what is read. Throws Error: io_error
@@ -150,8 +146,8 @@ inline std::vector<ImportableTool> search_tools(std::vector<ImportableTool> tool
     if (words.size() > 50) words.resize(50);
     std::vector<std::pair<std::size_t, ImportableTool>> ranked;
     for (auto& tool : tools) {
-        const auto name = tools::lower_case(tool.package + "." + tool.module);
-        const auto summary = tools::lower_case(tool.summary);
+        const auto name = net::lower_case(tool.package + "." + tool.module);
+        const auto summary = net::lower_case(tool.summary);
         std::size_t score = 0;
         for (const auto& word : words)
             score += (name.find(word) != name.npos ? 3u : 0u) +

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/utf8.hpp>
 
 namespace ipybox::gateway {
 namespace {
@@ -20,7 +20,7 @@ public:
           path_(std::move(path)),
           number_(++link_->last_transfer) {
         const auto name = path_.generic_string();
-        if (detail::repair_utf8(name) != name)
+        if (!detail::is_utf8(name))
             throw Error(errc::bad_argument, "path: is not valid UTF-8; rename the file");
         link_->transfers[number_].wanted = wanted;
     }

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <ctime>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <ipybox/detail/within.hpp>
 #include <utility>
 
@@ -19,9 +20,7 @@ IPYBOX_DECL std::string recorded(std::string text, std::size_t longest) {
     if (text.size() <= longest) return text;
     const std::string note =
         "… [" + std::to_string(text.size()) + " bytes, sha256 " + detail::sha256_hex(text) + "]";
-    while (longest > 0 && (static_cast<unsigned char>(text[longest]) & 0xC0) == 0x80)
-        --longest;  // no character is cut
-    text.resize(longest);
+    text.resize(detail::utf8_border(text, longest));
     return text + note;
 }
 

@@ -10,6 +10,7 @@
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/pattern.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <ipybox/net/domain_rule.hpp>
 #include <memory>
 #include <utility>

@@ -102,7 +102,7 @@ IPYBOX_DECL void append_json_string(std::string& out, std::string_view text, Jso
             const auto point = decode_utf8(text.substr(at));
             if (!point.valid && bytes == JsonBytes::repaired) {
                 flush(at);
-                out += "\xEF\xBF\xBD";
+                out += replacement_character;
                 done = at + point.size;
             }
             at += point.size;

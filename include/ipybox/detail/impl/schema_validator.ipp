@@ -6,6 +6,7 @@
 #include <cmath>
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_number.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <map>
 
 namespace ipybox::detail {
@@ -176,10 +177,7 @@ IPYBOX_DECL SchemaValidator::Result SchemaValidator::check_string(const Schema& 
         if (matches == Match::no) return fail(place, "must match " + shortened(*pattern));
     }
     if (!schema.has_any({Key::min_length, Key::max_length})) return std::nullopt;
-    const auto length =
-        static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-            return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-        }));
+    const auto length = count_code_points(text);
     if (below(length, schema.value(Key::min_length)))
         return fail(place, "must have at least " + write_json(*schema.value(Key::min_length)) +
                                " characters");

@@ -423,7 +423,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::download(ImplPtr state, McpCont
     McpToolResult result;
     std::size_t size = part.bytes.size();
     const auto type = mcp::image_type(part.bytes);
-    const auto text = last ? std::string_view(part.bytes) : mcp::whole_characters(part.bytes);
+    const auto text = last ? std::string_view(part.bytes) : detail::whole_characters(part.bytes);
     if (whole && !type.empty()) {
         result.content.push_back(McpContent::image(part.bytes, type));
     } else if (mcp::is_text(text)) {

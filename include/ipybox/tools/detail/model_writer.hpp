@@ -10,6 +10,7 @@
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/detail/schema_document.hpp>
 #include <ipybox/detail/schema_validator.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/tools/detail/rule_writer.hpp>
 #include <map>
@@ -331,7 +332,7 @@ private:
     // Half a surrogate pair: pydantic refuses it in a Literal and in an alias.
     static bool has_surrogate(std::string_view text) {
         while (!text.empty())
-            if (take_code_point(text) >> 11 == 0x1B) return true;
+            if (is_surrogate(take_code_point(text))) return true;
         return false;
     }
 

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/python_source.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/tools/detail/model_writer.hpp>
 #include <map>
@@ -134,8 +135,7 @@ inline std::string summary(std::string_view description) {
     }
     if (line.size() > limit) {
         auto cut = line.find_last_of(' ', limit);
-        if (cut == std::string::npos)
-            for (cut = limit; (line[cut] & 0xC0) == 0x80;) --cut;
+        if (cut == std::string::npos) cut = utf8_border(line, limit);
         line.resize(cut);
         line += " …";
     }

@@ -8,6 +8,7 @@
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/python_source.hpp>
+#include <ipybox/detail/utf8.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/tools/detail/tool_module.hpp>
 #include <set>
@@ -45,7 +46,7 @@ IPYBOX_DECL boost::json::array parse_tools(std::string_view text) {
                                    : code == 0          ? 2
                                    : next >> 10 == 0x37 ? 12
                                                         : 6;
-        if (length == 6 && code >> 11 == 0x1B)
+        if (length == 6 && detail::is_surrogate(code))
             detail::append_utf8(repaired, code);
         else
             repaired += text.substr(i, length);
