@@ -34,7 +34,9 @@ enum class errc {
 // The fixed id makes categories compare equal across shared objects.
 struct ErrorCategory final : boost::system::error_category {
     constexpr ErrorCategory() : boost::system::error_category(0x1b0b0c5d11a7e001ULL) {}
+    // "ipybox".
     const char* name() const noexcept override { return "ipybox"; }
+    // What a code means, in a few words.
     std::string message(int code) const override {
         switch (static_cast<errc>(code)) {
             case errc::bad_argument:

@@ -209,7 +209,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
                                            std::string key);
     static awaitable<json::array> ask_roots(McpCallPtr call, std::string key);
     static void park(const McpCallPtr& call);
-    static void unpark(const McpCallPtr& call);
+    static void unpark(McpCallPtr call);  // by value: the map may be the last to hold it
     static void need(const McpCall& call, std::string_view capability);
     static bool supports(const McpCall& call, std::string_view capability);
     static void check_question(const McpCall& call, const json::value& question);

@@ -563,12 +563,11 @@ IPYBOX_DECL void McpEngine::park(const McpCallPtr& call) {
     outlet->respond(rpc_result(call->id, std::move(result)), 200);
 }
 
-IPYBOX_DECL void McpEngine::unpark(const McpCallPtr& call) {
+IPYBOX_DECL void McpEngine::unpark(McpCallPtr call) {
     if (call->request_state.empty()) return;
-    const auto held = call;  // the map may be the last to hold it
-    held->engine->parked.erase(held->request_state);
-    held->request_state.clear();
-    held->expiry.reset();
+    call->engine->parked.erase(call->request_state);
+    call->request_state.clear();
+    call->expiry.reset();
 }
 
 IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const McpOutletPtr& outlet,
