@@ -98,7 +98,8 @@ private:
             auto gap = message("iopub", "comm_open", "{}", R"({"ipybox":9,"type":"stream"})", "{}");
             open = co_await write(stream, std::move(gap));
             // What it asks for now it need not be read for.
-            if (open) open = co_await write(stream, answer(session, ++round));
+            ++round;
+            if (open) open = co_await write(stream, answer(session, round));
         }
         // Neither read nor closed: the host has to find out.
         while (open && acceptor_.is_open() && attacking) {
