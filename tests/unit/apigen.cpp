@@ -248,6 +248,10 @@ BOOST_AUTO_TEST_CASE(names_of_fields) {
                "    Annotated_: Annotated[Literal[1] | None, Field(alias=\"Annotated\")] = None\n"
                "    Field_: Annotated[Literal[1] | None, Field(alias=\"Field\")] = None\n"
                "    a_b: Annotated[Literal[1], Field(alias=\"a-b\")]");
+    // Names that the type of other keys needs, though no field's does.
+    BOOST_TEST(has(module(R"({"type": "object", "properties": {"str": {"default": true}},
+        "additionalProperties": {"type": "integer"}})"),
+                   "str_: Annotated[Any, Field(alias=\"str\")]"));
     // Pydantic takes no half of a surrogate pair as a name.
     BOOST_TEST(
         has(module(R"({"type": "object", "properties": {"\uD800": {}}})"),

@@ -737,6 +737,7 @@ private:
         if (more && !more->never && !more->trivial() && !s.has(Key::pattern_properties))
             extra = inner_type(*more, name + "Extra").text();
 
+        if (!extra.empty() && extra != "Any") extra = "dict[str, " + extra + ']';
         auto code = extra + '\n';
         for (const auto& field : fields) code += field.type.text() + '\n';
         name_fields(fields, identifiers_in(code));
@@ -745,7 +746,7 @@ private:
         for (auto& field : fields)
             body += field_text(field, nullable), code += field.type.text() + '\n';
         if (!extra.empty() && extra != "Any")
-            body += "    __pydantic_extra__: dict[str, " + extra + "]  # pyright: ignore\n";
+            body += "    __pydantic_extra__: " + extra + "  # pyright: ignore\n";
         if (input_) {
             auto rule = object_rule(s);
             if (!branching && !s.has(Key::pattern_properties))
