@@ -3,8 +3,9 @@
 usage: compare_builds.py [--rounds N] [--sandbox NAME] BEFORE AFTER
 
 BEFORE and AFTER are checkouts in which `scripts/bench` has built build-bench/. Each round runs both
-benches, in turns first, and gives a pair of medians for each row of ipybox's. Prints the medians of
-both, their ratio, and the median of the differences of the pairs with its interval of 95 %.
+benches, in turns first, and gives a pair of medians for each row; those of peers and floors tell the
+noise. Prints the medians of both in the bench's units, their ratio, and the median of the differences
+of the pairs with its interval of 95 %.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MEASURED = (
     ["--only", "prints", "--prints", "1"],
     ["--only", "tools", "--tool-calls", "200"],
 )
-ROW = re.compile(r"^(\S.*?)  +\d+ +[\d.]+ +([\d.]+) +[\d.]+ +[\d.]+ +[\d.]+$")
+ROW = re.compile(r"^(\S.*?)  +\d+ +[\d.]+ +([\d.]+) +[\d.]+ +[\d.]+(?: +[\d.]+)?$")
 
 
 def environment(checkout: Path) -> dict[str, str]:
@@ -42,7 +43,7 @@ def environment(checkout: Path) -> dict[str, str]:
 
 
 def measure(checkout: Path, arguments: list[str]) -> dict[str, float]:
-    """Milliseconds at the median, by what was measured and for whom."""
+    """Medians, by what was measured and for whom."""
     done = subprocess.run([checkout / "build-bench/benchmarks/bench", *arguments], env=environment(checkout),
                           capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
@@ -50,12 +51,9 @@ def measure(checkout: Path, arguments: list[str]) -> dict[str, float]:
     medians, title = {}, ""
     for line in done.stdout.splitlines():
         if row := ROW.match(line):
-            if row[1].startswith("ipybox"):
-                medians[f"{title}: {row[1]}"] = float(row[2])
+            medians[f"{title}: {row[1]}"] = float(row[2])
         elif line and not line.startswith(" "):
             title = line
-        elif line.strip() and "p50" in line:
-            continue
     return medians
 
 
@@ -74,7 +72,7 @@ def main() -> None:
     parser.add_argument("after", type=Path)
     options = parser.parse_args()
     builds = options.before.resolve(), options.after.resolve()
-    print(f"{options.rounds} rounds; milliseconds at the median")
+    print(f"{options.rounds} rounds; medians")
     for what in MEASURED:
         pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for i in range(options.rounds):
