@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import re
-import statistics
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
+
+from pairs import compared, in_turns
 
 # What one run of a bench measures, and how often in each round.
 MEASURED = (
@@ -57,13 +56,6 @@ def measure(checkout: Path, arguments: list[str]) -> dict[str, float]:
     return medians
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Of the median, by resampling."""
-    pick = random.Random(1)
-    medians = sorted(statistics.median(pick.choices(values, k=len(values))) for _ in range(2000))
-    return medians[50], medians[1949]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10, help="runs of each bench (10)")
@@ -74,18 +66,9 @@ def main() -> None:
     builds = options.before.resolve(), options.after.resolve()
     print(f"{options.rounds} rounds; medians")
     for what in MEASURED:
-        pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for i in range(options.rounds):
-            took = {which: measure(builds[which], [*what, "--sandbox", options.sandbox])
-                    for which in (i % 2, 1 - i % 2)}  # neither always comes first
-            for name in took[0].keys() & took[1].keys():
-                pairs[name].append((took[0][name], took[1][name]))
-        for name, found in sorted(pairs.items()):
-            before, after = (statistics.median(pair[which] for pair in found) for which in (0, 1))
-            differences = [new - old for old, new in found]
-            low, high = interval(differences)
-            print(f"{name}: before {before:.3f}, after {after:.3f} ({after / before:.3f} x); of the differences "
-                  f"{statistics.median(differences):+.3f} ({low:+.3f} to {high:+.3f})", flush=True)
+        found = in_turns(options.rounds, lambda which: measure(builds[which], [*what, "--sandbox", options.sandbox]))
+        for name in sorted(set.intersection(*(set(medians) for pair in found for medians in pair))):
+            print(f"{name}: {compared([(old[name], new[name]) for old, new in found], 3)}", flush=True)
 
 
 if __name__ == "__main__":

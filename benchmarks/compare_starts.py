@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from pairs import compared, in_turns
 
 
 def workspace_with(files: int) -> Path:
@@ -45,13 +45,6 @@ def start(program: str, workspace: Path, arguments: list[str]) -> float:
     return took
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Of the median, by resampling."""
-    pick = random.Random(1)
-    medians = sorted(statistics.median(pick.choices(values, k=len(values))) for _ in range(2000))
-    return medians[50], medians[1949]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40, help="starts of each build (40)")
@@ -66,18 +59,9 @@ def main() -> None:
         arguments = ["--sandbox", options.sandbox, *options.argument]
         for program in (options.before, options.after):
             start(program, workspace, arguments)
-        pairs = []
-        for i in range(options.rounds):
-            first = i % 2  # neither is always the one that finds warm caches
-            took = {which: start((options.before, options.after)[which], workspace, arguments)
-                    for which in (first, 1 - first)}
-            pairs.append((took[0], took[1]))
-        before, after = (statistics.median(pair[which] for pair in pairs) for which in (0, 1))
-        differences = [new - old for old, new in pairs]
-        low, high = interval(differences)
-        print(f"{options.rounds} pairs, {options.files} files, {options.sandbox}: median before {before * 1e3:.1f} ms, "
-              f"after {after * 1e3:.1f} ms ({after / before:.3f} x); of the differences "
-              f"{statistics.median(differences) * 1e3:+.1f} ms ({low * 1e3:+.1f} to {high * 1e3:+.1f})")
+        programs = options.before, options.after
+        pairs = in_turns(options.rounds, lambda which: 1e3 * start(programs[which], workspace, arguments))
+        print(f"{options.rounds} pairs, {options.files} files, {options.sandbox}: median {compared(pairs, 1, ' ms')}")
     finally:
         shutil.rmtree(workspace)
 
