@@ -621,6 +621,20 @@ std::size_t peak_memory() {
     return kilobytes << 10;
 }
 
+// Why the kernel ends while a cell of it runs.
+awaitable<std::string> given_up(Kernel& kernel, errc expected, Duration patience) {
+    std::string detail;
+    try {
+        const auto soon = Clock::now() + patience;
+        const auto output = co_await kernel.next(soon);
+        BOOST_ERROR("the cell goes on");
+    } catch (const Error& error) {
+        BOOST_TEST((error.code() == expected), error.what());
+        detail = error.detail();
+    }
+    co_return detail;
+}
+
 // What goes again is megabytes, the request for it a few hundred bytes.
 BOOST_AUTO_TEST_CASE(a_server_that_reads_nothing_is_given_up) {
     json::object config;
@@ -637,15 +651,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_reads_nothing_is_given_up) {
         peak_memory();
         const auto before = peak_memory();
         server.attacking = true;
-        std::string detail;
-        try {
-            const auto soon = Clock::now() + 60s;
-            const auto output = co_await kernel.next(soon);
-            BOOST_ERROR("the cell goes on");
-        } catch (const Error& error) {
-            BOOST_TEST((error.code() == errc::kernel_protocol), error.what());
-            detail = error.detail();
-        }
+        const auto detail = co_await given_up(kernel, errc::kernel_protocol, 60s);
         BOOST_TEST(contains(detail, "32 MiB unread"), detail);
         BOOST_TEST(contains(detail, "on 3 connections"), detail);
         BOOST_TEST(contains(detail, "reset() starts a new kernel"), detail);
@@ -674,15 +680,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_drops_every_connection_is_given_up) {
     machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
         co_await begin(kernel, "1");
         server.dropping = true;
-        std::string detail;
-        try {
-            const auto soon = Clock::now() + 30s;
-            const auto output = co_await kernel.next(soon);
-            BOOST_ERROR("the cell goes on");
-        } catch (const Error& error) {
-            BOOST_TEST((error.code() == errc::kernel_died), error.what());
-            detail = error.detail();
-        }
+        const auto detail = co_await given_up(kernel, errc::kernel_died, 30s);
         BOOST_TEST(contains(detail, "drops them before the kernel answers"), detail);
         // Not as fast as it can.
         BOOST_TEST(server.connections > 1);
