@@ -47,16 +47,20 @@ struct RegistryFixture {
     }
 };
 
-// What a process of its own prints when it refuses the plugin.
-std::string refusal_in(const char* program, const std::filesystem::path& plugin) {
-    const std::string command =
-        "'" + (sample_directory() / program).string() + "' '" + plugin.string() + "'";
+// What a process of its own prints of the plugin, which ends with 0.
+std::string printed_by(const char* program, const char* option,
+                       const std::filesystem::path& plugin) {
+    const std::string command = "'" + (sample_directory() / program).string() + "' " + option +
+                                " '" + plugin.string() + "'";
     std::FILE* output = ::popen(command.c_str(), "r");
     BOOST_REQUIRE(output != nullptr);
     std::string text(4096, '\0');
     text.resize(std::fread(text.data(), 1, text.size(), output));
-    BOOST_TEST(::pclose(output) == 0, program << " accepted " << plugin);
+    BOOST_TEST(::pclose(output) == 0, program << ' ' << plugin);
     return text;
+}
+std::string refusal_in(const char* program, const std::filesystem::path& plugin) {
+    return printed_by(program, "", plugin);
 }
 
 bool holds(const std::string& text, std::string_view part) {
@@ -68,6 +72,12 @@ bool holds(const std::string& text, std::string_view part) {
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(registry, RegistryFixture)
+
+BOOST_AUTO_TEST_CASE(a_plugin_shares_the_statics_of_asio) {
+    BOOST_TEST(printed_by("load_plugin", "--statics", sample("sample")) == "shared\n");
+    // What would come of a program that does not export its symbols, were it not refused.
+    BOOST_TEST(printed_by("load_plugin_unexported", "--statics", sample("sample")) == "apart\n");
+}
 
 BOOST_AUTO_TEST_CASE(a_shared_object_becomes_an_object) {
     registry.load(sample("sample"));

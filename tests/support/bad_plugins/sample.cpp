@@ -1,6 +1,8 @@
 // An approval policy that is in order; the build makes it unusable in several ways.
 #include <ipybox/plugin.hpp>
 
+#include "asio_statics.hpp"
+
 #ifndef SAMPLE_NAME
 #define SAMPLE_NAME sample
 #endif
@@ -23,5 +25,9 @@ constexpr Plugin self{
     },
 };
 }  // namespace
+
+extern "C" [[gnu::visibility("default")]] void sample_asio_statics(AsioStatics& statics) {
+    statics = asio_statics();
+}
 
 IPYBOX_PLUGIN(sample, self)
