@@ -11,7 +11,7 @@ from .client import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError
 from .results import Audio, Blob, Image, Parts, Resource, ResourceLink, media
 
 if TYPE_CHECKING:
-    from .models import Model, NotObject, Open, Out, asynchronous, call, call_async, coroutine, object_rule, one_of, pattern, rule, unique
+    from .models import Model, NotObject, Open, Out, SafeInt, asynchronous, call, call_async, coroutine, object_rule, one_of, pattern, rule, unique
 
 __all__ = [
     "ApprovalRejectedError", "ApprovalTimeoutError", "ToolRunnerError",

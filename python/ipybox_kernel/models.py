@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from typing import Annotated, Any, Callable, ClassVar, Coroutine, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
 from pydantic import (
-    AfterValidator, BaseModel, ConfigDict, ModelWrapValidatorHandler, RootModel, SerializerFunctionWrapHandler, TypeAdapter, ValidationError,
+    AfterValidator, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, RootModel, SerializerFunctionWrapHandler, TypeAdapter, ValidationError,
     model_serializer, model_validator,
 )
 
@@ -113,10 +113,37 @@ def _wire(model: BaseModel) -> Any:
     return _restored(wire, model.model_dump(mode="python", by_alias=True, exclude_unset=True, warnings="none"))
 
 
+def _with_integers(data: Any, places: list[tuple[Any, ...]]) -> Any:
+    """A copy in which 5.0 is 5 at those places: an integer as well in JSON Schema, and none when pydantic is strict."""
+    if not places:
+        return data
+    if isinstance(data, float):
+        return int(data) if data.is_integer() else data
+    if not isinstance(data, (dict, list)):
+        return data
+    keys = list(data) if isinstance(data, dict) else range(len(data))
+    # A place also says which branch of a union was tried.
+    below = {key: [place[n + 1:] for place in places for n, part in enumerate(place) if part == key] for key in keys}
+    changed = {key: _with_integers(data[key], below[key]) for key in keys}
+    return changed if isinstance(data, dict) else list(changed.values())
+
+
+def _validated(handler: ModelWrapValidatorHandler[Any], data: dict[str, Any]) -> Any:
+    try:
+        return handler(data)
+    except ValidationError as error:
+        places = [found["loc"] for found in error.errors(include_url=False, include_context=False)
+                  if found["type"] == "int_type" and isinstance(found["input"], float) and found["input"].is_integer()]
+        if not places:
+            raise
+    return handler(_with_integers(data, [(*place, None) for place in places]))
+
+
 class Model(BaseModel):
     """Arguments: what was set is sent under its wire name, an unset field is left to the server."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=(), allow_inf_nan=False)
+    # Strict: a server takes neither "5" for a number nor True for 1.
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=(), allow_inf_nan=False, strict=True)
 
     __nullable__: ClassVar[tuple[str, ...]] = ()
     """Fields whose None is sent as null; for others it means unset."""
@@ -127,7 +154,9 @@ class Model(BaseModel):
         if not isinstance(data, dict):
             return handler(data)
         exact = _to_json(data)
-        return _restored(handler(_rounded(exact)), exact) if _holds_decimal(exact) else handler(exact)
+        if _holds_decimal(exact):
+            return _restored(_validated(handler, _rounded(exact)), exact)
+        return _validated(handler, exact)
 
     @model_serializer(mode="wrap")
     def _send(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -137,6 +166,10 @@ class Model(BaseModel):
                 wire.pop(field.alias or name, None)
                 wire.pop(name, None)
         return wire
+
+
+SafeInt = Annotated[int, Field(ge=-(2**53 - 1), le=2**53 - 1)]
+"""What JavaScript counts exactly: the bounds that its validators write beside every integer."""
 
 
 class Open(Model):

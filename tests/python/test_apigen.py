@@ -77,12 +77,22 @@ class Modules(ApigenTest):
         self.assertEqual((check.returncode, check.stdout), (0, f"{count} modules, 0 findings\n"), check.stderr)
 
         # A user's mistake has to be found, or the types are worth nothing.
-        (self.directory / "user.py").write_text(
+        right = (
+            "from out.files.edit_file import run as edit\n"
             "from out.files.read_text_file import Params, run\n"
             "from out.coroutines.typed import run as begin, run_async\n"
             "async def both() -> int | None: return (await begin(a={'b': 'x'})).n or (await run_async()).n\n"
             "print(run(Params(path='notes.txt', tail=3)).content.upper())\n"
-            "run(Params(path=5))\nrun(Params(path='x')).contents\n")
+            "edit(path='x', edits=({'oldText': 'a', 'newText': 'b'},), dryRun=True)\n"
+            "edit({'path': 'x', 'edits': []})\n")
+        wrong = ("run(Params(path=5))\n", "run(path='x').contents\n", "run(pth='x')\n", "run(path='x', tail='3')\n", "run()\n",
+                 "edit(path='x')\n", "edit(path='x', edits=5)\n")
+        (self.directory / "user.py").write_text(right + "".join(wrong))
+        first = right.count("\n") + 1
+        lines = set(range(first, first + len(wrong)))
+        mypy = subprocess.run([PYTHON, "-m", "mypy", "--strict", "--follow-imports=silent", "user.py"], capture_output=True, text=True,
+                              cwd=self.directory, env={**os.environ, "MYPYPATH": os.environ["IPYBOX_TEST_PYTHON_PACKAGE"]})
+        self.assertEqual({int(line) for line in re.findall(r"^user\.py:(\d+): error", mypy.stdout, re.M)}, lines, mypy.stdout + mypy.stderr)
         config = self.directory / "pyrightconfig.json"
         config.write_text(json.dumps({
             "include": ["out", "user.py"], "typeCheckingMode": "strict", "pythonVersion": "3.11",
@@ -94,7 +104,7 @@ class Modules(ApigenTest):
         findings = [f"{item['file']}:{item['range']['start']['line'] + 1} {item.get('rule')}: {item['message']}"
                     for item in report["generalDiagnostics"]]
         self.assertEqual([line for line in findings if "/out/" in line], [])
-        self.assertEqual(len(findings), 3, findings)  # the third: `contents` has no type
+        self.assertEqual({int(re.search(r":(\d+) ", line)[1]) for line in findings}, lines, findings)
         self.assertEqual(report["summary"]["filesAnalyzed"], count + 1)
 
 

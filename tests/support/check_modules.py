@@ -21,10 +21,10 @@ from pathlib import Path
 
 IMPORTS = {
     "__future__": {"annotations"},
-    "typing": {"Annotated", "Any", "Literal"},
+    "typing": {"Annotated", "Any", "Literal", "Sequence", "overload"},
     "pydantic": {"Field", "RootModel"},
     "typing_extensions": {"TypeAliasType"},
-    "ipybox_kernel": {"Model", "NotObject", "Open", "Out", "asynchronous", "call", "call_async", "coroutine", "object_rule", "one_of", "pattern", "rule", "unique"},
+    "ipybox_kernel": {"Model", "NotObject", "Open", "Out", "asynchronous", "call", "call_async", "coroutine", "object_rule", "one_of", "pattern", "rule", "SafeInt", "unique"},
 }
 PLAIN_TYPES = {"str", "int", "float", "bool", "list", "dict", "tuple"}
 CHECKS = {"Field", "rule", "pattern", "one_of"}
@@ -71,7 +71,7 @@ class Module:
         self.imported: set[str] = set()
 
     def check(self) -> None:
-        run = 0
+        runs: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         for node in self.tree.body:
             if isinstance(node, ast.ImportFrom):
                 allowed = IMPORTS.get(node.module or "", set())
@@ -89,14 +89,31 @@ class Module:
             if isinstance(node, ast.ClassDef):
                 self.model(node)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                run += 1
-                self.run(node)
+                runs.append(node)
             elif isinstance(node, ast.Assign):
                 self.assignment(node)
             else:
                 rebuild = re.fullmatch(r"(\w+)\.model_rebuild\(\)", ast.unparse(node))
                 need(rebuild is not None and rebuild[1] in self.names, node, f"a statement: {ast.unparse(node)[:80]}")
-        need(run == 1, None, f"{run} functions")
+        need(len(runs) in (1, 3), None, f"{len(runs)} functions")
+        self.run(runs[-1], "params: Any=None, /, **kwargs: Any" if runs[1:] else "params: Params | dict[str, Any] | None=None, /")
+        need(len({type(node) for node in runs}) == len({ast.unparse(node.returns or node) for node in runs}) == 1, runs[0], "unlike functions")
+        for node in runs[:-1]:
+            need(node.name == "run" and [ast.unparse(each) for each in node.decorator_list] == ["overload"], node, "an overload")
+            need([ast.unparse(each) for each in node.body] == ["..."], node, "the body of an overload")
+        if runs[1:]:
+            need(ast.unparse(runs[0].args) == "params: Params | dict[str, Any], /", runs[0], "parameters")
+            self.keywords(runs[1].args)
+
+    def keywords(self, names: ast.arguments) -> None:
+        need(not names.args and not names.posonlyargs and names.vararg is None, None, "parameters that are no keywords")
+        need(names.kwarg is None or ast.unparse(names.kwarg) == "more: Any", None, "other keywords")
+        for name, value in zip(names.kwonlyargs, names.kw_defaults):
+            need(name.annotation is not None, name, "a parameter")
+            assert name.annotation is not None
+            self.annotation(name.annotation)
+            if value:
+                check_literal(value)
 
     def assignment(self, node: ast.Assign) -> None:
         need(len(node.targets) == 1 and isinstance(node.targets[0], ast.Name), node, "an assignment")
@@ -143,7 +160,7 @@ class Module:
         if isinstance(node, ast.Constant):
             need(node.value is None, node, "a constant as a type")
         elif isinstance(node, ast.Name):
-            need(node.id in PLAIN_TYPES | self.names | (self.imported & {"Any", "NotObject"}), node, f"an unknown type {node.id}")
+            need(node.id in PLAIN_TYPES | self.names | (self.imported & {"Any", "NotObject", "SafeInt"}), node, f"an unknown type {node.id}")
         elif isinstance(node, ast.BinOp):
             need(isinstance(node.op, ast.BitOr), node, "an operator")
             self.annotation(node.left)
@@ -151,7 +168,7 @@ class Module:
         elif isinstance(node, ast.Subscript):
             origin = ast.unparse(node.value)
             arguments = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            need(origin in PLAIN_TYPES or origin in self.imported & {"Annotated", "Literal"}, node, f"{origin}[]")
+            need(origin in PLAIN_TYPES or origin in self.imported & {"Annotated", "Literal", "Sequence"}, node, f"{origin}[]")
             if origin == "Literal":
                 for argument in arguments:
                     check_literal(argument)
@@ -171,9 +188,9 @@ class Module:
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             check_literal(argument)
 
-    def run(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def run(self, node: ast.FunctionDef | ast.AsyncFunctionDef, parameters: str) -> None:
         need(node.name == "run" and not node.decorator_list, node, f"a function {node.name}")
-        need(ast.unparse(node.args) == "params: Params | None=None, /, **kwargs: Any", node, "parameters")
+        need(ast.unparse(node.args) == parameters, node, "parameters")
         body = node.body[1:] if is_text(node.body[0]) else node.body
         need(len(body) == 1 and isinstance(body[0], ast.Return), node, "the body of run()")
         call = body[0].value  # type: ignore[attr-defined]
@@ -185,7 +202,8 @@ class Module:
         for argument in call.args[:2]:
             need(isinstance(argument, ast.Constant) and isinstance(argument.value, str), node, "the call")
         rest = [ast.unparse(argument) for argument in call.args[2:]]
-        need(rest in (["Params", "params", "kwargs"], ["Params", "params", "kwargs", "Result"]), node, "the call")
+        given = "kwargs" if node.args.kwarg else "{}"
+        need(rest in (["Params", "params", given], ["Params", "params", given, "Result"]), node, "the call")
 
 
 def check_file(path: Path, load: bool) -> None:

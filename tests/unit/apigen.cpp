@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(a_whole_module) {
                              R"(, "description": "Search.", "annotations": {"openWorldHint": true},
             "outputSchema": {"type": "object", "properties": {"hits": {"type": "array", "items": {"type": "string"}}}})");
     BOOST_TEST(text == R"(from __future__ import annotations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, overload
 from pydantic import Field
 from ipybox_kernel import Model, Out, asynchronous, call
 
@@ -99,7 +99,11 @@ class Result(Out):
     hits: list[str] | None = None
 
 
-def run(params: Params | None = None, /, **kwargs: Any) -> Result:
+@overload
+def run(params: Params | dict[str, Any], /) -> Result: ...
+@overload
+def run(*, query: str, safe: Literal["off", "strict"] = "strict", user_id: str | None = None) -> Result: ...
+def run(params: Any = None, /, **kwargs: Any) -> Result:
     """Search.
 
     Hints: openWorld
@@ -125,9 +129,9 @@ class Params(Model):
     pass
 
 
-async def run(params: Params | None = None, /, **kwargs: Any) -> Any:
+async def run(params: Params | dict[str, Any] | None = None, /) -> Any:
     """Does it."""
-    return await call_async("demo", "t", Params, params, kwargs)
+    return await call_async("demo", "t", Params, params, {})
 
 
 run_async = coroutine(run)
@@ -167,6 +171,110 @@ BOOST_AUTO_TEST_CASE(types_of_fields) {
                "    a: list[Any] | None = None\n    \"\"\"(default: [1])\"\"\"");
     BOOST_TEST(fields(R"({"a": {"type": "integer", "default": "x"}})") ==
                "    a: int | None = None\n    \"\"\"(default: \"x\")\"\"\"");
+}
+
+// The signature that takes keywords.
+std::string keywords(const std::string& schema) {
+    const auto text = module(schema);
+    const auto from = text.find("def run(*, ");
+    BOOST_REQUIRE_MESSAGE(from != text.npos, text);
+    return text.substr(from, text.find(" -> ", from) - from);
+}
+
+BOOST_AUTO_TEST_CASE(what_may_be_passed_by_keyword) {
+    const auto one = [](const std::string& type) {
+        return keywords(R"({"required": ["a"], "properties": {"a": )" + type + "}}");
+    };
+    BOOST_TEST(one(R"({"type": "string", "minLength": 1})") == "def run(*, a: str)");
+    BOOST_TEST(one(R"({"type": "array", "items": {"enum": ["a[, ", "]"]}, "maxItems": 3})") ==
+               R"(def run(*, a: Sequence[Literal["a[, ", "]"]]))");
+    BOOST_TEST(one(R"({"type": "object", "required": ["b"], "properties": {"b": {}}})") ==
+               "def run(*, a: A | dict[str, Any])");
+    BOOST_TEST(one(R"({"type": ["array", "null"], "items": {"properties": {"b": {}},
+        "type": "object"}})") == "def run(*, a: Sequence[AItem | dict[str, Any]] | None)");
+    BOOST_TEST(one(R"({"type": "integer", "maximum": 9007199254740991})") == "def run(*, a: int)");
+    BOOST_TEST(keywords(R"({"properties": {"class": {"type": "string"}, "n": {"default": 2}}})") ==
+               "def run(*, class_: str | None = None, n: Any = 2)");
+    BOOST_TEST(keywords(R"({"properties": {"a": {}}, "additionalProperties": true})") ==
+               "def run(*, a: Any = None, **more: Any)");
+    BOOST_TEST(keywords(R"({"type": "object",
+            "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}})") ==
+               "def run(*, kids: Sequence[Params | dict[str, Any]] | None = None)");
+    BOOST_TEST(has(module(R"({"additionalProperties": {"type": "integer"}})"),
+                   "def run(**more: Any) -> Any: ...\n"));
+    BOOST_TEST(has(module(R"({"type": "object"})"),
+                   "\ndef run(params: Params | dict[str, Any] | None = None, /) -> Any:\n"));
+}
+
+BOOST_AUTO_TEST_CASE(equal_classes_are_one) {
+    const std::string point =
+        R"({"type": "object", "required": ["x"], "properties": {"x": {"type": "number"}}})";
+    const auto text = module(R"({"properties": {"from": )" + point + R"(, "to": )" + point +
+                             R"(, "via": {"type": "array", "items": )" + point +
+                             R"(}, "area": {"type": "object", "required": ["x"],
+                                "properties": {"x": {"type": "string"}}}}})");
+    BOOST_TEST(has(text, "class From(Open):"));
+    BOOST_TEST(has(text, "    to: From | None = None\n"));
+    BOOST_TEST(has(text, "    via: list[From] | None = None\n"));
+    BOOST_TEST(has(text, "class Area(Open):"));  // says something else
+    BOOST_TEST(!has(text, "class To"));
+    BOOST_TEST(!has(text, "class Via"));
+}
+
+BOOST_AUTO_TEST_CASE(unions_are_chosen_by_what_tells_them_apart) {
+    const auto shape = [](const std::string& kind, const std::string& field) {
+        return R"({"type": "object", "required": ["kind", ")" + field +
+               R"("], "properties": {"kind": )" + kind + R"(, ")" + field +
+               R"(": {"type": "number"}}})";
+    };
+    const auto of = [&](const std::string& first, const std::string& second) {
+        return module(R"({"required": ["shape"], "properties": {"shape": {"anyOf": [)" +
+                      shape(first, "radius") + ", " + shape(second, "width") + "]}}}");
+    };
+    const auto text = of(R"({"const": "circle"})", R"({"enum": ["square", "box"]})");
+    BOOST_TEST(has(text, "class Circle(Open):\n    kind: Literal[\"circle\"]\n"));
+    BOOST_TEST(has(text, "class Square(Open):\n    kind: Literal[\"square\", \"box\"]\n"));
+    BOOST_TEST(has(text, "    shape: Annotated[Circle | Square, Field(discriminator=\"kind\")]\n"));
+    BOOST_TEST(has(text, "shape: Circle | dict[str, Any] | Square | dict[str, Any])"));
+    // What tells nothing apart, or is no text, chooses nothing.
+    for (const auto& other : {of(R"({"const": "circle"})", R"({"enum": ["box", "circle"]})"),
+                              of(R"({"const": 1})", R"({"const": 2})"),
+                              of(R"({"const": "circle"})", R"({"type": "string"})")})
+        BOOST_TEST(!has(other, "discriminator"), other);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_behind_names_read_as_such) {
+    const auto text = module(R"({"properties": {"key1": {"anyOf": [
+        {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}},
+        {"type": "object", "required": ["b"], "properties": {"b": {"type": "string"}}}]}}})");
+    BOOST_TEST(has(text, "class Key1_1("));
+    BOOST_TEST(has(text, "class Key1_2("));
+    const auto encoded = module(R"({"properties": {"a": {"$ref": "#/$defs/List%3CItem%3E"}},
+        "$defs": {"List<Item>": {"type": "object", "properties": {"a": {"type": "string"}}}}})");
+    BOOST_TEST(has(encoded, "class ListItem("), encoded);
+}
+
+BOOST_AUTO_TEST_CASE(what_javascript_counts_is_no_news) {
+    BOOST_TEST(fields(R"({"a": {"type": "integer", "minimum": -9007199254740991,
+                                "maximum": 9007199254740991}})") == "    a: SafeInt | None = None");
+    BOOST_TEST(fields(R"({"a": {"type": "integer", "minimum": 0, "maximum": 9007199254740991}})") ==
+               "    a: Annotated[SafeInt, Field(ge=0)] | None = None");
+    BOOST_TEST(fields(R"({"a": {"type": "object", "propertyNames": {"type": "string"},
+                                "additionalProperties": {"type": "integer"}}})") ==
+               "    a: dict[str, int] | None = None");
+}
+
+BOOST_AUTO_TEST_CASE(long_lines_are_folded) {
+    std::string list, words;
+    for (int i = 0; i < 60; ++i) {
+        list += (i ? ", \"value " : "\"value ") + std::to_string(i) + '"';
+        words += "word" + std::to_string(i) + ' ';
+    }
+    const auto text = module(R"({"properties": {"a": {"enum": [)" + list +
+                             R"(], "description": ")" + words + R"("}}, "description": "x"})");
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 130u, line);
+    BOOST_TEST(has(text, "\"value 59\"] | None = None"));
 }
 
 BOOST_AUTO_TEST_CASE(a_schema_without_a_type_takes_what_is_no_object) {

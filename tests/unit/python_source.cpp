@@ -61,6 +61,25 @@ BOOST_AUTO_TEST_CASE(a_bare_quote_is_never_followed_by_another) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(code_is_folded_where_python_allows_it) {
+    const std::string wide(70, 'x');
+    BOOST_TEST(folded_code("a: A[" + wide + ", " + wide + "]", 4) ==
+               "a: A[" + wide + ",\n    " + wide + "]");
+    // Not within a text, nor outside of brackets.
+    for (const auto& whole :
+         {"a: L[\"" + wide + ", \\\", " + wide + "\"]", "a = " + wide + ", " + wide})
+        BOOST_TEST(folded_code(whole, 4) == whole);
+    BOOST_TEST(folded_code("short(a, b)", 4) == "short(a, b)");
+}
+
+BOOST_AUTO_TEST_CASE(text_is_folded_at_blanks) {
+    const std::string wide(70, 'x');
+    BOOST_TEST(folded_text(wide + ' ' + wide + "\nend\n") == wide + '\n' + wide + "\nend\n");
+    BOOST_TEST(folded_text("    " + wide + wide + " b") == "    " + wide + wide + "\nb");
+    for (const auto& whole : {wide + wide, "| " + wide + " | " + wide + " |", std::string("a b")})
+        BOOST_TEST(folded_text(whole) == whole);
+}
+
 BOOST_AUTO_TEST_CASE(names) {
     BOOST_TEST(python_field_name("user-id") == "user_id");
     BOOST_TEST(python_field_name("_private") == "private");

@@ -155,9 +155,66 @@ inline std::string visible_text(std::string_view text, std::size_t limit) {
     return out;
 }
 
+// The width at which what is generated is folded, where it can be.
+inline constexpr std::size_t python_width = 120;
+
+// Lines that are longer, folded at blanks with room for quotes and indentation. Rows of tables stay
+// whole.
+inline std::string folded_text(std::string_view text) {
+    static constexpr std::size_t width = python_width - 8;
+    std::string out;
+    while (!text.empty()) {
+        const auto end = std::min(text.find('\n'), text.size());
+        const auto line = text.substr(0, end);
+        const bool table = line.starts_with('|');
+        auto start = line.find_first_not_of(' ');  // indentation is not a place to fold at
+        for (auto rest = line; !rest.empty();) {
+            auto cut = rest.size() <= width || table ? rest.npos : rest.rfind(' ', width);
+            if (cut != rest.npos && cut <= start) cut = rest.find(' ', width);
+            out += rest.substr(0, cut);
+            if (cut == rest.npos) break;
+            out += '\n';
+            rest.remove_prefix(cut + 1);
+            start = 0;
+        }
+        if (end == text.size()) break;
+        out += '\n';
+        text.remove_prefix(end + 1);
+    }
+    return out;
+}
+
+// One line of code as several, folded behind commas within brackets if it is too long.
+inline std::string folded_code(std::string_view line, std::size_t indent) {
+    std::string out;
+    std::size_t begun = 0, fold = 0;  // of the line that is written, and behind its last comma
+    int depth = 0;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        out += line[i];
+        if (line[i] == '"') {
+            for (++i; i < line.size(); ++i) {
+                out += line[i];
+                if (line[i] == '\\' && i + 1 < line.size())
+                    out += line[++i];
+                else if (line[i] == '"')
+                    break;
+            }
+        }
+        depth += line[i] == '[' || line[i] == '(' || line[i] == '{';
+        depth -= line[i] == ']' || line[i] == ')' || line[i] == '}';
+        if (out.size() - begun > python_width && fold > begun) {
+            out.replace(fold, 1, '\n' + std::string(indent, ' '));
+            begun = fold + 1;
+        }
+        if (depth > 0 && line[i] == ',' && i + 1 < line.size() && line[i + 1] == ' ')
+            fold = out.size();
+    }
+    return out;
+}
+
 // A docstring whose further lines are indented by `indent` spaces.
 inline std::string python_docstring(std::string_view text, std::size_t indent, std::size_t limit) {
-    const auto visible = visible_text(text, limit);
+    const auto visible = folded_text(visible_text(text, limit));
     const bool one_line = visible.find('\n') == std::string::npos;
     const std::string margin(indent, ' ');
     std::string out = "\"\"\"";

@@ -12,8 +12,10 @@
 #include <ipybox/detail/schema_validator.hpp>
 #include <ipybox/detail/utf8.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/tools/detail/passable_type.hpp>
 #include <ipybox/tools/detail/rule_writer.hpp>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,6 +42,12 @@ struct PythonType {
     bool any() const { return base == "Any"; }
 };
 
+// A name and a number behind it, which does not read as a part of one that is there already.
+inline std::string numbered(std::string name, std::size_t number) {
+    if (!name.empty() && is_ascii_digit(static_cast<unsigned char>(name.back()))) name += '_';
+    return name + std::to_string(number);
+}
+
 // Names that are not taken yet: the wanted one, or the first free of wanted2, wanted3, …, in time
 // that does not grow with how many there are already.
 class FreshNames {
@@ -49,10 +57,11 @@ public:
                      const IsFree& is_free) {
         if (is_free(wanted)) return wanted;
         for (auto& number = numbers_.try_emplace(wanted, 2).first->second;; ++number)
-            if (auto name = wanted + std::string(before_number) + std::to_string(number);
-                is_free(name))
+            if (auto name = numbered(wanted + std::string(before_number), number); is_free(name))
                 return name;
     }
+    // The names of `wanted` that are free again are given out once more.
+    void give_back(const std::string& wanted) { numbers_.erase(wanted); }
 
 private:
     std::map<std::string, std::size_t> numbers_;
@@ -102,10 +111,19 @@ public:
             define(name, "class " + name + base + ":\n    pass\n", base);
         } else {
             names_[&document_.root()] = names_[&root] = name;
+            class_names_.insert(name);
             write_class(root, name, true);
         }
         return std::move(definitions_);
     }
+
+    // The keyword parameters of a call with the fields of the class that was written last, as in
+    // "*, path: str, depth: int = 1"; empty when there are none. open: other names may be passed.
+    struct Parameters {
+        std::string list;
+        bool open = false;
+    };
+    const Parameters& parameters() const { return parameters_; }
 
 private:
     static constexpr int max_visits = 20'000;
@@ -116,14 +134,15 @@ private:
 
     // `code` holds the types and calls in `text`, whose names have to be imported or defined.
     void define(const std::string& name, std::string text, std::string_view code) {
+        if (text.starts_with("class ")) class_names_.insert(name);
         definitions_.push_back({name, std::move(text), identifiers_in(code)});
     }
 
     std::string fresh_name(const std::string& wanted) {
         static const std::set<std::string, std::less<>> taken{
-            "Annotated", "Any",    "False",     "Field", "Literal",
-            "Model",     "None",   "NotObject", "Open",  "Out",
-            "Params",    "Result", "RootModel", "True",  "TypeAliasType"};
+            "Annotated", "Any",       "False",    "Field", "Literal",      "Model",
+            "None",      "NotObject", "Open",     "Out",   "Params",       "Result",
+            "RootModel", "SafeInt",   "Sequence", "True",  "TypeAliasType"};
         const auto stem = !input_ && used_.count(wanted) ? "Result" + wanted : wanted;
         auto name = fresh_names_.make(stem, "", [&](const std::string& candidate) {
             return !taken.count(candidate) && !used_.count(candidate);
@@ -152,10 +171,18 @@ private:
                             schema.ref->find("definitions/") == std::string_view::npos))
             return {};
         const auto name = schema.ref->substr(schema.ref->rfind('/') + 1);
-        const auto pascal = python_class_name(name, "");
+        const auto pascal = python_class_name(without_percents(name), "");
         for (const auto* plain : {"Items", "Value", "AdditionalProperties", "Schema"})
             if (pascal.substr(0, std::string_view(plain).size()) == plain) return {};
         return pascal;
+    }
+
+    // What a URI writes as %3C is a bracket and no 3C.
+    static std::string without_percents(std::string_view name) {
+        std::string plain(name);
+        for (auto at = plain.find('%'); at != std::string::npos; at = plain.find('%', at + 1))
+            plain.replace(at, std::min<std::size_t>(3, plain.size() - at), " ");
+        return plain;
     }
 
     PythonType type(const Schema& schema, std::string hint) {
@@ -163,8 +190,10 @@ private:
             throw Error(errc::bad_argument, "the schema has too many parts");
         const auto& meaning = document_.effective(schema);
         if (meaning.trivial()) return {"Any", {}};
-        if (const auto it = names_.find(&meaning); it != names_.end())
+        if (const auto it = names_.find(&meaning); it != names_.end()) {
+            referred_.insert(it->second);
             return {it->second, {}, false, beside_object(meaning)};
+        }
         if (const auto it = done_.find(&meaning); it != done_.end()) return it->second;
         if (const auto name = name_in_ref(schema); !name.empty()) hint = name;
         if (nesting_ >= max_nesting) {
@@ -353,20 +382,95 @@ private:
                                              Key::all_of, {document_.add(rest), branch})));
             classes += b.has(Key::properties);
         }
+        const auto tag = input_ ? find_tag(branches) : std::nullopt;
         std::vector<PythonType> types;
         for (std::size_t i = 0; i < branches.size(); ++i) {
             const auto& b = document_.effective(*branches[i]);
             if (b.never) continue;
             const auto title =
                 python_class_name(!branches[i]->title.empty() ? branches[i]->title : b.title, "");
-            types.push_back(type(*branches[i], !title.empty() ? title
-                                               : classes > 1  ? hint + std::to_string(i + 1)
-                                                              : hint));
+            types.push_back(type(*branches[i], !title.empty()                  ? title
+                                               : tag && !tag->names[i].empty() ? tag->names[i]
+                                               : classes > 1 ? numbered(hint, i + 1)
+                                                             : hint));
         }
-        auto result = join(types);
+        auto result = tag ? tagged(*tag, types) : join(types);
         if (result.any() || (key == Key::one_of && !disjoint(branches)))
             add_rule(result, only(s, {key}));
         return result;
+    }
+
+    // A property whose text says which branch of a union is meant.
+    struct Tag {
+        std::string_view wire;
+        std::vector<std::string> names;  // of the branches' classes, by their text; "" for null
+    };
+
+    std::optional<Tag> find_tag(const std::vector<Schema::Ptr>& branches) {
+        std::vector<const Schema*> objects;
+        for (const auto* branch : branches)
+            if (const auto& b = document_.effective(*branch); b.types == json_object)
+                objects.push_back(&b);
+            else if (b.types != json_null)
+                return std::nullopt;
+        if (objects.size() < 2) return std::nullopt;
+        for (const auto& wire : objects.front()->required) {
+            std::set<std::string_view> all;
+            std::map<const Schema*, std::string> names;
+            for (const auto* object : objects) {
+                const auto texts = tag_texts(*object, wire);
+                if (texts.empty()) break;
+                for (const auto text : texts)
+                    if (!all.insert(text).second) return std::nullopt;
+                names[object] = python_class_name(texts.front(), "");
+            }
+            if (names.size() != objects.size()) continue;
+            Tag tag{wire, {}};
+            for (const auto* branch : branches)
+                tag.names.push_back(names[&document_.effective(*branch)]);
+            return tag;
+        }
+        return std::nullopt;
+    }
+
+    // The texts that a required property may have; none where others are possible.
+    std::vector<std::string_view> tag_texts(const Schema& object, std::string_view wire) {
+        std::vector<std::string_view> texts;
+        const auto* property = find(object.names(Key::properties), wire);
+        if (!property || std::find(object.required.begin(), object.required.end(), wire) ==
+                             object.required.end())
+            return texts;
+        const auto& s = document_.effective(*property);
+        const auto* constant = s.value(Key::constant);
+        const auto* list = s.value(Key::enumeration);
+        if ((constant && list) || (!constant && !list)) return texts;
+        const auto add = [&](const json::value& value) {
+            if (!is_text(value)) return false;
+            texts.push_back(view(value.get_string()));
+            return true;
+        };
+        if (constant ? !add(*constant)
+                     : !std::all_of(list->get_array().begin(), list->get_array().end(), add))
+            texts.clear();
+        return texts;
+    }
+
+    // A union of classes of which the tag chooses one, so that errors are about that one alone.
+    PythonType tagged(const Tag& tag, std::vector<PythonType> types) {
+        const auto all = join(types);
+        std::string field;
+        std::set<std::string> seen;
+        std::erase_if(types, [](const auto& type) { return type.base == "None"; });
+        for (const auto& type : types) {
+            const auto found = tags_.find({type.base, std::string(tag.wire)});
+            if (!type.checks.empty() || !type.beside.empty() || found == tags_.end() ||
+                (!field.empty() && field != found->second) || !seen.insert(type.base).second)
+                return all;
+            field = found->second;
+        }
+        auto result = join(types);
+        result.checks.push_back("Field(discriminator=" + python_string(field) + ')');
+        return all.none ? PythonType{result.text() + " | None", {}, true} : result;
     }
 
     // True when no value fits two of the schemas.
@@ -496,6 +600,7 @@ private:
         return result;
     }
 
+    static constexpr double max_safe = 9'007'199'254'740'991;  // 2^53 - 1
     static bool is_zero(const json::value& v) { return compare_numbers(v, 0) == 0; }
     static std::string whole(const json::value& v) { return integer_text(v, max_digits); }
     static bool small(const json::value& v) { return std::abs(to_double(v)) < 1e15; }
@@ -534,6 +639,10 @@ private:
                 continue;
             }
             const double d = to_double(*v);
+            if (integer && std::abs(d) == max_safe && (d < 0) == (key == Key::minimum)) {
+                result.base = "SafeInt";  // what is left of a plain "integer" in JavaScript
+                continue;
+            }
             const bool fraction = d != std::floor(d);
             const auto text =
                 !fraction ? whole(*v)
@@ -572,8 +681,9 @@ private:
             std::string list;
             for (std::size_t i = 0; i < prefix.size(); ++i)
                 list += (i ? ", " : "") +
-                        inner_type(*prefix[i], singular(hint) + std::to_string(i + 1)).text();
-            return {"tuple[" + list + ']', {}};
+                        inner_type(*prefix[i], numbered(singular(hint), i + 1)).text();
+            if (!input_) return {"tuple[" + list + ']', {}};
+            return {"tuple[" + list + ']', {"Field(strict=False)"}};  // a list is one in JSON
         }
         if (items && items->never) return {"list[Any]", {"Field(max_length=0)"}};
         if (items) result.base = "list[" + inner_type(*items, singular(hint)).text() + ']';
@@ -590,10 +700,16 @@ private:
             s.has_any({Key::any_of, Key::one_of, Key::condition, Key::dependent_schemas}) &&
             one_class(s);
         if (s.has(Key::properties) || (branches && !hoisted(s).empty())) {
-            const auto name = fresh_name(hint.empty() ? "Item" : hint);
+            const auto wanted = hint.empty() ? std::string("Item") : hint;
+            const auto name = fresh_name(wanted);
             names_[&s] = name;
             write_class(s, name, false);
-            return {name, {}, false, beside_object(s)};
+            if (const auto& same = equal_class(name); same != name) {
+                used_.erase(name);
+                fresh_names_.give_back(wanted);
+                names_[&s] = same;
+            }
+            return {names_[&s], {}, false, beside_object(s)};
         }
         const auto* more = s.schema(Key::additional_properties);
         PythonType result{"dict[str, Any]", {}};
@@ -613,6 +729,25 @@ private:
         return result;
     }
 
+    // A class that says the same as the one just defined, which then goes, or that one. Those that
+    // refer to themselves stay.
+    std::string equal_class(const std::string& name) {
+        const auto& text = definitions_.back().text;
+        if (referred_.count(name)) return name;
+        const auto [it, fresh] = classes_.try_emplace(text.substr(text.find('(')), name);
+        if (!fresh) {
+            definitions_.pop_back();
+            class_names_.erase(name);
+        }
+        return it->second;
+    }
+
+    // As all names of properties are.
+    static bool says_only_text(Schema s) {
+        if (s.types & json_string) s.types = 0;
+        return s.trivial();
+    }
+
     // What fields cannot say about an object.
     static Schema object_rule(const Schema& s) {
         Schema rule = only(s, {Key::enumeration, Key::constant, Key::any_of, Key::one_of,
@@ -620,6 +755,8 @@ private:
                                Key::alternative, Key::dependent_schemas, Key::min_properties,
                                Key::max_properties, Key::property_names, Key::pattern_properties});
         rule.dependent_required = s.dependent_required;
+        if (const auto* names = rule.schema(Key::property_names); names && says_only_text(*names))
+            rule.erase(Key::property_names);
         const auto* more = s.schema(Key::additional_properties);
         if (s.has(Key::unevaluated_properties) ||
             (s.has(Key::pattern_properties) && more && !more->trivial())) {
@@ -701,6 +838,8 @@ private:
         std::string name;
         std::string note;
         bool required = false;
+        std::string value{};      // its default, in Python
+        bool given_none = false;  // the type says None already
     };
 
     void write_class(const Schema& s, const std::string& name, bool root) {
@@ -743,8 +882,18 @@ private:
         name_fields(fields, identifiers_in(code));
 
         std::string body, nullable;
-        for (auto& field : fields)
+        if (input_ && root) parameters_ = {};
+        for (auto& field : fields) {
+            if (field.required && field.type.text().starts_with("Literal["))
+                tags_[{name, std::string(field.wire)}] = field.name;
+            auto passed = passable(field.type.text(),
+                                   [&](auto word) { return class_names_.count(word) > 0; });
             body += field_text(field, nullable), code += field.type.text() + '\n';
+            if (!input_ || !root) continue;
+            parameters_.list += (parameters_.list.empty() ? "*, " : ", ") + field.name + ": ";
+            if (field.value == "None" && !field.given_none) passed += " | None";
+            parameters_.list += passed + (field.value.empty() ? "" : " = " + field.value);
+        }
         if (!extra.empty() && extra != "Any")
             body += "    __pydantic_extra__: " + extra + "  # pyright: ignore\n";
         if (input_) {
@@ -761,6 +910,7 @@ private:
         bool open = more ? !more->never
                          : !root || (s.names(Key::properties).empty() && !object_rule(s).trivial());
         open = open || s.has(Key::pattern_properties) || (rest && branching);
+        if (input_ && root) parameters_.open = open;
         const std::string base = !input_ ? "(Out)" : open ? "(Open)" : "(Model)";
         auto head = "class " + name + base + ":\n";
         if (!(input_ && root) && !visible_text(s.description, 1).empty())
@@ -843,7 +993,8 @@ private:
                 if (input_ && given && !given->is_null() && !deeper_than(*given, 20))
                     if (auto text = detail::write_json(*given); text.size() < 2 * max_default)
                         doc += (doc.empty() ? "" : " ") + ("(default: " + text + ')');
-                if (!type.none && !type.any()) type = {type.text() + " | None", {}, true};
+                field.given_none = type.none || type.any();
+                if (!field.given_none) type = {type.text() + " | None", {}, true};
                 value = "None";
             }
         }
@@ -859,7 +1010,9 @@ private:
         const auto format = meaning.format.empty() ? field.schema->format : meaning.format;
         if (!format.empty() && format != "enum" && doc.find(format) == std::string::npos)
             doc += (doc.empty() ? "" : " ") + ("(format: " + std::string(format) + ')');
-        auto out = "    " + field.name + ": " + type.text() + (value.empty() ? "" : " = " + value);
+        field.value = value;
+        auto out = folded_code("    " + field.name + ": " + type.text(), 8) +
+                   (value.empty() ? "" : " = " + value);
         if (!field.note.empty()) out += "  # " + field.note;
         out += '\n';
         if (!doc.empty()) out += "    " + python_docstring(doc, 4, 2 * max_field_doc) + '\n';
@@ -888,7 +1041,13 @@ private:
     std::map<Schema::Ptr, Open> open_;
     std::map<Schema::Ptr, std::string> names_;
     std::map<Schema::Ptr, PythonType> done_;
+    // The names of fields that may choose a class of a union, by class and wire name.
+    std::map<std::pair<std::string, std::string>, std::string, std::less<>> tags_;
+    std::set<std::string, std::less<>> referred_;  // classes
+    std::set<std::string, std::less<>> class_names_;
+    std::map<std::string, std::string> classes_;  // by what stands behind their names
     std::string note_;
+    Parameters parameters_;
     int visits_ = 0, nesting_ = 0, containers_ = 0;
 };
 

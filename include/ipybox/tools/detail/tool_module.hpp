@@ -30,8 +30,9 @@ inline std::string tool_module(std::string_view server, const json::object& tool
     static const json::value anything(
         json::object{{"type", "object"}, {"additionalProperties", true}});
     std::set<std::string> used{"Params", "Result"};
-    auto definitions =
-        ModelWriter(input ? *input : anything, ModelWriter::Side::input, used).write("Params");
+    ModelWriter writer(input ? *input : anything, ModelWriter::Side::input, used);
+    auto definitions = writer.write("Params");
+    const auto& [keywords, open] = writer.parameters();
     if (!input && object_of(tool, "inputSchema"))
         definitions.back().text += "    # too large to be typed; the host checks the arguments\n";
     if (output)
@@ -74,19 +75,32 @@ inline std::string tool_module(std::string_view server, const json::object& tool
     if (!hints.empty()) doc += (doc.empty() ? "" : "\n\n") + hints;
 
     const std::string result = output ? "Result" : "Any";
+    const std::string def = async ? "async def" : "def", dict = "Params | dict[str, Any]";
+    std::string head =
+        "\n\n" + def + " run(params: " + dict + " | None = None, /) -> " + result + ":\n";
+    if (!keywords.empty() || open) {
+        const auto list =
+            (keywords.empty() ? "" : keywords + (open ? ", " : "")) + (open ? "**more: Any" : "");
+        head = "\n\n@overload\n" + def + " run(params: " + dict + ", /) -> " + result +
+               ": ...\n@overload\n" +
+               folded_code(def + " run(" + list + ") -> " + result + ": ...", 4) + '\n' + def +
+               " run(params: Any = None, /, **kwargs: Any) -> " + result + ":\n";
+        words.insert("overload");
+        if (list.find("Sequence[") != list.npos) words.insert("Sequence");
+    }
     auto text = "from __future__ import annotations\n" +
-                import_from("typing", {"Annotated", "Any", "Literal"}) +
+                import_from("typing", {"Annotated", "Any", "Literal", "Sequence", "overload"}) +
                 import_from("pydantic", {"Field", "RootModel"}) +
                 import_from("typing_extensions", {"TypeAliasType"}) +
                 import_from("ipybox_kernel", {"Model", "NotObject", "Open", "Out", "asynchronous",
                                               "call", "call_async", "coroutine", "object_rule",
-                                              "one_of", "pattern", "rule", "unique"}) +
-                body + (async ? "\n\nasync def" : "\n\ndef") +
-                " run(params: Params | None = None, /, **kwargs: Any) -> " + result + ":\n" +
+                                              "one_of", "pattern", "rule", "SafeInt", "unique"}) +
+                body + head +
                 (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') +
                 (async ? "    return await call_async(" : "    return call(") +
                 python_string(server) + ", " + python_string(string_of(tool, "name")) +
-                ", Params, params, kwargs" + (output ? ", Result" : "") +
+                ", Params, params, " + (keywords.empty() && !open ? "{}" : "kwargs") +
+                (output ? ", Result" : "") +
                 ")\n\n\nrun_async = " + (async ? "coroutine" : "asynchronous") + "(run)\n" +
                 std::string(ending);
     if (text.size() > max_module) throw Error(errc::bad_argument, "its module would be too large");
