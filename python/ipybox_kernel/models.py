@@ -1,8 +1,10 @@
 """The runtime of generated tool modules: their base classes, their checks and the call itself."""
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
+import difflib
 import enum
 import functools
 import importlib
@@ -23,6 +25,7 @@ from pydantic import (
     AfterValidator, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, RootModel, SerializerFunctionWrapHandler, TypeAdapter, ValidationError,
     model_serializer, model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 import ipybox_kernel
 from ipybox_kernel import client
@@ -454,9 +457,63 @@ NotObject = Annotated[Any, rule({"not": {"type": "object"}})]
 _awaiting: ContextVar[bool] = ContextVar("_awaiting", default=False)
 
 
-def _arguments(model: type[BaseModel], params: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _fields_at(model: type[BaseModel], path: list[Any]) -> dict[str, Any]:
+    """The fields, by wire name, of the classes that may be at a place within a model."""
+    kinds: list[Any] = [model]
+    for part in [*(part for part in path if isinstance(part, str)), ""]:
+        fields: dict[str, Any] = {}
+        inner = list(kinds)
+        while inner:  # unions and containers are looked into
+            kind = inner.pop()
+            if inspect.isclass(kind) and issubclass(kind, BaseModel):
+                fields |= {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
+            else:
+                inner += get_args(kind)
+        if part in fields:
+            kinds = [fields[part]]
+    return fields
+
+
+def _said(error: ValidationError, tool: str, model: type[BaseModel], data: dict[str, Any]) -> ValidationError:
+    """The same error in few words: each place once, as it is written, with the nearest right name."""
+    with contextlib.suppress(ValueError):
+        data = _to_json(data)
+    problems: dict[str, list[str]] = {}
+    inputs: dict[str, Any] = {}
+    for found in error.errors(include_url=False):
+        kind, value, path = found["type"], data, []
+        for part in found["loc"]:  # a part may also be the branch of a union that was tried
+            if isinstance(value, dict) and (part in value or kind == "missing" and part == found["loc"][-1]):
+                path, value = [*path, part], value.get(part)
+            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+                path, value = [*path, part], value[part]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+        text = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        if kind == "missing":
+            text = "is missing"
+        elif kind == "extra_forbidden":
+            names = list(_fields_at(model, path[:-1]))
+            near = difflib.get_close_matches(str(path[-1]), names, 1, 0.5)
+            text = "is no argument; " + (f"did you mean {near[0]}?" if near else "there are: " + ", ".join(names[:20]))
+        problems.setdefault(place, [])
+        if text not in problems[place]:
+            problems[place].append(text)
+        inputs[place] = found["input"]
+    lines = [InitErrorDetails(type=PydanticCustomError("argument", "{said}", {"said": " or ".join(said).replace(" or should be", " or")}),
+                              loc=(place or tool,), input=inputs[place]) for place, said in problems.items()]
+    return ValidationError.from_exception_data(tool, lines)
+
+
+def _arguments(tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     if params is None or isinstance(params, dict):
-        params = model.model_validate({**(params or {}), **kwargs})
+        given = {**(params or {}), **kwargs}
+        try:
+            params = model.model_validate(given)
+        except ValidationError as error:
+            said = _said(error, tool, model, given)
+        else:
+            return _wire(params)
+        raise said
     elif kwargs:
         raise TypeError("pass either a Params object or keyword arguments, not both")
     elif not isinstance(params, model):
@@ -543,7 +600,7 @@ def call(
     An answer that is not what the tool's output schema promised is still returned: as the `text`
     or `content` of an otherwise empty result, or with the fields that do not fit left untyped.
     """
-    arguments = _arguments(model, params, kwargs)
+    arguments = _arguments(f"{server}.{tool}", model, params, kwargs)
     if _awaiting.get():
         return _call_async(server, tool, arguments, result)
     return _result(ipybox_kernel._send(server, tool, arguments), result)
@@ -557,7 +614,7 @@ async def call_async(
     server: str, tool: str, model: type[BaseModel], params: Any, kwargs: dict[str, Any], result: type[_M] | None = None
 ) -> Any:
     """call() for coroutines: others run meanwhile, and cancelling it withdraws the call."""
-    return await _call_async(server, tool, _arguments(model, params, kwargs), result)
+    return await _call_async(server, tool, _arguments(f"{server}.{tool}", model, params, kwargs), result)
 
 
 async def _call_async(server: str, tool: str, arguments: dict[str, Any], result: type[_M] | None) -> Any:

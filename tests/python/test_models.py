@@ -10,7 +10,7 @@ import tempfile
 import unittest
 import uuid
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
@@ -88,6 +88,44 @@ class Wire(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.sent("query")
 
+    def test_types_are_those_of_the_wire(self) -> None:
+        for kwargs in ({"limit": "5"}, {"limit": True}, {"limit": 5.5}, {"query": 5}, {"user_id": b"u"}):
+            with self.subTest(kwargs), self.assertRaises(ValidationError):
+                self.sent(**kwargs)
+        whole = self.sent(limit=5.0)["limit"]  # an integer in JSON Schema
+        self.assertEqual((whole, type(whole)), (5, int))
+
+    def refusal(self, model: type[Any], **given: Any) -> list[str]:
+        with self.assertRaises(ValidationError) as caught:
+            models._arguments("shop.buy", model, None, given)
+        first, *lines = str(caught.exception).splitlines()
+        self.assertIn("shop.buy", first)
+        return [line.strip() for line in lines if "For further information" not in line]
+
+    def test_errors_say_what_to_write(self) -> None:
+        lines = " ".join(self.refusal(Params, querry="x", limit="many", inner={"note": 5}))
+        for text in ("querry is no argument; did you mean query?", "limit should be a valid integer",
+                     "`inner.note` should be a valid string"):
+            self.assertIn(text, " ".join(lines.split()))
+        self.assertIn("there are: query, user-id, limit, after, inner", " ".join(self.refusal(Params, zzz=1)))
+
+    def test_a_union_tells_of_the_branch_that_is_meant(self) -> None:
+        class Circle(Open):
+            kind: Literal["circle"]
+            radius: float
+
+        class Square(Open):
+            kind: Literal["square"]
+            width: float
+
+        class Shaped(Model):
+            shapes: list[Annotated[Circle | Square, Field(discriminator="kind")]]
+
+        lines = self.refusal(Shaped, shapes=[{"kind": "circle", "radius": 1}, {"kind": "square"}])
+        self.assertEqual(lines[0], "`shapes[1].width`")
+        self.assertEqual(len([line for line in lines if "missing" in line]), 1, lines)
+        self.assertIn("circle", " ".join(self.refusal(Shaped, shapes=[{"kind": "cube"}])))
+
     def test_run_async(self) -> None:
         run_async = models.asynchronous(run)
         with mock.patch.object(ipybox_kernel, "_send_async", new=mock.AsyncMock(return_value={"items": [{"id": 1}]})) as send:
@@ -157,7 +195,7 @@ class Bill(Out):
 
 class Numbers(unittest.TestCase):
     def arguments(self, params: Any = None, **kwargs: Any) -> Any:
-        return models._arguments(Priced, params, kwargs)
+        return models._arguments("shop.buy", Priced, params, kwargs)
 
     def test_decimals_are_sent_with_their_digits(self) -> None:
         sent = self.arguments(
