@@ -295,6 +295,8 @@ BOOST_AUTO_TEST_CASE(the_tool_socket_takes_nothing_else) {
                std::string::npos);
     BOOST_TEST(text("print(post({**call, 'tool_name': 'nosuch'}))").find("has no tool") !=
                std::string::npos);
+    BOOST_TEST(text("print(post({**call, 'tool_name': 'eco'}))").find("did you mean") !=
+               std::string::npos);
     BOOST_TEST(text("print(post({**call, 'tool_args': [1]}))").find("must be an object") !=
                std::string::npos);
     BOOST_TEST(

@@ -65,6 +65,8 @@ BOOST_AUTO_TEST_CASE(problems_name_the_field) {
     BOOST_TEST(problem(schema, R"({"url": "x", "list": ["a", 1]})") ==
                "/list/1: must be a string or null");
     BOOST_TEST(problem(schema, R"({"url": "x", "a/b~": 1})") == "/a~1b~0: is not a known key");
+    BOOST_TEST(problem(schema, R"({"url": "x", "retrys": 1})") ==
+               R"(/retrys: is not a known key; did you mean "retries"?)");
 }
 
 BOOST_AUTO_TEST_CASE(numbers) {

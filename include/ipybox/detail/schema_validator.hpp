@@ -102,6 +102,9 @@ private:
     Result check_unevaluated_keys(const Schema& schema, const json::object& object,
                                   const Place& place, Seen* seen, int depth);
 
+    // "; did you mean …?", or empty. For the arguments' own names only: it is not cheap.
+    static std::string meant(std::string_view key, const Schema::Named& names);
+
     SchemaDocument& document_;
     std::size_t budget_, pattern_steps_;
     std::size_t unsure_ = 0;  // how often a pattern could not be checked

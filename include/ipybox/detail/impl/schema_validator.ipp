@@ -6,6 +6,7 @@
 #include <cmath>
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_number.hpp>
+#include <ipybox/detail/nearest.hpp>
 #include <ipybox/detail/utf8.hpp>
 #include <map>
 
@@ -288,7 +289,9 @@ IPYBOX_DECL SchemaValidator::Result SchemaValidator::check_object(const Schema& 
                     return bad;
         }
         if (!more || known) continue;
-        if (more->never) return fail(at(place, key), "is not a known key");
+        if (more->never)
+            return fail(at(place, key), "is not a known key" +
+                                            (depth == 0 ? meant(key, properties) : std::string()));
         if (auto bad = check(*more, item.value(), at(place, key), nullptr, depth + 1)) return bad;
         if (seen) seen->keys.insert(key);
     }
@@ -352,6 +355,13 @@ IPYBOX_DECL SchemaValidator::Result SchemaValidator::check_unevaluated_items(
         if (seen->items.insert(i).second)
             if (auto bad = check(*rest, array[i], at(place, i), nullptr, depth + 1)) return bad;
     return std::nullopt;
+}
+
+IPYBOX_DECL std::string SchemaValidator::meant(std::string_view key, const Schema::Named& names) {
+    NearestName nearest(key);
+    for (const auto& [name, schema] : names) nearest.offer(name);
+    if (nearest.best().empty()) return {};
+    return "; did you mean " + write_json(json::value(nearest.best())) + '?';
 }
 
 IPYBOX_DECL SchemaValidator::Result SchemaValidator::check_unevaluated_keys(

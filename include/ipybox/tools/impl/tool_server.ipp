@@ -12,6 +12,7 @@
 #include <boost/json/parse.hpp>
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_text.hpp>
+#include <ipybox/detail/nearest.hpp>
 #include <ipybox/net/private_listener.hpp>
 
 namespace ipybox {
@@ -637,9 +638,14 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::shell_command(ImplPtr state
 
 IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
     const auto found = server.by_name.find(request.tool);
-    if (found == server.by_name.end())
-        throw Error(errc::bad_argument,
-                    "MCP server " + server.name + " has no tool \"" + request.tool + "\"");
+    if (found == server.by_name.end()) {
+        detail::NearestName nearest(request.tool);
+        for (const auto& [name, other] : server.by_name) nearest.offer(name);
+        auto text = "MCP server " + server.name + " has no tool \"" + request.tool + '"';
+        if (!nearest.best().empty())
+            text += "; did you mean \"" + std::string(nearest.best()) + "\"?";
+        throw Error(errc::bad_argument, std::move(text));
+    }
     Tool& tool = found->second;
     request.annotations = tool.annotations;
     request.input_schema = ToolCall::no_schema();
