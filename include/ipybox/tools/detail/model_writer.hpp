@@ -119,11 +119,19 @@ public:
 
     // The keyword parameters of a call with the fields of the class that was written last, as in
     // "*, path: str, depth: int = 1"; empty when there are none. open: other names may be passed.
+    struct Parameter {
+        std::string name, wire;  // in Python, and what is sent
+        Schema::Ptr schema;      // of document()
+        std::string value;       // its default, in Python
+        bool required = false;
+    };
     struct Parameters {
         std::string list;
         bool open = false;
+        std::vector<Parameter> each{};  // of results too
     };
     const Parameters& parameters() const { return parameters_; }
+    SchemaDocument& document() { return document_; }
 
 private:
     static constexpr int max_visits = 20'000;
@@ -882,13 +890,16 @@ private:
         name_fields(fields, identifiers_in(code));
 
         std::string body, nullable;
-        if (input_ && root) parameters_ = {};
+        if (root) parameters_ = {};
         for (auto& field : fields) {
             if (field.required && field.type.text().starts_with("Literal["))
                 tags_[{name, std::string(field.wire)}] = field.name;
             auto passed = passable(field.type.text(),
                                    [&](auto word) { return class_names_.count(word) > 0; });
             body += field_text(field, nullable), code += field.type.text() + '\n';
+            if (root)
+                parameters_.each.push_back({field.name, std::string(field.wire), field.schema,
+                                            field.value, field.required});
             if (!input_ || !root) continue;
             parameters_.list += (parameters_.list.empty() ? "*, " : ", ") + field.name + ": ";
             if (field.value == "None" && !field.given_none) passed += " | None";

@@ -32,7 +32,8 @@ inline std::string tool_module(std::string_view server, const json::object& tool
     std::set<std::string> used{"Params", "Result"};
     ModelWriter writer(input ? *input : anything, ModelWriter::Side::input, used);
     auto definitions = writer.write("Params");
-    const auto& [keywords, open] = writer.parameters();
+    const auto& keywords = writer.parameters().list;
+    const bool open = writer.parameters().open;
     if (!input && object_of(tool, "inputSchema"))
         definitions.back().text += "    # too large to be typed; the host checks the arguments\n";
     if (output)
