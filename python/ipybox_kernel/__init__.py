@@ -11,11 +11,13 @@ from .client import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError
 from .results import Audio, Blob, Image, Parts, Resource, ResourceLink, media
 
 if TYPE_CHECKING:
+    from . import tools
     from .models import Model, NotObject, Open, Out, SafeInt, asynchronous, call, call_async, coroutine, object_rule, one_of, pattern, rule, unique
 
 __all__ = [
     "ApprovalRejectedError", "ApprovalTimeoutError", "ToolRunnerError",
     "Audio", "Blob", "Image", "Parts", "Resource", "ResourceLink", "media", "call", "Model", "Out",
+    "tools",
 ]
 
 
@@ -34,6 +36,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     # Not `from . import`, which would look for the attribute first and end up here again.
+    if name == "tools":
+        return import_module(".tools", __name__)
     return getattr(import_module(".models", __name__), name)
 
 

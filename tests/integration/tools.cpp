@@ -391,4 +391,52 @@ BOOST_AUTO_TEST_CASE(combined_policies_from_configuration) {
         [](const Error& e) { return e.detail().find("approval/all_of") != std::string::npos; });
 }
 
+BOOST_DATA_TEST_CASE_F(ToolsFixture, code_finds_tools_and_reads_about_them_without_approval,
+                       data::make(test::sandboxes), sandbox) {
+    options.approval = "deny";
+    start(sandbox);
+    generate_own();
+    executor->register_server("later", parse_json(R"({"command": "false"})", "test").as_object());
+    const auto seen = stream(
+        "from ipybox_kernel import tools\n"
+        "found = tools.search('put two numbers together', 'sum', limit=2)\n"
+        "print(found)\n"
+        "print(tools.describe('own.add'))\n"
+        "print(tools.stubs('own').splitlines()[1])",
+        test::accept);
+    BOOST_TEST(seen.result.ok(), seen.result.error);
+    BOOST_TEST(seen.requests.empty());
+    BOOST_TEST(seen.chunks.starts_with("own.add(a, b) – Adds two numbers.\n"), seen.chunks);
+    // Nothing was started for it.
+    BOOST_TEST(seen.chunks.find("[not searched, since they were not started yet: later]\n") !=
+               std::string::npos);
+    BOOST_TEST(seen.chunks.find("mcptools.own.add.run(a: float, b: float) -> {sum}  (reads only)\n"
+                                "Adds two numbers.\n") != std::string::npos,
+               seen.chunks);
+    // As it is, not as a literal, when it is the value of a cell.
+    BOOST_TEST(text("tools.search('put two numbers together', limit=1)")
+                   .starts_with("own.add(a, b) – Adds two numbers.\n"));
+    text(print_error);
+    BOOST_TEST(
+        text("attempt(lambda: tools.describe('own.ad'))")
+            .starts_with("ToolRunnerError True there is no tool \"own.ad\"; nearest: own.add"));
+    BOOST_TEST(text("attempt(lambda: tools.stubs('other'))")
+                   .find("there is no MCP server \"other\". MCP servers: later, own (") !=
+               std::string::npos);
+    BOOST_TEST(text("attempt(lambda: tools.search())").starts_with("TypeError False"));
+    // What is asked in another form is refused; a call by this name stays none.
+    for (const char* wrong :
+         {"'search_tools', {}", "'search_tools', {'query': 5}",
+          "'search_tools', {'query': 'x', 'limit': 0}",
+          "'search_tools', {'query': 'x', 'limit': 51}",
+          "'search_tools', {'query': 'x', 'more': 1}", "'describe_tool', {'name': ['own.add']}",
+          "'list_stubs', {}", "'run_tool', {'name': 'own.add'}"})
+        BOOST_TEST(text("import ipybox_kernel\nattempt(lambda: ipybox_kernel._send('ipybox', " +
+                        std::string(wrong) + "))")
+                       .starts_with("ToolRunnerError True "));
+    // The tool itself is still denied.
+    BOOST_TEST(text("from mcptools.own import add\nattempt(lambda: add.run(a=1, b=2))")
+                   .starts_with("ApprovalRejectedError"));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

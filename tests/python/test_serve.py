@@ -312,16 +312,26 @@ class BeyondTest(ServeTest):
             self.assertIn("gentools.reports: 1 tool\n", every)
             self.assertIn("broken could not be started", every)
             self.assertIn("broken could not be started", self.said())
-            self.assertIn("from mcptools.own import add  # Adds two numbers.",
-                          text(await client.call_tool("list_tools", {"server_name": "own"})))
+            stubs = text(await client.call_tool("list_tools", {"server_name": "own"}))
+            self.assertTrue(stubs.startswith("from mcptools.own import TOOL"), stubs)
+            self.assertIn("\nadd(a: float, b: float) -> {sum}  # Adds two numbers.\n", stubs)
+            self.assertIn("register_mcp_server", text(await client.call_tool("list_tools", {"server_name": "nobody"})))
             self.assertIn("class Params", text(await client.call_tool("list_tools", {"server_name": "own", "tool_name": "add"})))
             for outside in ("../../etc", "own/../own"):
                 refused = await client.call_tool("list_tools", {"server_name": outside, "tool_name": "add"})
                 self.assertTrue(refused.is_error)
-            found = text(await client.call_tool("search_tools", {"query": "add numbers"}))
-            self.assertEqual(found.splitlines()[0], "from mcptools.own import add  # Adds two numbers.")
+            found = text(await client.call_tool("search_tools", {"query": "what is the weather\nsum of numbers"}))
+            self.assertEqual(found.splitlines()[0], "own.add(a, b) – Adds two numbers.")
             found = text(await client.call_tool("search_tools", {"query": "longest report", "limit": 1}))
-            self.assertEqual(found.splitlines()[0], "from gentools.reports.longest import api  # Finds the longest report.")
+            self.assertEqual(found.splitlines()[0], "gentools.reports.longest – Finds the longest report.")
+            told = text(await client.call_tool("describe_tool", {"name": "own.add\nreports.longest"}))
+            self.assertTrue(told.startswith("mcptools.own.add.run(a: float, b: float) -> {sum}  (reads only)\n"), told)
+            self.assertIn("from gentools.reports.longest import api", told)
+            refused = await client.call_tool("describe_tool", {"name": "own.ad"})
+            self.assertTrue(refused.is_error)
+            self.assertIn("nearest: own.add", text(refused))
+            self.assertEqual(await self.run_cell(client, "from ipybox_kernel import tools; tools.describe('own.add')"),
+                             told.split("\n\n")[0])
 
     async def test_files_of_a_kernel_elsewhere(self):
         elsewhere = self.directory / "elsewhere"

@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(a_line_serves_in_order_and_forgets_who_leaves) {
     BOOST_TEST(line.empty());
 }
 
-BOOST_AUTO_TEST_CASE(tools_are_found_by_words_and_links_are_not_followed) {
+BOOST_AUTO_TEST_CASE(importable_tools_are_read_from_files_and_links_are_not_followed) {
     const test::TemporaryDirectory workspace, outside;
     const auto put = [](const fs::path& path, const std::string& text) {
         fs::create_directories(path.parent_path());
@@ -152,10 +152,6 @@ BOOST_AUTO_TEST_CASE(tools_are_found_by_words_and_links_are_not_followed) {
         names(all) ==
         "mcptools.own.add=Adds numbers.;mcptools.own.add_file=Puts a file.;"
         "gentools.reports.longest.api=Finds the longest report.;gentools.reports.plain.api=;");
-    BOOST_TEST(names(search_tools(all, "put FILE, add")).starts_with("mcptools.own.add_file="));
-    BOOST_TEST(names(search_tools(all, "longest")) ==
-               "gentools.reports.longest.api=Finds the longest report.;");
-    BOOST_TEST(names(search_tools(all, "?!")) == "");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

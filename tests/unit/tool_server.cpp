@@ -295,6 +295,45 @@ BOOST_AUTO_TEST_CASE(what_ends_a_pending_call) {
     fails([&] { return own_runner.run("echo", text("x")); }, errc::io_error, "the tool server");
 }
 
+BOOST_AUTO_TEST_CASE(questions_about_tools_start_no_server_and_follow_what_is_registered) {
+    options.approval_required = true;
+    options.approvers.push_back(
+        [](ToolCall) -> awaitable<Decision> { co_return Decision(Verdict::deny, "never"); });
+    options.workspace = directory.path();
+    serve();
+    ToolRunnerOptions settings;
+    settings.port = port;
+    settings.token = server->token();
+    ToolRunner asking(context.get_executor(), "ipybox", std::move(settings));
+    const auto ask = [&](std::string question, json::object arguments) {
+        return std::string(
+            call(asking, std::move(question), std::move(arguments)).result.as_string());
+    };
+    const json::object add{{"query", "add numbers"}}, described{{"name", "own.add"}};
+    BOOST_TEST(ask("search_tools", add).find("No MCP server is registered.") != std::string::npos);
+    server->register_server("own", own());
+    BOOST_TEST(ask("search_tools", add).find("not started yet: own]") != std::string::npos);
+    fails([&] { return asking.run("describe_tool", described); }, errc::mcp_error, "no tool");
+    BOOST_TEST(!std::filesystem::exists(starts()));
+    test::run(context, server->list_tools("own"));
+    BOOST_TEST(ask("search_tools", add).starts_with("own.add(a, b) – Adds two numbers.\n"));
+    BOOST_TEST(ask("describe_tool", described) == server->describe_tool("mcptools.own.add"));
+    BOOST_TEST(ask("list_stubs", json::object{{"server", "own"}}) == server->list_stubs("own"));
+    std::filesystem::create_directories(directory.path() / "gentools/reports/longest");
+    test::write_file(directory.path() / "gentools/reports/longest/api.py",
+                     "\"\"\"Finds the longest report.\"\"\"\n");
+    // What it had is not there any more once it was replaced.
+    server->register_server("own", json::object{{"command", "false"}});
+    fails([&] { return asking.run("describe_tool", described); }, errc::mcp_error, "no tool");
+    BOOST_CHECK_EXCEPTION(server->register_server("ipybox", own()), Error, [](const Error& error) {
+        return error.detail().find("choose another") != std::string::npos;
+    });
+    // Code that was saved since then is found.
+    BOOST_TEST(ask("search_tools", json::object{{"query", "longest report"}})
+                   .starts_with("gentools.reports.longest – Finds the longest report.\n"));
+    BOOST_TEST(times_started() == 1);
+}
+
 BOOST_AUTO_TEST_CASE(it_listens_at_this_machine_only) {
     serve();
     for (const auto* host : {"0.0.0.0", "::", "example.com", ""})

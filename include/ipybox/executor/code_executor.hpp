@@ -283,6 +283,18 @@ public:
     awaitable<std::vector<std::string>> generate_mcp_sources(
         std::string name, json::object params, std::filesystem::path root_dir = "mcptools");
 
+    // What is said of the tools that code can call; see ToolServer. Code gets the same by `from
+    // ipybox_kernel import tools`. Starts no server. A line for each tool that fits `query`, the
+    // best first; limit: 1 to 50. everything: packages whose server is not registered too.
+    std::string search_tools(std::string_view query, std::size_t limit = 5,
+                             bool everything = false) const;
+    // How a tool is called. name: "server.tool". Throws Error: bad_argument (there is no such tool;
+    // names the nearest).
+    std::string describe_tool(std::string_view name) const;
+    // All tools of a server, a line each with the types of the parameters. Throws Error:
+    // bad_argument (no server has that name, or it was not started yet).
+    std::string list_stubs(std::string_view server) const;
+
     // Installs a Python package for the kernel by pip, in a sandbox that reaches
     // options.package_hosts and writes .ipybox/site-packages of the workspace, nothing else; what
     // runs at its installation is as confined. package: a requirement, URL or git+https:// address.

@@ -125,9 +125,9 @@ private:
 }  // namespace executor
 
 // Owns an McpServer with the tools register_mcp_server, execute_ipython_cell, install_package,
-// reset, interrupt, list_tools, search_tools, upload_file and download_file, the workspace's files
-// as resources, and prompts. Serve it with server().serve_stdio() or an McpHttpServer; tools of
-// your own can be added to it. One thread; the registry must outlive it.
+// reset, interrupt, list_tools, search_tools, describe_tool, upload_file and download_file, the
+// workspace's files as resources, and prompts. Serve it with server().serve_stdio() or an
+// McpHttpServer; tools of your own can be added to it. One thread; the registry must outlive it.
 class McpService {
 public:
     // Starts nothing. Throws Error: bad_argument (an option is wrong), bad_config (a configuration
@@ -247,8 +247,6 @@ private:
     // ---- what code actions can import ----
 
     static bool callable(const Session& session, const ImportableTool& tool);
-    static std::string line_of(const Session& session, const ImportableTool& tool);
-
     // The source of one module.
     static std::string source_of(const Session& session, const std::string& server,
                                  const std::string& tool);
@@ -258,6 +256,9 @@ private:
 
     static awaitable<McpToolResult> search(ImplPtr state, McpContext context,
                                            json::object arguments);
+
+    static awaitable<McpToolResult> describe(ImplPtr state, McpContext context,
+                                             json::object arguments);
 
     // ---- files ----
 
@@ -293,9 +294,11 @@ private:
         "in an IPython kernel that "
         "keeps its state. register_mcp_server turns an MCP server into importable modules: from "
         "mcptools.SERVER import TOOL, then "
-        "TOOL.run(parameter=value). search_tools and list_tools find them; read the source of a "
-        "module (list_tools with "
-        "tool_name) before its first use. Combine many calls in one cell, filter in Python, and "
+        "TOOL.run(parameter=value). search_tools finds tools, describe_tool says how one is "
+        "called: "
+        "ask both before its first use, or in a cell: from ipybox_kernel import tools; "
+        "tools.search('what it should do'), tools.describe('server.tool'). Combine many calls in "
+        "one cell, filter in Python, and "
         "print only what you need.";
 
     // Required: the names at the front of `properties`.

@@ -5,4 +5,5 @@
 #include <ipybox/tools/impl/remembered_servers.ipp>
 #include <ipybox/tools/impl/server_judgement.ipp>
 #include <ipybox/tools/impl/server_start.ipp>
+#include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>

@@ -1,18 +1,15 @@
 #pragma once
-// What code in a workspace can import, and how a model finds it: the generated packages below
-// mcptools/, which list their tools in their docstrings, and saved code actions below gentools/.
-// All of it is text that the code can write as it likes.
+// What code in a workspace can import, by its files: the generated packages below mcptools/, which
+// list their tools in their docstrings, and saved code actions below gentools/. All of it is text
+// that the code can write as it likes.
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
-#include <functional>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/python_source.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/detail/workspace_files.hpp>
-#include <ipybox/net/proxy_protocol.hpp>
 #include <ipybox/tools/apigen.hpp>
 #include <ipybox/tools/detail/package_root.hpp>
 #include <optional>
@@ -27,6 +24,8 @@ struct ImportableTool {
     std::string package;  // "mcptools.files", "gentools.reports"
     std::string module;   // "read_text_file", "longest.api"
     std::string summary;  // one line; may be empty
+    // Whether all three are the same.
+    bool operator==(const ImportableTool&) const = default;
 };
 
 namespace tools {
@@ -42,7 +41,7 @@ public:
     std::vector<std::string> take_of_original() { return std::move(of_original_); }
 
 private:
-    static constexpr std::size_t max_found = 20'000, max_names = 2000, max_file = 1u << 20;
+    static constexpr std::size_t max_found = 5000, max_names = 2000, max_file = 1u << 20;
 
     std::vector<std::string> names(const std::filesystem::path& directory) const {
         const auto handle =
@@ -111,7 +110,7 @@ private:
     UniqueFd root_;
     std::vector<ImportableTool> found_;
     std::vector<std::string> of_original_;
-    std::size_t unread_ = 16u << 20;
+    std::size_t unread_ = 4u << 20;
 };
 
 }  // namespace tools
@@ -127,38 +126,6 @@ inline std::vector<ImportableTool> importable_tools(const std::filesystem::path&
 // opened).
 inline std::vector<std::string> packages_of_original(const std::filesystem::path& workspace) {
     return tools::ImportableTools(workspace).take_of_original();
-}
-
-// Those in which words of `query` occur, the best first: a word in a name counts more than one in
-// a summary. Of the query, 50 words count.
-inline std::vector<ImportableTool> search_tools(std::vector<ImportableTool> tools,
-                                                std::string_view query) {
-    std::vector<std::string> words(1);
-    for (const char c : query) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (std::isalnum(byte) || (byte & 0x80)) {
-            words.back() += static_cast<char>(std::tolower(byte));
-        } else if (!words.back().empty()) {
-            words.emplace_back();
-        }
-    }
-    if (words.back().empty()) words.pop_back();
-    if (words.size() > 50) words.resize(50);
-    std::vector<std::pair<std::size_t, ImportableTool>> ranked;
-    for (auto& tool : tools) {
-        const auto name = net::lower_case(tool.package + "." + tool.module);
-        const auto summary = net::lower_case(tool.summary);
-        std::size_t score = 0;
-        for (const auto& word : words)
-            score += (name.find(word) != name.npos ? 3u : 0u) +
-                     (summary.find(word) != summary.npos ? 1u : 0u);
-        if (score > 0) ranked.emplace_back(score, std::move(tool));
-    }
-    std::stable_sort(ranked.begin(), ranked.end(),
-                     [](const auto& a, const auto& b) { return a.first > b.first; });
-    std::vector<ImportableTool> found;
-    for (auto& [score, tool] : ranked) found.push_back(std::move(tool));
-    return found;
 }
 
 }  // namespace ipybox

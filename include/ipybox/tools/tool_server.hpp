@@ -1,7 +1,8 @@
 #pragma once
 // Carries out the tool calls of a kernel: HTTP/1.1 on a Unix socket or over TLS, one server a
-// session. The kernel can name a registered server and a tool, pass arguments, and nothing else.
-// Used alone, it serves the programs of this machine on TCP as well: see ToolRunner.
+// session. The kernel can name a registered server and a tool, pass arguments, and ask which tools
+// there are; nothing else. Used alone, it serves the programs of this machine on TCP as well: see
+// ToolRunner.
 
 #include <boost/asio/ssl/context.hpp>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <ipybox/remote_kernel.hpp>
 #include <ipybox/tools/detail/server_arguments.hpp>
 #include <ipybox/tools/server_start.hpp>
+#include <ipybox/tools/tool_catalogue.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,6 +57,7 @@ struct ToolServerOptions {
     std::string session = "default";
     AuditLogPtr audit;            // records every call; null: none is recorded
     bool shell_commands = false;  // answer what ipybox_kernel asks about shell commands
+    bool async_api = false;       // the generated run() are coroutines; descriptions say so
     // ${WORKSPACE} of server parameters, and where confined servers start; empty: the current
     // directory.
     std::filesystem::path workspace;
@@ -150,6 +153,22 @@ public:
     // The same as they were listed last, without asking the server; empty when it never started.
     const json::array& listed_tools(std::string_view name) const;
 
+    // What is said of tools, to models and, as the "server" ipybox, to code. Starts no server; in
+    // the workspace, generated packages and saved code are looked at.
+
+    // A line for each tool that fits, the best first: "server.tool(required, optional?) – what it
+    // does". query: one wording a line; of a tool the best rank counts. limit: 1 to 50. everything:
+    // packages whose server is not registered too.
+    std::string search_tools(std::string_view query, std::size_t limit = 5,
+                             bool everything = false) const;
+    // How a tool is called: its parameters with types, what they mean, an example if the server
+    // gives one. name: "server.tool", by the names that code uses or those of the server. Throws
+    // Error: bad_argument (there is no such tool; names the nearest).
+    std::string describe_tool(std::string_view name) const;
+    // All tools of a server, a line each with its parameters and their types. Throws Error:
+    // bad_argument (no server has that name, or it was not started yet).
+    std::string list_stubs(std::string_view server) const;
+
     // Calls are accepted from here to end_execution().
     void begin_execution();
     // The number of the execution in audit records.
@@ -223,6 +242,13 @@ private:
     static awaitable<void> stop_servers(ImplPtr state);
 
     static ServerPtr find(Impl& state, std::string_view name);
+
+    // As the tools are now; made again when they, or the files of the workspace, have changed.
+    static tools::ToolCatalogue& catalogue(Impl& state);
+    // What code asks about tools: no call, so nobody decides on it and nothing is carried out.
+    static bool is_question(const ToolCall& request);
+    // Throws Error: bad_argument (of another form, or there is no such tool).
+    static Reply answer_question(Impl& state, const ToolCall& request);
 
     // Connects once, however many calls wait for it. What goes wrong is told without secrets.
     static awaitable<void> connect(ImplPtr state, ServerPtr server);
@@ -307,5 +333,6 @@ private:
 }  // namespace ipybox
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>
 #endif

@@ -160,6 +160,19 @@ IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::generate_mcp_sourc
     co_return names;
 }
 
+IPYBOX_DECL std::string CodeExecutor::search_tools(std::string_view query, std::size_t limit,
+                                                   bool everything) const {
+    return session_->tools->search_tools(query, limit, everything);
+}
+
+IPYBOX_DECL std::string CodeExecutor::describe_tool(std::string_view name) const {
+    return session_->tools->describe_tool(name);
+}
+
+IPYBOX_DECL std::string CodeExecutor::list_stubs(std::string_view server) const {
+    return session_->tools->list_stubs(server);
+}
+
 IPYBOX_DECL awaitable<std::string> CodeExecutor::install_package(std::string package,
                                                                  Duration timeout) {
     auto session = session_;

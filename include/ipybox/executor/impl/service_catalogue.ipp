@@ -138,23 +138,32 @@ IPYBOX_DECL void McpService::add_kernel_tools(Impl& state) {
 
 IPYBOX_DECL void McpService::add_search_tools(Impl& state) {
     json::object properties;
+    properties["query"] = parameter(
+        "string", "What the tool should do, in plain words; other wordings on further lines help");
+    properties["limit"] = parameter("integer", "How many to return, at most 50", 5);
+    add_tool(
+        state, "search_tools", "Search what code can import",
+        "Finds tools in mcptools and saved code actions in gentools by what they do; returns a "
+        "line for each, best first: server.tool(parameters, optional?) – what it does.",
+        std::move(properties), 1, hints(true, false, true, false), search);
+
+    properties = {};
+    properties["name"] =
+        parameter("string", "server.tool, as search_tools writes it; several on further lines");
+    add_tool(state, "describe_tool", "Describe a tool",
+             "Says how a tool is called from Python: types and meaning of its parameters, keys of "
+             "the result. Ask it before the first use of a tool.",
+             std::move(properties), 1, hints(true, false, true, false), describe);
+
+    properties = {};
     properties["server_name"] = parameter("string", "A package in mcptools: lists its tools", "");
     properties["tool_name"] = parameter("string", "And a module in it: returns its source", "");
     add_tool(state, "list_tools", "List what code can import",
              "Lists what code can import: without arguments the packages of mcptools and gentools, "
              "with server_name the tools of "
-             "one, with tool_name as well the source of one module, which says its parameters and "
-             "result.",
+             "one, each with its parameters on a line, with tool_name as well the source of one "
+             "module.",
              std::move(properties), 0, hints(true, false, true, false), list_tools);
-
-    properties = {};
-    properties["query"] = parameter("string", "Words to look for in names and descriptions");
-    properties["limit"] = parameter("integer", "How many to return", 10);
-    add_tool(state, "search_tools", "Search what code can import",
-             "Finds tools in mcptools and saved code actions in gentools by words; returns a line "
-             "of Python to import each, best "
-             "first.",
-             std::move(properties), 1, hints(true, false, true, false), search);
 }
 
 IPYBOX_DECL void McpService::add_file_tools(Impl& state) {
@@ -223,8 +232,8 @@ IPYBOX_DECL void McpService::add_prompts(Impl& state) {
         "How to solve a task with code actions instead of single tool calls", "task",
         "What is to be done",
         "Solve the task below by code actions.\n\n"
-        "1. search_tools with words of the task; list_tools(server_name, tool_name) shows the "
-        "parameters and the result of a "
+        "1. search_tools with words of the task; describe_tool shows the parameters and the "
+        "result of a "
         "tool. If nothing fits, plain Python may do, or register_mcp_server.\n"
         "2. Write one cell for execute_ipython_cell that makes all the calls: loop, feed "
         "results into further calls, handle "

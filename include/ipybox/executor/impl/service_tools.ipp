@@ -304,11 +304,6 @@ IPYBOX_DECL bool McpService::callable(const Session& session, const ImportableTo
            session.registered.contains(tool.package.substr(generated.size()));
 }
 
-IPYBOX_DECL std::string McpService::line_of(const Session& session, const ImportableTool& tool) {
-    return "from " + tool.package + " import " + tool.module + "  # " + tool.summary +
-           (callable(session, tool) ? "\n" : " [its server is not registered]\n");
-}
-
 IPYBOX_DECL std::string McpService::source_of(const Session& session, const std::string& server,
                                               const std::string& tool) {
     check_server_name(server);
@@ -333,7 +328,6 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(ImplPtr state, McpCo
     std::size_t bytes = room_for(*state, context);
     if (!tool.empty())
         co_return McpToolResult(fitting(source_of(session, server, tool), 100'000, bytes));
-    const auto all = importable_tools(session.executor->workspace());
     std::string text;
     if (server.empty()) {
         struct Package {
@@ -341,7 +335,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(ImplPtr state, McpCo
             bool callable = true;
         };
         std::map<std::string, Package> packages;
-        for (const auto& one : all) {
+        for (const auto& one : importable_tools(session.executor->workspace())) {
             const auto category = one.package.find('.', one.package.find('.') + 1);
             auto& package = packages[one.package.substr(0, category)];
             ++package.tools;
@@ -352,10 +346,11 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::list_tools(ImplPtr state, McpCo
                     (package.tools == 1 ? " tool" : " tools") +
                     (package.callable ? "\n" : ", its server is not registered\n");
     } else {
-        for (const auto& one : all)
-            if (one.package == "mcptools." + server) text += line_of(session, one);
-        if (text.empty())
-            text = "There is no mcptools." + server + "; register_mcp_server makes it.\n";
+        try {
+            text = session.executor->list_stubs(server);
+        } catch (const Error& error) {
+            text = error.detail() + " register_mcp_server adds those of an MCP server.\n";
+        }
     }
     for (const auto& [name, why] : session.broken)
         text += "MCP server " + name + " could not be started: " + why + "\n";
@@ -369,18 +364,21 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::search(ImplPtr state, McpContex
     const Use use(state->session_of(context, arguments));
     while (use.session->preparing > 0) co_await use.session->changed.wait();
     const auto limit =
-        static_cast<std::size_t>(std::min(number_argument(arguments, "limit", 10), 200.0));
-    const auto found = search_tools(importable_tools(use.session->executor->workspace()),
-                                    detail::string_of(arguments, "query"));
-    std::string text;
-    for (std::size_t i = 0; i < found.size() && i < limit; ++i)
-        text += line_of(*use.session, found[i]);
-    if (found.size() > limit)
-        text += "[" + std::to_string(found.size() - limit) +
-                " more; a longer query or a higher limit shows them]\n";
-    if (text.empty()) text = "Nothing fits; list_tools() says what there is.\n";
+        static_cast<std::size_t>(std::min(number_argument(arguments, "limit", 5), 1000.0));
     std::size_t bytes = room_for(*state, context);
-    co_return McpToolResult(fitting(std::move(text), 100'000, bytes));
+    co_return McpToolResult(fitting(
+        use.session->executor->search_tools(detail::string_of(arguments, "query"), limit, true),
+        100'000, bytes));
+}
+
+IPYBOX_DECL awaitable<McpToolResult> McpService::describe(ImplPtr state, McpContext context,
+                                                          json::object arguments) {
+    const Use use(state->session_of(context, arguments));
+    while (use.session->preparing > 0) co_await use.session->changed.wait();
+    std::size_t bytes = room_for(*state, context);
+    co_return McpToolResult(
+        fitting(use.session->executor->describe_tool(detail::string_of(arguments, "name")), 100'000,
+                bytes));
 }
 
 IPYBOX_DECL awaitable<void> McpService::files_ready(ImplPtr state, SessionPtr session) {

@@ -71,6 +71,7 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
     };
     settings.after_call = [self = weak_from_this()] { return refresh_view(self); };
     settings.shell_commands = options.approve_shell_cmds;
+    settings.async_api = options.async_api;
     settings.workspace = workspace;
     settings.kernel_user = [self = weak_from_this()]() -> std::optional<uid_t> {
         const auto session = self.lock();

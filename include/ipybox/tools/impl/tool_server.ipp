@@ -14,36 +14,9 @@
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/nearest.hpp>
 #include <ipybox/net/private_listener.hpp>
+#include <ipybox/tools/impl/tool_server_state.hpp>
 
 namespace ipybox {
-
-struct ToolServer::Impl final : net::HttpService, std::enable_shared_from_this<Impl> {
-    Impl(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p, ToolServerOptions o);
-    net::HttpReply check(net::HttpPeer& peer, const net::HttpServerRequest& head) override;
-    awaitable<bool> answer(net::HttpPeerPtr peer, net::HttpServerRequest request) override;
-    net::HttpReply refusal(unsigned status, const std::string& why) override;
-    void define(Variables given) {
-        variables = VariableSource(std::move(given), {{"WORKSPACE", options.workspace.string()}});
-    }
-    void withdraw();
-    void close();
-
-    // For the arguments of one session's calls and their answers.
-    MemoryBudget memory{std::size_t{100} << 20, &MemoryBudget::process()};
-    PluginRegistry& registry;
-    Host& host;
-    Sandbox& sandbox;
-    ApprovalPolicy& policy;
-    ToolServerOptions options;
-    std::shared_ptr<net::HttpListener> listener;
-    Event withdrawn;
-    std::map<std::string, ServerPtr, std::less<>> servers;
-    VariableSource variables;
-    Secrets secrets;
-    unsigned long execution = 0;  // which one; a call belongs to the one it began in
-    bool active = false;
-    bool closed = false;
-};
 
 IPYBOX_DECL ToolServer::ToolServer(PluginRegistry& registry, Host& host, Sandbox& servers,
                                    ApprovalPolicy& policy, ToolServerOptions options)
@@ -143,9 +116,9 @@ IPYBOX_DECL ToolServerOptions ToolServer::for_use_alone(const std::shared_ptr<Al
 IPYBOX_DECL json::object ToolServer::checked_params(const std::string& name,
                                                     const json::object& params) {
     if (name == own_name)
-        throw Error(errc::bad_config,
-                    "MCP server " + name +
-                        ": shell commands are asked for under this name; choose another");
+        throw Error(
+            errc::bad_config,
+            "MCP server " + name + ": ipybox itself answers under this name; choose another");
     return check_server_params(params, "MCP server " + name);
 }
 
@@ -218,6 +191,7 @@ IPYBOX_DECL void ToolServer::Impl::close() {
     closed = true;
     listener->close();
     withdraw();
+    catalogue = nullptr;
     servers.clear();
 }
 
@@ -232,6 +206,7 @@ IPYBOX_DECL ToolServer::Reply ToolServer::failure(std::string message, const cha
 
 IPYBOX_DECL void ToolServer::register_in(Impl& state, const std::string& name,
                                          json::object params) {
+    state.catalogue = nullptr;
     if (auto old = state.servers.find(name); old != state.servers.end()) {
         old->second->client = nullptr;
         state.servers.erase(old);
@@ -290,6 +265,7 @@ IPYBOX_DECL awaitable<void> ToolServer::connect_once(ImplPtr state, ServerPtr se
         auto client = server->client;
         json::value tools = co_await client->list_tools();
         state->secrets.hide_in_result(tools);
+        state->catalogue = nullptr;
         if (server->adopt(std::move(tools.as_array()))) tell_changed(*state, *server);
         co_return;
     }
@@ -344,6 +320,7 @@ IPYBOX_DECL awaitable<void> ToolServer::connect_once(ImplPtr state, ServerPtr se
     server->era = client->era();
     json::value tools = co_await client->list_tools();
     state->secrets.hide_in_result(tools);  // code reads the sources that are made of them
+    state->catalogue = nullptr;
     const bool differs = server->adopt(std::move(tools.as_array()));
     server->client = std::move(client);
     if (differs) tell_changed(*state, *server);
@@ -583,6 +560,16 @@ IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Re
     MemoryReservation memory(state->memory);
     std::string problem = parse_call(std::move(body), request, memory);
     request.session = state->options.session;
+    if (problem.empty() && is_question(request)) {
+        try {
+            reply = answer_question(*state, request);
+            if (!reserve(memory, 3 * detail::memory_size(reply.body))) reply = too_much();
+            reply.memory = std::move(memory);
+        } catch (const Error& error) {
+            reply = failure(state->secrets.hide(error.detail()));
+        }
+        co_return;
+    }
     if (state->options.shell_commands && request.server == own_name) {
         if (request.tool == "shell") request.origin = CallOrigin::shell;
         if (request.tool == "shell_magic") request.origin = CallOrigin::shell_magic;
