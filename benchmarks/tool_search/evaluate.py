@@ -1,61 +1,76 @@
 """How often a search of tools has the right one among its first three, over 200 plain requests and 500 tools.
 
-usage: evaluate.py [tune | held | all] [-v]
+usage: evaluate.py TOOL_TEXTS [tune | held | all] [-v]
 
-The requests are in requests.json, the tools come from the corpora in ../shared/corpus. search.py is what ipybox's
-own search is to reach: BM25 with stems and tables of English. It was tuned on the first 120 requests, in the order
-of their hashes; the other 80 are held back. -v names the requests that failed.
+TOOL_TEXTS is the program benchmarks/tool_texts. The requests are in requests.json, and in tools.json the names, the
+beginnings of the descriptions and the parameters of 500 tools of public MCP servers. The search was tuned on the first
+120 requests, in the order of their hashes; the other 80 are held back. -v names the requests that failed.
 """
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
-import corpus
-import search
+HERE = Path(__file__).parent
 
 
-def requests(part: str) -> list[dict[str, object]]:
+def requests(part: str) -> list[dict[str, list[str]]]:
     """Of a part: 120 to tune with, 80 held back, or all."""
-    every = json.loads((Path(__file__).parent / "requests.json").read_text())
+    every = json.loads((HERE / "requests.json").read_text())
     every.sort(key=lambda one: hashlib.sha256(("ipybox-split-1" + one["request"]).encode()).hexdigest())
     return {"tune": every[:120], "held": every[120:], "all": every}[part]
 
 
-class Substrings:
-    """The search of include/ipybox/tools/tool_search.hpp: words in a name count 3, in a summary 1."""
+def package(server: str) -> str:
+    name = re.sub(r"\W", "_", server).lower()[:60]
+    return name if name[0].isalpha() else "s_" + name
 
-    def __init__(self, tools: list[dict[str, str]]) -> None:
-        self.tools = [(re.sub(r"\W", "_", f"{tool['server']}.{tool['name']}").lower(),
-                       (tool.get("description") or "").strip().split("\n")[0][:300].lower(),
-                       f"{tool['server']}.{tool['name']}") for tool in tools]
 
-    def search(self, request: str, limit: int = 5) -> list[str]:
-        words = re.findall(r"[^\W_]+", request.lower())
-        scores = [(-sum(3 * (word in name) + (word in summary) for word in words), at)
-                  for at, (name, summary, _) in enumerate(self.tools)]
-        return [self.tools[at][2] for score, at in sorted(scores) if score][:limit]
+def by_server(tools: list[dict[str, object]]) -> dict[str, list[dict[str, object]]]:
+    servers: dict[str, list[dict[str, object]]] = {}
+    for tool in tools:
+        servers.setdefault(package(str(tool["server"])), []).append(
+            {key: value for key, value in tool.items() if key not in ("server", "file")})
+    return servers
+
+
+def said_of(program: str, servers: dict[str, list[dict[str, object]]], asked: list[dict[str, list[str]]]) -> dict[str, object]:
+    """What tool_texts answers."""
+    given = json.dumps({"servers": servers, "requests": [one["request"] for one in asked]})
+    return json.loads(subprocess.run([program], input=given, text=True, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def judged(said: dict[str, object], asked: list[dict[str, list[str]]]) -> tuple[list[bool], list[bool], list[str]]:
+    """For each request whether the right tool is the first, is among the first three; and those for which it is not."""
+    first, three, failed = [], [], []
+    for one, found in zip(asked, said["found"]):
+        names = [line.partition("(")[0] for line in found.splitlines()]
+        ids = [package(server) + "." + tool for server, _, tool in (id.partition(".") for id in one["tools"])]
+        wanted = {re.match(r"mcptools\.([\w.]+)\.run", said["described"][id])[1] for id in ids}
+        first.append(bool(wanted & set(names[:1])))
+        three.append(bool(wanted & set(names[:3])))
+        if not three[-1]:
+            failed.append(f"- {one['request']}: wanted {' or '.join(sorted(wanted))}, found {', '.join(names[:3])}")
+    return first, three, failed
 
 
 def main() -> None:
-    arguments = [one for one in sys.argv[1:] if one != "-v"] or ["all"]
-    if len(arguments) > 1 or arguments[0] not in ("tune", "held", "all"):
+    arguments = [one for one in sys.argv[1:] if one != "-v"]
+    if not 1 <= len(arguments) <= 2 or arguments[1:] not in ([], ["tune"], ["held"], ["all"]):
         sys.exit(__doc__)
-    tools = corpus.evaluation_set()
-    asked = requests(arguments[0])
-    for name, find in (("words of names", Substrings(tools).search), ("search.py", search.Index(tools).search)):
-        answers = [find(one["request"]) for one in asked]
-        right = [set(found[:3]) & set(one["tools"]) for one, found in zip(asked, answers)]
-        first = sum(bool(set(found[:1]) & set(one["tools"])) for one, found in zip(asked, answers))
-        print(f"{name}: {sum(map(bool, right)) / len(asked):.1%} among the first three, "
-              f"{first / len(asked):.1%} first; {len(asked)} requests, {len(tools)} tools")
+    asked = requests((arguments + ["all"])[1])
+    tools = json.loads((HERE / "tools.json").read_text())
+    for tool in tools:
+        tool["inputSchema"] = {"type": "object", "properties": {name: {} for name in tool.pop("parameters").split()}}
+    first, three, failed = judged(said_of(arguments[0], by_server(tools), asked), asked)
+    print(f"{sum(three) / len(asked):.1%} among the first three, {sum(first) / len(asked):.1%} first; "
+          f"{len(asked)} requests, {len(tools)} tools")
     if "-v" in sys.argv:
-        for one, found, hit in zip(asked, answers, right):
-            if not hit:
-                print(f"- {one['request']}: wanted {' or '.join(one['tools'])}, found {', '.join(found[:3])}")
+        print(*failed, sep="\n")
 
 
 if __name__ == "__main__":
