@@ -26,11 +26,10 @@ constexpr std::size_t max_feedback = 20000;  // characters of a cell's output th
 
 constexpr const char* instructions =
     "You solve the user's task by writing Python. execute_ipython_cell runs a cell in a stateful "
-    "IPython kernel and returns what it printed. The packages in mcptools/ hold one module for "
-    "each "
-    "tool that you can call; the docstring of mcptools/SERVER/__init__.py lists them, a module "
-    "shows "
-    "the parameters. Read the modules first. Then call several tools in one cell, as in "
+    "IPython kernel and returns what it printed. First find the tools that you can call: "
+    "'from ipybox_kernel import tools; tools.search(\"what the tool should do\")' lists some as "
+    "server.tool(parameters), and 'tools.describe(\"server.tool\")' says how one is called. Then "
+    "call several tools in one cell, as in "
     "'from mcptools.files import read_text_file; read_text_file.run(path=\"a.txt\").content', and "
     "print only what you need to know. A person may refuse a call. Answer without a cell when the "
     "task is done.";

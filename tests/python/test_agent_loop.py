@@ -60,7 +60,7 @@ class AgentLoopTest(unittest.TestCase):
 
     def test_code_actions_until_an_answer(self):
         run, requests = self.agent(
-            message(None, "import mcptools.own\nprint(mcptools.own.__doc__)"),
+            message(None, "from ipybox_kernel import tools\nprint(tools.search('sum of numbers', limit=1))"),
             message("Both in one cell.", "from mcptools.own import add, echo\nsum = add.run(a=2, b=3).sum\n"
                     "print(echo.run(text=f'it is {sum}'))"),
             message(None, "print(sum + 1)", "import os\nprint([k for k in os.environ if 'AGENT' in k])", "1/0"),
@@ -68,7 +68,7 @@ class AgentLoopTest(unittest.TestCase):
             typed="y\n")
         self.assertEqual((run.returncode, run.stdout), (0, "The sum is 5.\n"), run.stderr)
         cells = self.feedback(requests)
-        self.assertIn("add: Adds two numbers.", cells[0])
+        self.assertEqual(cells[0], "own.add(a, b) – Adds two numbers.")
         self.assertEqual(cells[1:4], ["it is 5", "6", "[]"])
         self.assertIn("ZeroDivisionError", cells[4])
         # The server calls add read-only, but not echo: about that, the person was asked.

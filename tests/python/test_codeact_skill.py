@@ -58,7 +58,10 @@ class SkillTest(unittest.TestCase):
         return printed
 
     def test_every_step(self):
-        self.assertEqual(self.follow("SKILL.md"), ["2 reports; the longest is sales.md\n"])
+        found, printed = self.follow("SKILL.md")
+        self.assertIn("files.read_text_file(path, tail?, head?) – ", found)
+        self.assertIn("files.list_directory", found)
+        self.assertEqual(printed, "2 reports; the longest is sales.md\n")
         # The directory of the tools is there now, as for an agent that looks for them.
         self.assertIn("list_directory: ", (self.workspace / "mcptools/files/__init__.py").read_text())
         self.assertEqual(self.follow("references/output-parsers.md"), ["['drafts', 'sales.md', 'staff.md']\n"])
@@ -67,6 +70,17 @@ class SkillTest(unittest.TestCase):
         self.assertIn("def run_parsed(", (self.workspace / "mcptools/files/list_directory.py").read_text())
         with self.assertRaisesRegex(AssertionError, "not a line of list_directory: 'oops'"):
             self.cell("from mcpparse.files.list_directory import parse\nparse('[FILE] a\\noops')")
+
+    def test_what_is_said_of_tools_is_as_documented(self):
+        page = (ROOT / "docs/apigen.md").read_text()
+        examples = [re.sub("^  ", "", text, flags=re.M) for text in re.findall(r"^  ```\n(.*?)^  ```$", page, re.M | re.S)]
+        self.assertEqual(len(examples), 2)
+        said = self.cell("from ipybox_kernel import tools\n"
+                         "print(tools.search('change a line of a file', 'edit text', limit=3))\n"
+                         "print(tools.describe('files.edit_file'))\nprint(tools.stubs('files'))")
+        for example in examples:
+            self.assertIn(example, said)
+        self.assertIn("\nread_file(path: str", said)
 
     def test_its_front_matter_and_links(self):
         text = (SKILL / "SKILL.md").read_text()
