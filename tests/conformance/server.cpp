@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ipybox/mcp/http_server.hpp>
+#include <optional>
 #include <string>
 
 using namespace ipybox;
@@ -317,6 +318,84 @@ void add_asking_tools(McpServer& server) {
         });
 }
 
+// What the scenarios of the extension io.modelcontextprotocol/tasks call.
+void add_task_tools(McpServer& server) {
+    add(
+        server, "greet", "Greets, and never as a task",
+        [](McpContext, Arguments arguments) -> Result {
+            co_return "Hello, " + std::string(arguments.at("name").as_string()) + "!";
+        },
+        asking_name());
+    const auto add_task = [&server](std::string name, std::string description, McpTaskUse use,
+                                    std::function<Result(McpContext, Arguments)> call,
+                                    json::object schema = {},
+                                    std::optional<Duration> after = Duration::zero()) {
+        server.add_tool({.name = std::move(name),
+                         .description = std::move(description),
+                         .input_schema = std::move(schema),
+                         .task = use,
+                         .task_after = after,
+                         .call = std::move(call)});
+    };
+    add_task(
+        "slow_compute", "Sleeps", McpTaskUse::optional,
+        [](McpContext, Arguments arguments) -> Result {
+            const auto seconds = arguments.at("seconds").to_number<int>();
+            co_await pause(std::chrono::seconds(seconds));
+            co_return "computed for " + std::to_string(seconds) + " s";
+        },
+        object(R"({"type": "object", "properties": {"seconds": {"type": "integer"},
+                   "label": {"type": "string"}}, "required": ["seconds"]})"));
+    add_task("failing_job", "Fails", McpTaskUse::required, [](McpContext, Arguments) -> Result {
+        co_await pause(1s);
+        throw Error(errc::io_error, "This job always fails");
+        co_return McpToolResult();
+    });
+    add_task("protocol_error_job", "Ends in a protocol error", McpTaskUse::optional,
+             [](McpContext, Arguments) -> Result {
+                 co_await pause(200ms);
+                 throw McpError(mcp::rpc_internal_error, "This job breaks the protocol");
+                 co_return McpToolResult();
+             });
+    add_task(
+        "confirm_delete", "Asks before it deletes", McpTaskUse::optional,
+        [](McpContext context, Arguments arguments) -> Result {
+            auto schema = object(R"({"type": "object", "properties": {
+                "confirm": {"type": "boolean"}}, "required": ["confirm"]})");
+            const std::string name(detail::string_of(arguments, "filename"));
+            const auto answer =
+                co_await context.elicit("Delete " + name + "?", std::move(schema), "confirm");
+            co_return told("", answer);
+        },
+        object(R"({"type": "object", "properties": {"filename": {"type": "string"}}})"));
+    add_task("multi_input", "Asks two things at once", McpTaskUse::optional,
+             [](McpContext context, Arguments) -> Result {
+                 json::object questions;
+                 for (const auto& [key, type] :
+                      {std::pair("name", "string"), std::pair("confirm", "boolean")}) {
+                     json::object schema{{"type", "object"}}, params{{"message", key}};
+                     schema["properties"] = json::object{{key, {{"type", type}}}};
+                     params["mode"] = "form";
+                     params["requestedSchema"] = std::move(schema);
+                     questions[key] =
+                         json::object{{"method", "elicitation/create"}, {"params", params}};
+                 }
+                 const auto answers = co_await context.ask(std::move(questions));
+                 co_return json::serialize(answers);
+             });
+    add_task(
+        "test_tool_with_task", "Asks first, and becomes a task then", McpTaskUse::required,
+        [](McpContext context, Arguments) -> Result {
+            auto schema = asking_name();
+            const auto answer =
+                co_await context.elicit("What is your name?", std::move(schema), "user_name");
+            context.become_task();
+            co_await pause(200ms);
+            co_return told("Hello: ", answer);
+        },
+        {}, std::nullopt);
+}
+
 void add_resources(McpServer& server) {
     using Contents = awaitable<json::array>;
     server.add_resource({.uri = "test://static-text",
@@ -438,6 +517,7 @@ int main(int argc, char** argv) {
     add_content_tools(server);
     add_talking_tools(server);
     add_asking_tools(server);
+    add_task_tools(server);
     add_resources(server);
     add_prompts(server);
     asio::signal_set signals(context, SIGTERM, SIGINT, SIGHUP);

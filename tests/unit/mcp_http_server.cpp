@@ -538,6 +538,66 @@ BOOST_AUTO_TEST_CASE(news_reach_the_stream_of_a_session) {
     BOOST_TEST(fixture.ask(fixture.post(fixture.call(1, "echo"), session)).status == 404u);
 }
 
+BOOST_AUTO_TEST_CASE(a_task_belongs_to_its_token_and_outlives_its_connection) {
+    McpHttpOptions options;
+    options.tokens = {"sesame", "other"};
+    options.session_idle = 1ms;
+    Fixture fixture(std::move(options));
+    fixture.server->add_tool({.name = "job",
+                              .task = McpTaskUse::optional,
+                              .task_after = Duration::zero(),
+                              .call = [&fixture](McpContext context, json::object) -> Result {
+                                  struct Gone {
+                                      int& cancelled;
+                                      ~Gone() { ++cancelled; }
+                                  } const gone{fixture.cancelled};
+                                  auto schema = object(R"({"type": "object"})");
+                                  co_await context.elicit("Go on?", std::move(schema), "go");
+                                  co_return "done";
+                              }});
+    const auto request = [&](std::string_view method, json::object params, std::string_view token,
+                             std::string_view named) {
+        params["_meta"] = object(R"({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {},
+            "extensions": {"io.modelcontextprotocol/tasks": {}}}})");
+        return fixture.post(mcp::rpc_request(1, method, std::move(params)),
+                            "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: " +
+                                std::string(method) + "\r\nMcp-Name: " + std::string(named) +
+                                "\r\nAuthorization: Bearer " + std::string(token) + "\r\n");
+    };
+    const auto created =
+        fixture.ask(request("tools/call", {{"name", "job"}}, "sesame", "job")).json();
+    BOOST_TEST(created.at("result").at("resultType").as_string() == "task");
+    const std::string id(created.at("result").at("taskId").as_string());
+    const auto about = [&](std::string_view method, std::string_view token,
+                           json::object more = {}) {
+        more["taskId"] = id;
+        return fixture.ask(request(method, std::move(more), token, id)).json();
+    };
+    const auto status = [&] {
+        return std::string(about("tasks/get", "sesame").at("result").at("status").as_string());
+    };
+    // The connection is gone, and its session idle: the task is not.
+    fixture.settle(1200ms);
+    BOOST_TEST(status() == "input_required");
+    // Who has another token can neither see it, nor answer for its owner, nor end it.
+    const auto answers =
+        object(R"({"inputResponses": {"go": {"action": "accept", "content": {}}}})");
+    const auto nothing = fixture.ask(request("tasks/get", {{"taskId", "0"}}, "sesame", "0")).json();
+    for (const auto& refused : {about("tasks/get", "other"), about("tasks/cancel", "other"),
+                                about("tasks/update", "other", answers)})
+        BOOST_TEST(json::serialize(refused) == json::serialize(nothing));
+    BOOST_TEST(status() == "input_required");
+    BOOST_TEST(fixture.cancelled == 0);
+    // What is routed by the header is what is asked for.
+    const auto crossed = fixture.ask(request("tasks/cancel", {{"taskId", id}}, "sesame", "0"));
+    BOOST_TEST(crossed.status == 400u);
+    BOOST_TEST(crossed.json().at("error").at("code").to_number<int>() == mcp::rpc_header_mismatch);
+    BOOST_TEST(about("tasks/update", "sesame", answers).contains("result"));
+    fixture.settle(1200ms);
+    BOOST_TEST(status() == "completed");
+}
+
 BOOST_AUTO_TEST_CASE(clients_of_2024_11_05_have_a_stream_and_a_place_to_post) {
     McpHttpOptions options;
     options.sse_path = "/sse";

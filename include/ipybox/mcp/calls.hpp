@@ -30,4 +30,5 @@ void check_size(const McpCall& call, const json::object& answer);
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
 #include <ipybox/mcp/impl/calls.ipp>
+#include <ipybox/mcp/impl/tasks.ipp>
 #endif

@@ -46,6 +46,22 @@ public:
 using McpOutletPtr = std::shared_ptr<McpOutlet>;
 using McpCallPtr = std::shared_ptr<McpCall>;
 
+// A call that goes on, and whose result is kept, without a request that waits for it.
+struct McpTask {
+    std::string id;
+    std::weak_ptr<McpCall> call;  // while it runs
+    std::chrono::system_clock::time_point created = std::chrono::system_clock::now(),
+                                          updated = created;
+    std::string message;  // the last report of progress
+    // How it ended.
+    bool ended = false, cancelled = false, seen = false;
+    json::object result;
+    std::optional<McpError> failure;
+    std::size_t bytes = 0;  // that the result takes
+    std::optional<asio::steady_timer> expiry;
+};
+using McpTaskPtr = std::shared_ptr<McpTask>;
+
 struct McpSessionState final : McpSession {
     bool begun = false, ended = false, initialized = false;
     int log_severity = 1;  // info
@@ -57,7 +73,9 @@ struct McpSessionState final : McpSession {
     std::map<std::int64_t, Question> questions;  // of legacy requests to the client
     std::int64_t last_question = 0;
     std::map<std::string, std::weak_ptr<McpCall>, std::less<>> calls;  // by id, as JSON
-    std::size_t busy = 0;                                              // calls and streams
+    std::map<std::string, McpTaskPtr, std::less<>> tasks;              // by id
+    std::size_t task_bytes = 0;
+    std::size_t busy = 0;  // calls, streams, and tasks that are kept
     Clock::time_point last_used = Clock::now();
     McpOutletPtr outlet;              // for messages that belong to no request
     std::shared_ptr<void> transport;  // HTTP's own
@@ -92,6 +110,13 @@ struct McpCall {
     json::object late_result;
     std::optional<McpError> late_failure;
     std::optional<asio::steady_timer> expiry;
+    // As a task: what its questions are called, each by a name of its own.
+    McpTaskUse task_use = McpTaskUse::none;
+    bool wants_task = false;
+    McpTaskPtr task;
+    std::optional<asio::steady_timer> task_timer;
+    std::map<std::string, std::string, std::less<>> told;
+    std::set<std::string, std::less<>> names_told;
 };
 
 struct McpSubscription {
@@ -128,11 +153,12 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
     Entries<Resource> resources, templates;
     Entries<Prompt> prompts;
     bool has_tools = false, has_resources = false, has_prompts = false, has_completions = false;
+    bool has_tasks = false;
     std::uint64_t last_serial = 0;
     std::map<std::string, McpSessionPtr, std::less<>> sessions;
     std::unordered_map<std::string, McpCallPtr> parked;  // by requestState
     std::list<McpSubscription> subscriptions;
-    std::size_t calls = 0;
+    std::size_t calls = 0, tasks = 0, task_bytes = 0;
     bool stopping = false;
     bool tell_tools = false, tell_prompts = false, tell_resources = false;
 
@@ -169,7 +195,7 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
 
     // ---- what is answered at once ----
     json::object server_info() const;
-    json::object capabilities() const;
+    json::object capabilities(bool modern) const;
     json::object initialize(const McpSessionPtr& session, const json::object& params);
     json::object discover() const;
     template <class E>
@@ -203,7 +229,32 @@ struct McpEngine : std::enable_shared_from_this<McpEngine> {
                                             std::string typed, json::object others);
     std::shared_ptr<Tool> find_tool(std::string_view name) const;
 
+    // ---- calls that became tasks ----
+    static bool takes_tasks(const json::object& capabilities);
+    static McpError lacks_tasks();
+    static bool is_about_task(std::string_view method) noexcept;
+    static bool become_task(const McpCallPtr& call);
+    static void become_task_in(const McpCallPtr& call, Duration time);
+    static void report(McpCall& call, double done, std::optional<double> total,
+                       std::string_view message);
+    static void settle(const McpCallPtr& call, json::object result, const McpError* error);
+    bool make_room(McpSessionState& session, std::size_t bytes);
+    void release(McpSessionState& session, McpTask& task);
+    void forget(McpSessionState& session, std::string_view id);
+    void forget_tasks(McpSessionState& session);
+    json::object about_task(McpSessionState& session, std::string_view method,
+                            const json::object& params);
+    json::object describe(McpTask& task) const;
+    static void update(McpCall& call, const json::object& responses);
+
     // ---- questions to the client ----
+    // What a client's answers brought.
+    struct Taken {
+        bool missing = false, useful = false;  // some question is still open; some was answered
+        std::string why;                       // the last answer that fits none does not
+    };
+    static Taken take_answers(McpCall& call, const json::object* responses);
+    static void refuse_questions(McpCall& call, const std::string& why);
     static awaitable<json::object> ask(McpCallPtr call, json::object questions);
     static awaitable<json::object> ask_one(McpCallPtr call, std::string method, json::object params,
                                            std::string key);

@@ -121,6 +121,13 @@ public:
     // (the client refuses, or its answer makes no sense), timed_out (after options.input_timeout).
     awaitable<json::object> ask(json::object questions) const;
 
+    // Answers the client with a task, as which the handler goes on: the client polls for the
+    // result, is asked when it polls, and cancels the task. False: it is none, because its tool
+    // makes none, the client takes none or has as many as it may, or is away for an answer; in that
+    // last case it becomes one when the client brings the answer.
+    bool become_task() const;
+    bool is_task() const noexcept;
+
     // Bytes of a result as JSON, for now: the server's max_result, or less where the answer would
     // be one event of a stream that reports of progress have begun. A larger one becomes an error.
     std::size_t max_result() const noexcept;
@@ -153,6 +160,11 @@ struct McpToolResult {
     json::object meta;
 };
 
+// Whether calls of a tool may become tasks (MCP's extension io.modelcontextprotocol/tasks, since
+// 2026-07-28). Only clients that say they take tasks get one; where they are required, others are
+// refused.
+enum class McpTaskUse { none, optional, required };
+
 // Handlers are called on the executor's thread, many at once. Cancelling the request cancels the
 // handler's coroutine.
 struct McpTool {
@@ -161,6 +173,10 @@ struct McpTool {
     json::object output_schema = {};  // empty: none
     json::object annotations = {};    // readOnlyHint and the like
     json::object more = {};           // other members of its listing: icons, _meta
+    McpTaskUse task = McpTaskUse::none;
+    // After how long a call becomes a task by itself; zero: before the handler begins. Empty: when
+    // the handler says so.
+    std::optional<Duration> task_after = {};
     // Gets arguments that fit the schema. Throws Error: the result has isError and the error's
     // detail as text.
     std::function<awaitable<McpToolResult>(McpContext, json::object arguments)> call = {};
@@ -213,7 +229,13 @@ struct McpServerOptions {
     std::size_t max_message = std::size_t{32} << 20;    // bytes of one message received
     // Bytes of one result; the TypeScript client closes stdio at 10 MiB.
     std::size_t max_result = (std::size_t{10} << 20) - (std::size_t{64} << 10);
-    std::size_t max_calls = 20'000;  // being answered at once
+    std::size_t max_calls = 20'000;                // being answered at once
+    Duration task_ttl = std::chrono::minutes(15);  // for which the result of a task is kept
+    std::chrono::milliseconds task_poll{1000};     // after which clients should ask for it again
+    std::size_t max_tasks = 1'000;                 // running and kept, a quarter of them a client's
+    // Bytes of results of tasks, a quarter of them for one client. Those that it has seen make
+    // room.
+    std::size_t max_task_bytes = std::size_t{64} << 20;
     // As servers made with the Python SDK: an argument that is to be something else than a string
     // may be a string of JSON, and calls of unknown tools or with arguments that do not fit get
     // results with isError, from legacy clients of every revision.

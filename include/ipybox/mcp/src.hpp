@@ -14,3 +14,4 @@
 #include <ipybox/mcp/impl/http_transport.ipp>
 #include <ipybox/mcp/impl/http_transport_streams.ipp>
 #include <ipybox/mcp/impl/server.ipp>
+#include <ipybox/mcp/impl/tasks.ipp>

@@ -25,6 +25,7 @@ inline constexpr std::string_view meta_client_info = "io.modelcontextprotocol/cl
 inline constexpr std::string_view meta_server_info = "io.modelcontextprotocol/serverInfo";
 inline constexpr std::string_view meta_log_level = "io.modelcontextprotocol/logLevel";
 inline constexpr std::string_view meta_subscription = "io.modelcontextprotocol/subscriptionId";
+inline constexpr std::string_view extension_tasks = "io.modelcontextprotocol/tasks";
 
 // Bytes of a server's words in an error or a log line.
 inline constexpr std::size_t max_server_text = 4096;

@@ -20,6 +20,9 @@
 
 namespace ipybox::mcp {
 
+// As need() and supports() spell it.
+inline constexpr std::string_view tasks_capability = "extensions.io.modelcontextprotocol/tasks";
+
 IPYBOX_DECL void simplify_content(json::array& content, std::string_view revision) {
     for (auto& block : content) {
         auto* object = block.if_object();
@@ -186,9 +189,11 @@ IPYBOX_DECL void McpEngine::finish(const McpCallPtr& call, json::object result,
                                    const McpError* error) {
     call->finished = true;
     --calls;
+    call->session->calls.erase(call->key);
+    call->task_timer.reset();
+    if (call->task) return settle(call, std::move(result), error);
     --call->session->busy;
     call->session->last_used = Clock::now();
-    call->session->calls.erase(call->key);
     if (call->cancelled) {
         if (call->outlet) call->outlet->abandon();
         call->outlet.reset();
@@ -289,6 +294,15 @@ IPYBOX_DECL awaitable<json::object> McpEngine::call_tool(McpCallPtr call,
         if (lenient) failure = "Error executing tool " + tool->item.name + ": " + *failure;
     } else {
         try {
+            call->task_use = tool->item.task;
+            if (call->task_use == McpTaskUse::required) {
+                if (!call->modern)
+                    throw Error(errc::mcp_error, "this tool needs a client of " +
+                                                     std::string(detail::mcp_modern_version) +
+                                                     " that takes tasks");
+                need(*call, tasks_capability);
+            }
+            if (tool->item.task_after) become_task_in(call, *tool->item.task_after);
             detail::round_numbers(checked);
             auto work = tool->item.call(McpContext(call), std::move(checked.get_object()));
             result = co_await std::move(work);
@@ -491,7 +505,14 @@ IPYBOX_DECL awaitable<json::object> McpEngine::ask(McpCallPtr call, json::object
         }
     };
     Done done{call, questions, {}};
-    for (const auto& question : questions) call->asked.emplace(question.key(), question.value());
+    for (const auto& question : questions) {
+        call->asked.emplace(question.key(), question.value());
+        std::string name(question.key());
+        for (int n = 2; !call->names_told.insert(name).second; ++n)
+            name = std::string(question.key()) + '_' + std::to_string(n);
+        call->told.insert_or_assign(std::string(question.key()), std::move(name));
+    }
+    if (call->task) call->task->updated = std::chrono::system_clock::now();
     const auto missing = [&call, &questions] {
         for (const auto& question : questions)
             if (!call->given.contains(question.key())) return true;
@@ -570,6 +591,39 @@ IPYBOX_DECL void McpEngine::unpark(McpCallPtr call) {
     call->expiry.reset();
 }
 
+// Answers that fit no open question are as if they had not come.
+IPYBOX_DECL McpEngine::Taken McpEngine::take_answers(McpCall& call, const json::object* responses) {
+    Taken taken;
+    for (const auto& question : call.asked) {
+        if (call.given.contains(question.key())) continue;
+        const std::string_view key = question.key();
+        const std::string_view name =
+            call.task ? std::string_view(call.told.find(key)->second) : key;
+        const auto* sent = responses != nullptr ? responses->if_contains(name) : nullptr;
+        if (sent == nullptr) {
+            taken.missing = true;
+            continue;
+        }
+        auto given = *sent;
+        auto wrong = misfit(question.value().get_object(), &given);
+        if (wrong.empty()) {
+            call.given[question.key()] = std::move(given);
+            taken.useful = true;
+        } else {
+            taken.missing = true;
+            taken.why = std::move(wrong);
+        }
+    }
+    return taken;
+}
+
+IPYBOX_DECL void McpEngine::refuse_questions(McpCall& call, const std::string& why) {
+    const Error refusal(errc::mcp_protocol,
+                        "the client's answers do not fit the questions: " + why);
+    for (const auto& question : call.asked)
+        call.refusals.insert_or_assign(std::string(question.key()), refusal);
+}
+
 IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const McpOutletPtr& outlet,
                                          json::value id, const json::object& params,
                                          const std::string& fingerprint) {
@@ -592,30 +646,15 @@ IPYBOX_DECL McpCallPtr McpEngine::resume(const McpSessionPtr& session, const Mcp
         return nullptr;
     }
     session->calls[call->key] = call;
-    bool missing = false, useful = false;
-    std::string why;
-    for (const auto& question : call->asked) {
-        if (call->given.contains(question.key())) continue;
-        const auto* sent =
-            responses != nullptr ? responses->get_object().if_contains(question.key()) : nullptr;
-        auto given = sent != nullptr ? *sent : json::value();
-        auto wrong = misfit(question.value().get_object(), &given);
-        if (wrong.empty()) {
-            call->given[question.key()] = std::move(given);
-            useful = true;
-        } else {
-            missing = true;
-            why = std::move(wrong);
-        }
-    }
-    call->repeated = useful ? 0 : call->repeated + 1;
-    if (missing && call->repeated >= max_repeated) {
-        const Error refusal(errc::mcp_protocol,
-                            "the client's answers do not fit the questions: " + why);
-        for (const auto& question : call->asked)
-            call->refusals.insert_or_assign(std::string(question.key()), refusal);
-    } else if (missing) {
+    const auto taken =
+        take_answers(*call, responses != nullptr ? &responses->get_object() : nullptr);
+    call->repeated = taken.useful ? 0 : call->repeated + 1;
+    if (taken.missing && call->repeated >= max_repeated) {
+        refuse_questions(*call, taken.why.empty() ? "there is none" : taken.why);
+    } else if (taken.missing) {
         park(call);
+    } else if (call->wants_task) {
+        become_task(call);
     }
     call->answered.notify();
     return call;
@@ -669,6 +708,7 @@ IPYBOX_DECL void McpContext::require(std::string_view capability) const {
 
 IPYBOX_DECL void McpContext::progress(double done, std::optional<double> total,
                                       std::string_view message) const {
+    if (call_->task) return mcp::McpEngine::report(*call_, done, total, message);
     const auto* token = call_->meta.if_contains("progressToken");
     if (token == nullptr || !call_->outlet || call_->cancelled) return;
     const auto number = [](double value) {
@@ -707,6 +747,10 @@ IPYBOX_DECL void McpContext::log_value(std::string_view level, json::value data,
     params.emplace("data", std::move(data));
     call_->outlet->notify(mcp::rpc_notification("notifications/message", std::move(params)));
 }
+
+IPYBOX_DECL bool McpContext::become_task() const { return mcp::McpEngine::become_task(call_); }
+
+IPYBOX_DECL bool McpContext::is_task() const noexcept { return call_->task != nullptr; }
 
 IPYBOX_DECL std::size_t McpContext::max_result() const noexcept {
     return mcp::McpEngine::max_result(*call_);

@@ -84,6 +84,7 @@ IPYBOX_DECL void McpEngine::end(McpSessionPtr session) {
     session->calls.clear();
     for (const auto& [id, weak] : running)
         if (const auto call = weak.lock()) cancel(call);
+    forget_tasks(*session);
     session->questions.clear();
     // A graceful end of subscriptions says so.
     for (auto& one : subscriptions) {
@@ -252,6 +253,7 @@ IPYBOX_DECL McpCallPtr McpEngine::request(const McpSessionPtr& session, const Mc
         check_modern(meta != nullptr ? *meta : json::object());
         begin(session);
         if (method == "server/discover") return answer(discover());
+        if (has_tasks && is_about_task(method)) return answer(about_task(*session, method, params));
         if (method == "subscriptions/listen") {
             listen(session, outlet, std::move(id), params);
             return nullptr;
@@ -362,7 +364,7 @@ IPYBOX_DECL json::object McpEngine::server_info() const {
     return info;
 }
 
-IPYBOX_DECL json::object McpEngine::capabilities() const {
+IPYBOX_DECL json::object McpEngine::capabilities(bool modern) const {
     json::object found;
     found.emplace("logging", json::object());
     if (has_tools) found.emplace("tools", json::object{{"listChanged", true}});
@@ -370,6 +372,8 @@ IPYBOX_DECL json::object McpEngine::capabilities() const {
     if (has_resources)
         found.emplace("resources", json::object{{"listChanged", true}, {"subscribe", true}});
     if (has_completions) found.emplace("completions", json::object());
+    if (modern && has_tasks)
+        found.emplace("extensions", json::object{{detail::extension_tasks, json::object()}});
     return found;
 }
 
@@ -387,7 +391,7 @@ IPYBOX_DECL json::object McpEngine::initialize(const McpSessionPtr& session,
     begin(session);
     json::object result;
     result.emplace("protocolVersion", session->protocol_version);
-    result.emplace("capabilities", capabilities());
+    result.emplace("capabilities", capabilities(false));
     result.emplace("serverInfo", server_info());
     if (!options.instructions.empty()) result.emplace("instructions", options.instructions);
     return result;
@@ -402,7 +406,7 @@ IPYBOX_DECL void McpEngine::cacheable(json::object& result) const {
 IPYBOX_DECL json::object McpEngine::discover() const {
     json::object result, meta;
     result.emplace("supportedVersions", json::array{detail::mcp_modern_version});
-    result.emplace("capabilities", capabilities());
+    result.emplace("capabilities", capabilities(true));
     if (!options.instructions.empty()) result.emplace("instructions", options.instructions);
     meta.emplace(detail::meta_server_info, server_info());
     result.emplace("_meta", std::move(meta));
@@ -415,6 +419,7 @@ IPYBOX_DECL void McpEngine::listen(const McpSessionPtr& session, const McpOutlet
     const auto* filter = detail::object_of(params, "notifications");
     if (filter == nullptr)
         throw McpError(rpc_invalid_params, "subscriptions/listen needs notifications");
+    if (has_tasks && filter->contains("taskIds") && !takes_tasks(params)) throw lacks_tasks();
     std::erase_if(subscriptions, [](const auto& one) { return one.outlet.expired(); });
     if (subscriptions.size() >= max_subscriptions)
         throw McpError(rpc_internal_error, "too many subscriptions");

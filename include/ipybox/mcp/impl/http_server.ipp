@@ -134,9 +134,9 @@ IPYBOX_DECL void McpHttpService::check_headers(const Request& request, std::stri
     McpEngine::check_modern(*meta);
     if (the("Mcp-Method") != method)
         throw mismatch("Mcp-Method", "does not match the request's method");
-    const bool by_uri = method == "resources/read";
-    if (!by_uri && method != "tools/call" && method != "prompts/get") return;
-    const auto name = detail::string_of(params, by_uri ? "uri" : "name");
+    const bool by_uri = method == "resources/read", by_id = McpEngine::is_about_task(method);
+    if (!by_uri && !by_id && method != "tools/call" && method != "prompts/get") return;
+    const auto name = detail::string_of(params, by_uri ? "uri" : by_id ? "taskId" : "name");
     const auto said = detail::decode_header_value(the("Mcp-Name"));
     if (!said || *said != name) throw mismatch("Mcp-Name", "does not match the request's params");
     if (method != "tools/call") return;

@@ -48,6 +48,7 @@ IPYBOX_DECL void McpServer::add_tool(McpTool tool) {
         entry->output_schema = std::move(tool.output_schema);
         entry->output = std::make_unique<detail::SchemaDocument>(entry->output_schema);
     }
+    engine_->has_tasks |= tool.task != McpTaskUse::none;
     entry->item = std::move(tool);
     entry->serial = ++engine_->last_serial;
     engine_->tools.push_back(std::move(entry));
