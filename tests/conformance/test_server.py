@@ -208,6 +208,39 @@ class InspectorTest(ServerTest):
         print(ran.stdout.strip()[:400])
 
 
+class OwnClientTest(ServerTest):
+    """Code actions that wait for tools which answer with tasks."""
+    CODE = """
+from mcptools.jobs import confirm_delete, failing_job, greet, protocol_error_job, slow_compute
+print(greet.run(name="ann"))
+print(slow_compute.run(seconds=1))
+for job in confirm_delete, failing_job, protocol_error_job:
+    try:
+        job.run()
+    except Exception as error:
+        print(error)
+"""
+
+    def printed(self, target, code):
+        with tempfile.TemporaryDirectory() as workspace:
+            config = Path(workspace, "mcp.json")
+            config.write_text(json.dumps({"mcpServers": {"jobs": target}}))
+            ran = run(os.environ["IPYBOX_TEST_PROGRAM"], "run", "--workspace", workspace, "--sandbox", "none",
+                      "--approve", "allow", "--config", config, "-c", code,
+                      environment={"IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"]})
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            return ran.stdout.splitlines()
+
+    def test_tasks_are_awaited(self):
+        for target in {"command": SERVER}, {"url": self.serve()}:
+            with self.subTest(target):
+                printed = self.printed(target, self.CODE)
+                self.assertEqual(printed[:2], ["Hello, ann!", "computed for 1 s"])
+                self.assertIn("capability \"elicitation.form\" (code -32021)", printed[2])
+                self.assertIn("This job always fails", printed[3])
+                self.assertIn("This job breaks the protocol (code -32603)", printed[4])
+
+
 class BridgeTest(ServerTest):
     """Programs that carry MCP between standard streams and HTTP."""
 

@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -136,7 +137,10 @@ public:
     // tools/call. When a limit of `options` passes or the coroutine is cancelled, the server is
     // told (notifications/cancelled) and a late answer is ignored. A server that asks for input
     // first is given what on_request and roots have, and asked again, within the same
-    // total_timeout and at most 32 times.
+    // total_timeout and at most 32 times. A server that answers with a task (the extension
+    // io.modelcontextprotocol/tasks) is polled until it has ended, within the same limits; then
+    // progress is what the server says of the task, and a task that nobody waits for any more is
+    // cancelled.
     awaitable<CallResult> call_tool(std::string name, json::object arguments, CallOptions options);
 
     // Any other request of the protocol; returns its result. As call_tool() for the rest.
@@ -300,6 +304,13 @@ private:
         std::int64_t id_;
     };
 
+    // A task that a coroutine waits for.
+    struct FollowedTask {
+        std::string id;
+        std::set<std::string> answered;  // keys of questions
+        bool ended = false;
+    };
+
     static constexpr Duration list_timeout = std::chrono::minutes(5);  // for all pages
     static constexpr std::size_t max_tools = 10'000;
     static constexpr std::size_t max_pages = 10'000;
@@ -310,6 +321,11 @@ private:
     static constexpr Duration changes_delay = std::chrono::milliseconds(200);
     static constexpr Duration shortest_ttl = std::chrono::seconds(10);
     static constexpr Duration elicitation_patience = std::chrono::minutes(10);
+    // How often a task is asked for, whatever the server suggests.
+    static constexpr Duration shortest_poll = std::chrono::milliseconds(50);
+    static constexpr Duration longest_poll = std::chrono::seconds(60);
+    static constexpr int max_lost_polls = 5;  // in a row
+    static constexpr std::size_t max_task_id = 4096;
     static constexpr std::size_t max_log_lines = 100;  // a second
     static constexpr std::size_t max_text = detail::max_server_text;
 
@@ -349,6 +365,24 @@ private:
                                           std::string what);
     static awaitable<void> fill_in(ImplPtr state, json::object requests, json::object& responses,
                                    std::optional<Error>& failure, std::string what);
+    static bool has_tasks(const Impl& state);
+    static Duration poll_interval(const json::object& task);
+    static void report_task(const ImplPtr& state, const json::object& task,
+                            const CallOptions& limits, CallProgress& last);
+    static awaitable<json::object> poll(ImplPtr state, std::string id, CallOptions limits,
+                                        Clock::time_point total_deadline, std::string what);
+    static awaitable<bool> answer_task(ImplPtr state, json::object task, FollowedTask& followed,
+                                       CallOptions limits, Clock::time_point total_deadline,
+                                       std::string what);
+    static awaitable<json::object> follow_task(ImplPtr state, json::object task, CallOptions limits,
+                                               Clock::time_point total_deadline, std::string what);
+    static awaitable<json::object> poll_to_end(ImplPtr state, json::object task,
+                                               FollowedTask& followed, CallOptions limits,
+                                               Clock::time_point total_deadline, std::string what);
+    static awaitable<void> wait_for_task(ImplPtr state, Clock::time_point until, std::string what);
+    static void withdraw_task(const ImplPtr& state, const std::string& id);
+    static json::object outcome_of(const ImplPtr& state, json::object& task,
+                                   const std::string& what);
     static awaitable<void> send_away(ImplPtr state, json::array elicitations,
                                      std::optional<Error>& failure, std::string what);
     static json::array elicitations_of(const ImplPtr& state, const Pending& pending);
@@ -392,4 +426,5 @@ private:
 #include <ipybox/mcp/impl/client_opening.ipp>
 #include <ipybox/mcp/impl/client_requests.ipp>
 #include <ipybox/mcp/impl/client_subscriptions.ipp>
+#include <ipybox/mcp/impl/client_tasks.ipp>
 #endif

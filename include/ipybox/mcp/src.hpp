@@ -6,6 +6,7 @@
 #include <ipybox/mcp/impl/client_opening.ipp>
 #include <ipybox/mcp/impl/client_requests.ipp>
 #include <ipybox/mcp/impl/client_subscriptions.ipp>
+#include <ipybox/mcp/impl/client_tasks.ipp>
 #include <ipybox/mcp/impl/engine.ipp>
 #include <ipybox/mcp/impl/handler.ipp>
 #include <ipybox/mcp/impl/http_server.ipp>

@@ -179,6 +179,11 @@ IPYBOX_DECL json::object McpClient::offered(const ImplPtr& state) {
         capabilities.erase("sampling");
     }
     if (!state->options.roots.empty()) capabilities.emplace("roots", json::object());
+    if (has_tasks(*state)) {
+        auto& extensions = capabilities["extensions"];
+        if (!extensions.is_object()) extensions.emplace_object();
+        extensions.get_object()[detail::extension_tasks].emplace_object();
+    }
     return capabilities;
 }
 

@@ -270,6 +270,9 @@ IPYBOX_DECL awaitable<json::object> McpClient::exchange(ImplPtr state, std::stri
             asked = result_of(state, *pending, what);
             const auto type = detail::string_of(asked, "resultType");
             if (!modern || type.empty() || type == "complete") co_return asked;
+            if (type == "task" && method == "tools/call" && has_tasks(*state))
+                co_return co_await follow_task(state, std::move(asked), std::move(limits),
+                                               total_deadline, what);
             if (type != "input_required" || !may_ask)
                 throw state->error(errc::mcp_protocol, what + " returned a result of the type \"" +
                                                            mcp::excerpt(type, 80) +

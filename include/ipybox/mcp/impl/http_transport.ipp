@@ -183,6 +183,9 @@ IPYBOX_DECL HttpTransport::CallPtr HttpTransport::outline(const ImplPtr& state,
         call->headers.emplace_back("Mcp-Name", mcp_header_value(detail::string_of(params, "name")));
     if (call->method == "resources/read")
         call->headers.emplace_back("Mcp-Name", mcp_header_value(detail::string_of(params, "uri")));
+    if (call->method.starts_with("tasks/"))
+        call->headers.emplace_back("Mcp-Name",
+                                   mcp_header_value(detail::string_of(params, "taskId")));
     if (call->method == "tools/call") mirror(state, *call, params);
     return call;
 }
