@@ -40,7 +40,7 @@ struct ServeFlags : ExecutorFlags {
     std::uint64_t max_message = std::uint64_t{32} << 20;
     std::uint64_t max_result = 0;
     std::size_t starts_at_once = 2;
-    double session_idle = 1800;
+    double session_idle = 1800, task_after = 5;
     // Of the original's command; what they set up does not exist here, or is made another way.
     std::string tool_server_host, gateway_host;
     int tool_server_port = 0, gateway_port = 0;
@@ -144,6 +144,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     options.starts_at_once = flags.starts_at_once;
     options.session_idle = seconds(flags.session_idle);
     options.structured = flags.structured;
+    options.task_after = seconds(flags.task_after);
     if (const auto settings = config::config_directory(); !settings.empty())
         options.remembered = settings / "registered" / RememberedServers::file_name(workspace);
     options.server.logger = logger;
@@ -352,6 +353,12 @@ void add_serve(CLI::App& app, Action& action) {
     command->add_flag(
         "--structured-output", flags->structured,
         "Results have structured content too, which some clients show instead of the text");
+    command
+        ->add_option("--task-after", flags->task_after,
+                     "Seconds after which a cell becomes a task, for clients that take tasks; 0: "
+                     "none does")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 1e6));
     command
         ->add_option("--kernel-init-timeout", flags->kernel_init_timeout,
                      "Seconds for a kernel to start: 10, with --http 60")

@@ -426,6 +426,106 @@ class BeyondTest(ServeTest):
             self.assertEqual(text(result), "2")
 
 
+class TasksTest(ServeTest):
+    """Long cells as tasks, as a client of the stateless revision sees them; the SDK has none."""
+    TAKES = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+
+    def setUp(self):
+        super().setUp()
+        (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": OWN}}))
+
+    @contextlib.asynccontextmanager
+    async def server(self, *flags):
+        """A function that makes a request and returns its result."""
+        parameters = self.parameters("serve", "--config", "mcp.json", *flags)
+        process = await asyncio.create_subprocess_exec(
+            parameters.command, *parameters.args, cwd=parameters.cwd, env=parameters.env, limit=1 << 24,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+        count = 0
+
+        async def ask(method, capabilities=self.TAKES, **params):
+            nonlocal count
+            count += 1
+            params["_meta"] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                               "io.modelcontextprotocol/clientCapabilities": capabilities}
+            process.stdin.write(json.dumps(
+                {"jsonrpc": "2.0", "id": count, "method": method, "params": params}).encode() + b"\n")
+            while True:
+                line = await asyncio.wait_for(process.stdout.readline(), 90)
+                self.assertTrue(line, "the server ended: " + self.said())
+                answer = json.loads(line)
+                if answer.get("id") == count:
+                    return answer.get("result") or answer
+        try:
+            yield ask
+        finally:
+            process.stdin.close()
+            await process.wait()
+
+    async def cell(self, ask, code, **more):
+        return await ask("tools/call", name="execute_ipython_cell", arguments={"code": code}, **more)
+
+    async def until_status(self, ask, task, status):
+        async with asyncio.timeout(60):
+            while True:
+                told = await ask("tasks/get", taskId=task)
+                if told["status"] == status:
+                    return told
+                self.assertEqual(told["status"], "working", told)
+                await asyncio.sleep(0.05)
+
+    async def test_a_long_cell_becomes_a_task(self):
+        wait = "import os, time\nprint('so far', flush=True)\nwhile not os.path.exists('go'): time.sleep(.05)\nprint('end')"
+        async with self.server("--task-after", "0.5") as ask:
+            await self.cell(ask, "the_kernel = 'is there'", capabilities={})
+            quick = await self.cell(ask, "6 * 7")
+            self.assertEqual((quick["resultType"], quick["content"][0]["text"]), ("complete", "42"))
+            created = await self.cell(ask, wait)
+            self.assertEqual(created["resultType"], "task")
+            (self.workspace / "go").touch()
+            told = await self.until_status(ask, created["taskId"], "completed")
+            self.assertEqual(told["result"]["content"][0]["text"], "so far\nend")
+            # A client that takes no tasks waits, as ever.
+            (self.workspace / "go").unlink()
+            code = "import time\ntime.sleep(1)\nprint('done')"
+            waited = await self.cell(ask, code, capabilities={})
+            self.assertEqual((waited["resultType"], waited["content"][0]["text"]), ("complete", "done"))
+
+    async def test_cancelling_a_task_interrupts_its_cell(self):
+        async with self.server("--task-after", "0.2") as ask:
+            await self.cell(ask, "x = 1", capabilities={})
+            created = await self.cell(ask, "import time; time.sleep(60)")
+            self.assertEqual(await ask("tasks/cancel", taskId=created["taskId"]), {"resultType": "complete"})
+            await self.until_status(ask, created["taskId"], "cancelled")
+            self.assertEqual((await self.cell(ask, "x", capabilities={}))["content"][0]["text"], "1")
+
+    async def test_a_task_asks_for_approval(self):
+        code = "import time; time.sleep(1)\nfrom mcptools.own import echo\nprint(echo.run(text='hello'))"
+        async with self.server("--approve", "ask", "--task-after", "0.2") as ask:
+            for decision, expected in ("allow once", "hello"), ("deny", "ApprovalRejectedError"):
+                created = await self.cell(ask, code)
+                told = await self.until_status(ask, created["taskId"], "input_required")
+                (key, request), = told["inputRequests"].items()
+                self.assertIn("own.echo", request["params"]["message"])
+                # Neither nonsense nor silence is a yes.
+                for refused in {"action": "accept"}, {"action": "accept", "content": {"decision": "yes"}}:
+                    answer = await ask("tasks/update", taskId=created["taskId"], inputResponses={key: refused})
+                    self.assertIn("error", answer)
+                await ask("tasks/update", taskId=created["taskId"], inputResponses={
+                    "other": {"action": "accept", "content": {"decision": "allow once"}}})
+                self.assertEqual((await ask("tasks/get", taskId=created["taskId"]))["status"], "input_required")
+                await ask("tasks/update", taskId=created["taskId"], inputResponses={
+                    key: {"action": "accept", "content": {"decision": decision}}})
+                told = await self.until_status(ask, created["taskId"], "completed")
+                self.assertIn(expected, told["result"]["content"][0]["text"])
+
+    async def test_no_cell_becomes_a_task_if_none_is_to(self):
+        async with self.server("--task-after", "0") as ask:
+            self.assertNotIn("extensions", (await ask("server/discover"))["capabilities"])
+            done = await self.cell(ask, "import time; time.sleep(1)")
+            self.assertEqual(done["resultType"], "complete")
+
+
 class ApprovalTest(ServeTest):
     CODE = "from mcptools.own import echo\ntry: print(echo.run(text='hello'))\nexcept Exception as error: print(type(error).__name__, error)"
 

@@ -51,7 +51,9 @@ struct McpServiceOptions {
     Duration session_idle =
         std::chrono::minutes(30);  // then a separate session's kernel ends; zero: never
     Duration keep_alive = std::chrono::seconds(10);  // between reports of progress of a silent cell
-    std::size_t max_result = std::size_t{8} << 20;   // bytes of one result, as JSON
+    // A cell that takes longer becomes a task, for clients that take tasks; zero: none does.
+    Duration task_after = std::chrono::seconds(5);
+    std::size_t max_result = std::size_t{8} << 20;  // bytes of one result, as JSON
     McpServerOptions server;  // on_session_end is called after the service's own
 };
 

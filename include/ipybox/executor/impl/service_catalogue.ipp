@@ -51,6 +51,10 @@ IPYBOX_DECL void McpService::add_tool(Impl& state, std::string name, std::string
     tool.input_schema = schema(std::move(properties), required);
     if (state.options.structured) tool.output_schema = std::move(output);
     tool.annotations = std::move(annotations);
+    if (handler == execute_cell && state.options.task_after > Duration::zero()) {
+        tool.task = McpTaskUse::optional;
+        tool.task_after = state.options.task_after;
+    }
     tool.call = [weak = state.weak_from_this(), name, handler](McpContext context,
                                                                json::object arguments) {
         return guarded(weak, name, handler, std::move(context), std::move(arguments));
