@@ -4,7 +4,9 @@
 // python/ipybox_kernel/models.py. All functions may be called on any thread; none can be cancelled.
 #include <boost/json/array.hpp>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +37,20 @@ struct GeneratedPackage {
     std::vector<SkippedTool> skipped;  // have none
 };
 
+// What a type checker needs to know of a generated module, without what code may have added to it.
+struct ToolStub {
+    // What run() takes by one name.
+    struct Parameter {
+        std::string name;
+        bool required = false;
+    };
+    std::string module;  // the Python module
+    std::string text;    // of a .pyi file
+    // What run() takes by name; none where it takes one object only.
+    std::vector<Parameter> parameters;
+    std::set<std::string, std::less<>> wire_names;  // of these, or others; run() takes them as well
+};
+
 // Ends the generated part of a module. What stands below belongs to the user or the agent and is
 // carried over when the package is written again.
 inline constexpr std::string_view own_code_marker = "# --- your code below is kept ---\n";
@@ -57,6 +73,11 @@ boost::json::array parse_tools(std::string_view text);
 // bad_argument (a bad server name).
 GeneratedPackage generate_package(std::string_view server_name, const boost::json::array& listed,
                                   ApiStyle style = ApiStyle::blocking);
+
+// What generate_package() makes of the same tools, for a type checker. Tools without a module are
+// left out.
+std::vector<ToolStub> generate_stubs(const boost::json::array& listed,
+                                     ApiStyle style = ApiStyle::blocking);
 
 // What write_package() would do, one line a file: "+ new.py", "~ changed.py", "- gone.py", the last
 // followed by " with own code" when a tool that is gone takes such code along. Throws Error:

@@ -21,42 +21,62 @@ namespace ipybox::detail {
 // How the docstring of a package begins.
 inline constexpr std::string_view package_title = "Tools of the MCP server ";
 
-// The module of one tool, which ends with `ending`; a schema that is nullptr says nothing. async:
-// its run() is a coroutine. Throws Error: bad_argument (the schemas cannot be typed).
-inline std::string tool_module(std::string_view server, const json::object& tool,
-                               const json::value* input, const json::value* output, bool async,
-                               std::string_view ending) {
-    static constexpr std::size_t max_tool_doc = 20'000, max_module = 400'000;
+// The two forms of a call: by one object or dict, and by the keywords in `list`. def: as "def run".
+inline std::string call_overloads(const std::string& def, const std::string& list,
+                                  const std::string& result) {
+    return "\n\n@overload\n" + def + "(params: Params | dict[str, Any], /) -> " + result +
+           ": ...\n@overload\n" + folded_code(def + "(" + list + ") -> " + result + ": ...", 4) +
+           '\n';
+}
+
+// What a module of one tool is made of.
+struct ToolTypes {
+    std::string classes;
+    std::string rebuild;                              // calls that complete them
+    std::string keywords;                             // of run(), as ModelWriter::Parameters
+    std::set<std::string, std::less<>> words{"Any"};  // identifiers in all of it
+    std::string result = "Any";
+};
+
+// A schema that is nullptr says nothing. Throws Error: bad_argument (the schemas cannot be typed).
+inline ToolTypes tool_types(const json::object& tool, const json::value* input,
+                            const json::value* output) {
     static const json::value anything(
         json::object{{"type", "object"}, {"additionalProperties", true}});
+    ToolTypes types;
     std::set<std::string> used{"Params", "Result"};
     ModelWriter writer(input ? *input : anything, ModelWriter::Side::input, used);
     auto definitions = writer.write("Params");
     const auto& keywords = writer.parameters().list;
     const bool open = writer.parameters().open;
+    types.keywords = keywords + (open ? (keywords.empty() ? "**more: Any" : ", **more: Any") : "");
     if (!input && object_of(tool, "inputSchema"))
         definitions.back().text += "    # too large to be typed; the host checks the arguments\n";
-    if (output)
+    if (output) {
+        types.result = "Result";
         for (auto& definition :
              ModelWriter(*output, ModelWriter::Side::output, used).write("Result"))
             definitions.push_back(std::move(definition));
-
-    std::set<std::string, std::less<>> words{"Any", async ? "coroutine" : "asynchronous",
-                                             async ? "call_async" : "call"};
-    std::string body, rebuild;
+    }
     std::map<std::string_view, std::size_t> order;
     for (const auto& definition : definitions) order.try_emplace(definition.name, order.size());
     for (auto it = definitions.begin(); it != definitions.end(); ++it) {
-        body += "\n\n" + it->text;
-        words.insert(it->uses.begin(), it->uses.end());
+        types.classes += "\n\n" + it->text;
+        types.words.insert(it->uses.begin(), it->uses.end());
         const bool forward = std::any_of(it->uses.begin(), it->uses.end(), [&](const auto& name) {
             const auto found = order.find(name);
             return found != order.end() && found->second > order.at(it->name);
         });
         if (forward && it->text.compare(0, 6, "class ") == 0)
-            rebuild += it->name + ".model_rebuild()\n";
+            types.rebuild += it->name + ".model_rebuild()\n";
     }
-    if (!rebuild.empty()) body += "\n\n" + rebuild;
+    if (!types.keywords.empty()) types.words.insert("overload");
+    if (types.keywords.find("Sequence[") != std::string::npos) types.words.insert("Sequence");
+    return types;
+}
+
+// Of the names that a module's text may use, those that it does.
+inline std::string module_imports(const std::set<std::string, std::less<>>& words) {
     const auto import_from = [&](std::string_view module,
                                  std::initializer_list<const char*> names) {
         std::string list;
@@ -64,6 +84,28 @@ inline std::string tool_module(std::string_view server, const json::object& tool
             if (words.count(name)) list += (list.empty() ? "" : ", ") + std::string(name);
         return list.empty() ? list : "from " + std::string(module) + " import " + list + '\n';
     };
+    return "from __future__ import annotations\n" +
+           import_from("typing", {"Annotated", "Any", "Literal", "Sequence", "overload"}) +
+           import_from("pydantic", {"Field", "RootModel"}) +
+           import_from("typing_extensions", {"TypeAliasType"}) +
+           import_from("ipybox_kernel", {"Model", "NotObject", "Open", "Out", "asynchronous",
+                                         "call", "call_async", "coroutine", "object_rule", "one_of",
+                                         "pattern", "rule", "SafeInt", "unique"});
+}
+
+inline constexpr std::size_t max_module = 400'000;
+inline constexpr const char* too_large_module = "its module would be too large";
+
+// The module of one tool, which ends with `ending`; a schema that is nullptr says nothing. async:
+// its run() is a coroutine. Throws Error: bad_argument (the schemas cannot be typed).
+inline std::string tool_module(std::string_view server, const json::object& tool,
+                               const json::value* input, const json::value* output, bool async,
+                               std::string_view ending) {
+    static constexpr std::size_t max_tool_doc = 20'000;
+    auto types = tool_types(tool, input, output);
+    types.words.insert(async ? "coroutine" : "asynchronous");
+    types.words.insert(async ? "call_async" : "call");
+    if (!types.rebuild.empty()) types.classes += "\n\n" + types.rebuild;
     auto doc = std::string(string_of(tool, "description"));
     if (doc.empty()) doc = string_of(tool, "title");
     doc = visible_text(doc, max_tool_doc);
@@ -75,37 +117,44 @@ inline std::string tool_module(std::string_view server, const json::object& tool
                 hints += (hints.empty() ? "Hints: " : ", ") + std::string(hint);
     if (!hints.empty()) doc += (doc.empty() ? "" : "\n\n") + hints;
 
-    const std::string result = output ? "Result" : "Any";
-    const std::string def = async ? "async def" : "def", dict = "Params | dict[str, Any]";
-    std::string head =
-        "\n\n" + def + " run(params: " + dict + " | None = None, /) -> " + result + ":\n";
-    if (!keywords.empty() || open) {
-        const auto list =
-            (keywords.empty() ? "" : keywords + (open ? ", " : "")) + (open ? "**more: Any" : "");
-        head = "\n\n@overload\n" + def + " run(params: " + dict + ", /) -> " + result +
-               ": ...\n@overload\n" +
-               folded_code(def + " run(" + list + ") -> " + result + ": ...", 4) + '\n' + def +
-               " run(params: Any = None, /, **kwargs: Any) -> " + result + ":\n";
-        words.insert("overload");
-        if (list.find("Sequence[") != list.npos) words.insert("Sequence");
-    }
-    auto text = "from __future__ import annotations\n" +
-                import_from("typing", {"Annotated", "Any", "Literal", "Sequence", "overload"}) +
-                import_from("pydantic", {"Field", "RootModel"}) +
-                import_from("typing_extensions", {"TypeAliasType"}) +
-                import_from("ipybox_kernel", {"Model", "NotObject", "Open", "Out", "asynchronous",
-                                              "call", "call_async", "coroutine", "object_rule",
-                                              "one_of", "pattern", "rule", "SafeInt", "unique"}) +
-                body + head +
+    const std::string def = async ? "async def run" : "def run";
+    const auto head = types.keywords.empty()
+                          ? "\n\n" + def +
+                                "(params: Params | dict[str, Any] | None = None, /) -> " +
+                                types.result + ":\n"
+                          : call_overloads(def, types.keywords, types.result) + def +
+                                "(params: Any = None, /, **kwargs: Any) -> " + types.result + ":\n";
+    auto text = module_imports(types.words) + types.classes + head +
                 (doc.empty() ? "" : "    " + python_docstring(doc, 4, 2 * max_tool_doc) + '\n') +
                 (async ? "    return await call_async(" : "    return call(") +
                 python_string(server) + ", " + python_string(string_of(tool, "name")) +
-                ", Params, params, " + (keywords.empty() && !open ? "{}" : "kwargs") +
+                ", Params, params, " + (types.keywords.empty() ? "{}" : "kwargs") +
                 (output ? ", Result" : "") +
                 ")\n\n\nrun_async = " + (async ? "coroutine" : "asynchronous") + "(run)\n" +
                 std::string(ending);
-    if (text.size() > max_module) throw Error(errc::bad_argument, "its module would be too large");
+    if (text.size() > max_module) throw Error(errc::bad_argument, too_large_module);
     return text;
+}
+
+// What a type checker needs to know of such a module.
+struct ToolStubText {
+    std::string text;
+    std::string keywords;  // of run(), as ModelWriter::Parameters
+};
+
+// Of the module that tool_module() makes of the same. Throws what it throws.
+inline ToolStubText tool_stub(const json::object& tool, const json::value* input,
+                              const json::value* output, bool async) {
+    auto types = tool_types(tool, input, output);
+    auto text = module_imports(types.words) + types.classes;
+    for (const auto* def : {async ? "async def run" : "def run", "async def run_async"})
+        text += types.keywords.empty()
+                    ? std::string("\n\n") + def +
+                          "(params: Params | dict[str, Any] | None = None, /) -> " + types.result +
+                          ": ...\n"
+                    : call_overloads(def, types.keywords, types.result);
+    if (text.size() > max_module) throw Error(errc::bad_argument, too_large_module);
+    return {std::move(text), std::move(types.keywords)};
 }
 
 // Module names are those of the original ("get-User" -> get_user), made importable and unique. A
