@@ -625,9 +625,10 @@ _packages: dict[str, tuple[str, object]] = {}  # generated, imported: where each
 
 
 def _version(folder: str) -> object:
+    # The host makes all files anew. Of the folder, an overlay changes the number from cell to cell.
     try:
         init = os.stat(os.path.join(folder, "__init__.py"))
-        return os.stat(folder).st_ino, init.st_ino, init.st_mtime_ns
+        return init.st_ino, init.st_mtime_ns
     except OSError:
         return None
 
