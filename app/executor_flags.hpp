@@ -44,6 +44,7 @@ struct ExecutorFlags {
     bool approve_shell = false;
     bool require_shell_escape = false;
     bool exact_numbers = false;
+    bool check = false;
     bool allow_home = false;
     std::string channel;
     std::vector<std::string> channel_origins;
@@ -209,6 +210,9 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_flag("--exact-numbers", flags.exact_numbers,
                      "Numbers of tools that are no integers become decimal.Decimal in Python, with "
                      "all their digits, instead of float");
+    command.add_flag("--check", flags.check,
+                     "Compares a cell's calls of generated modules with what these take first; "
+                     "one with a fault does not run. Needs ty in the kernel's environment");
     command.add_flag("--allow-home", flags.allow_home,
                      "The workspace may be a home directory, or hold one; what its owner's "
                      "programs start from is write-protected");
@@ -323,6 +327,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
     options.require_shell_escape = flags.require_shell_escape;
     options.exact_numbers = flags.exact_numbers;
+    options.check = flags.check;
     if (!flags.policy.empty()) {
         options.approval = read_policy(flags.policy);
         options.approval_name = flags.policy;

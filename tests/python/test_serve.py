@@ -90,7 +90,8 @@ class OriginalTest(ServeTest):
         self.assertEqual(parameters, {
             "register_mcp_server": {"server_name": ("string", None), "server_params": ("object", None)},
             "install_package": {"package_name": ("string", None)},
-            "execute_ipython_cell": {"code": ("string", None), "timeout": ("number", 120), "max_output_chars": ("integer", 5000)},
+            "execute_ipython_cell": {"code": ("string", None), "timeout": ("number", 120), "max_output_chars": ("integer", 5000),
+                                     "check": ("boolean", False)},
             "reset": {}})
         self.assertEqual({name: schema.get("required", []) for name, schema in schemas.items()}, {
             "register_mcp_server": ["server_name", "server_params"], "install_package": ["package_name"],

@@ -70,6 +70,9 @@ struct CodeExecutorOptions {
     // wants to get around it can. The sandbox is what confines commands.
     bool approve_shell_cmds = false;
     bool require_shell_escape = false;  // and subprocess, os.system and the like are refused
+    // Every cell is looked through before it runs, see code_checker.hpp. One with faults does not
+    // run; one that cannot be checked runs, and says so.
+    bool check = false;
 
     Duration approval_timeout = std::chrono::seconds(60);  // zero: unlimited
     Duration connect_timeout = std::chrono::seconds(30);   // to start an MCP server
@@ -111,14 +114,16 @@ enum class ResultText {
 
 // How an execution ended, with everything it produced until then.
 struct CodeExecutionResult {
-    enum class Status { ok, error, timed_out, cancelled, kernel_lost, output_limit };
+    // refused: a check found faults, and nothing ran.
+    enum class Status { ok, error, timed_out, cancelled, kernel_lost, output_limit, refused };
 
     Status status = Status::ok;
     // All output, stripped; absent when there was none, or when the caller took it by chunks alone.
     std::optional<std::string> text;
     std::vector<std::filesystem::path> images;  // files in images_dir, in order
     std::vector<json::object> displays;         // full MIME bundles, in order
-    std::string error;  // Python's traceback, or what happened and what to do
+    // Python's traceback, or what happened and what to do; of a check, its faults line by line.
+    std::string error;
     // What the sandbox was seen to stop meanwhile, and files that came or changed which the host
     // runs or obeys (layer "files"); 100 at most.
     std::vector<Violation> violations;
@@ -261,14 +266,17 @@ public:
 
     // Begins an execution. timeout: from now until it is interrupted, zero means never. chunks:
     // whether next() yields CodeExecutionChunk events. text: ResultText::none for output that the
-    // caller does not need a second time; options.max_output counts it either way. Throws Error:
-    // busy (another one is running), kernel_died (reset() is due).
+    // caller does not need a second time; options.max_output counts it either way. check: looks
+    // through the code first, as options.check does for all. Throws Error: busy (another one is
+    // running), kernel_died (reset() is due).
     awaitable<Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120),
-                                bool chunks = false, ResultText text = ResultText::whole);
+                                bool chunks = false, ResultText text = ResultText::whole,
+                                bool check = false);
 
     // Runs code to its end. What the policy would ask is answered with yes; denials stand.
     awaitable<CodeExecutionResult> execute(std::string code,
-                                           Duration timeout = std::chrono::seconds(120));
+                                           Duration timeout = std::chrono::seconds(120),
+                                           bool check = false);
 
     // Interrupts the running execution, if any.
     void cancel();
@@ -358,6 +366,7 @@ private:
 }  // namespace ipybox
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/executor/impl/checks.ipp>
 #include <ipybox/executor/impl/code_executor.ipp>
 #include <ipybox/executor/impl/kernel_spec.ipp>
 #include <ipybox/executor/impl/packages.ipp>

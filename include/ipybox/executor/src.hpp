@@ -1,5 +1,6 @@
 #pragma once
 // The bodies of this room: compiled once in a program; see compilation.hpp.
+#include <ipybox/executor/impl/checks.ipp>
 #include <ipybox/executor/impl/code_checker.ipp>
 #include <ipybox/executor/impl/code_executor.ipp>
 #include <ipybox/executor/impl/kernel_spec.ipp>

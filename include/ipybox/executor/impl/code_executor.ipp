@@ -9,7 +9,8 @@ namespace ipybox {
 
 IPYBOX_DECL const CodeExecutionResult& CodeExecutionResult::value() const {
     static constexpr errc codes[] = {errc::code_failed, errc::code_failed, errc::timed_out,
-                                     errc::cancelled,   errc::kernel_died, errc::output_limit};
+                                     errc::cancelled,   errc::kernel_died, errc::output_limit,
+                                     errc::code_failed};
     if (!ok()) throw Error(codes[static_cast<int>(status)], error);
     return *this;
 }
@@ -111,17 +112,18 @@ IPYBOX_DECL awaitable<void> CodeExecutor::reset() {
 
 IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code,
                                                                     Duration timeout, bool chunks,
-                                                                    ResultText text) {
+                                                                    ResultText text, bool check) {
     auto session = session_;
-    auto run = co_await session->begin(session, std::move(code), timeout, chunks, text, false);
+    auto run =
+        co_await session->begin(session, std::move(code), timeout, chunks, text, false, check);
     co_return Execution(std::move(run));
 }
 
-IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code,
-                                                                 Duration timeout) {
+IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code, Duration timeout,
+                                                                 bool check) {
     auto session = session_;
-    Execution execution(
-        co_await session->begin(session, std::move(code), timeout, false, ResultText::whole, true));
+    Execution execution(co_await session->begin(session, std::move(code), timeout, false,
+                                                ResultText::whole, true, check));
     for (;;) {
         auto event = co_await execution.next();
         if (!event) throw Error(errc::cancelled, "the execution ended without a result");

@@ -25,26 +25,32 @@ IPYBOX_DECL void CodeExecutor::Run::request_stop(Status why) {
 
 IPYBOX_DECL awaitable<std::shared_ptr<CodeExecutor::Run>> CodeExecutor::Session::begin(
     std::shared_ptr<Session> self, std::string code, Duration timeout, bool chunks, ResultText text,
-    bool auto_approve) {
+    bool auto_approve, bool check) {
     while (run && run->abandoned) co_await idle.wait();
     if (!run) co_await deliver_apis();
     if (run) throw Error(errc::busy, "an execution is running; wait for its result or cancel it");
     if (!kernel) throw Error(errc::kernel_died, "no kernel is running; call start() or reset()");
     if (!kernel->alive())
         throw Error(errc::kernel_died, "the kernel has ended; reset() starts a new one");
-    // The pump may end before co_spawn() returns, and with it this->run.
-    if (options.audit) audit_execution(*options.audit, options.session, tools->execution(), code);
     const auto fresh = std::make_shared<Run>(host.executor);
+    fresh->check = check || options.check;
+    if (!fresh->check) open_execution(*fresh, code);
+    // The pump may end before co_spawn() returns, and with it this->run.
     fresh->timeout = timeout;
     fresh->chunks = chunks;
     fresh->keeps_text = text == ResultText::whole;
     fresh->auto_approve = auto_approve;
     fresh->violations = std::exchange(waiting_violations, {});
     run = fresh;
-    tools->begin_execution();
     asio::co_spawn(host.executor, pump(self, fresh, std::move(code)), asio::detached);
     asio::co_spawn(host.executor, watch(self, fresh), asio::detached);
     co_return fresh;
+}
+
+IPYBOX_DECL void CodeExecutor::Session::open_execution(Run& current, const std::string& code) {
+    if (options.audit) audit_execution(*options.audit, options.session, tools->execution(), code);
+    tools->begin_execution();
+    current.opened = true;
 }
 
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session> self,
@@ -58,9 +64,14 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
         request.code = std::move(code);
         // The cell sees what others have changed in its workspace since the last one.
         co_await refresh_view(self);
-        co_await kernel.execute(std::move(request));
+        bool done = false;
+        if (current->check) {
+            const bool runs = co_await passes_check(self, output, request.code);
+            done = !runs;
+        }
+        if (!done) co_await kernel.execute(std::move(request));
         auto breath = Clock::now();
-        for (bool done = false; !done;) {
+        while (!done) {
             while (current->backlog()) co_await current->changed.wait();
             // A flood of output leaves no gap for anybody else, not even for the deadline.
             if (const auto now = Clock::now(); now > breath) {
@@ -90,7 +101,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
     self->report_new(kernel);
     if (self->file_watch) self->tell_changes(self->file_watch->poll());
     result.violations = std::move(current->violations);
-    if (self->options.audit) self->record_end(*current, result);
+    if (self->options.audit && current->opened) self->record_end(*current, result);
     self->tools->end_execution();
     current->finished = true;
     current->push(std::move(result));
@@ -105,8 +116,8 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
 
 IPYBOX_DECL void CodeExecutor::Session::record_end(const Run& current,
                                                    const CodeExecutionResult& result) {
-    static constexpr const char* words[] = {"ok",        "error",       "timed_out",
-                                            "cancelled", "kernel_lost", "output_limit"};
+    static constexpr const char* words[] = {"ok",          "error",        "timed_out", "cancelled",
+                                            "kernel_lost", "output_limit", "refused"};
     try {
         audit_execution_end(*options.audit, options.session, tools->execution(),
                             words[static_cast<int>(result.status)], Clock::now() - current.started);

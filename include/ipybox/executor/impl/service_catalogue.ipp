@@ -111,8 +111,14 @@ IPYBOX_DECL void McpService::add_kernel_tools(Impl& state) {
     properties["timeout"] = parameter("number", "Seconds until the code is interrupted", 120);
     properties["max_output_chars"] =
         parameter("integer", "Characters of output to return; what exceeds them is cut", 5000);
-    output["status"] =
-        parameter("string", "ok, error, timed_out, cancelled, kernel_lost or output_limit");
+    if (!state.options.executor.check)
+        properties["check"] = parameter(
+            "boolean",
+            "Compare the code's calls of generated modules with what these take first. Code with a "
+            "fault does not run: the faults are the answer",
+            false);
+    output["status"] = parameter(
+        "string", "ok, error, timed_out, cancelled, kernel_lost, output_limit or refused");
     output["text"] = text;
     output["images"] = list_of_texts();
     output["error"] = text;
@@ -124,7 +130,12 @@ IPYBOX_DECL void McpService::add_kernel_tools(Impl& state) {
         "value of its last expression, "
         "then links to the images it made; nothing for nothing. An exception, a call of a tool "
         "that failed, or the timeout is "
-        "an error with the traceback and the output until then; the kernel stays usable.",
+        "an error with the traceback and the output until then; the kernel stays usable." +
+            std::string(
+                state.options.executor.check
+                    ? " Calls of generated modules are compared with what these take "
+                      "first: code with a fault does not run, and the faults are the answer."
+                    : ""),
         std::move(properties), 1, hints(false, true, false, true), execute_cell,
         schema(std::move(output), 3));
 

@@ -42,6 +42,8 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(ImplPtr state, Mcp
                                                               json::object arguments) {
     const double seconds = number_argument(arguments, "timeout", 120);
     const double characters = number_argument(arguments, "max_output_chars", 5000);
+    const auto* wanted = arguments.if_contains("check");
+    const bool check = wanted && wanted->is_bool() && wanted->get_bool();
     const Use use(state->session_of(context, arguments));
     const auto& session = use.session;
     Line::Place place(session->cells);
@@ -55,7 +57,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(ImplPtr state, Mcp
         const Asking asking(session->asking, context);
         auto execution =
             co_await session->executor->stream(std::string(detail::string_of(arguments, "code")),
-                                               duration(seconds), true, ResultText::none);
+                                               duration(seconds), true, ResultText::none, check);
         executor::CellReport report(state->io, context, state->options.keep_alive);
         for (;;) {
             auto event = co_await execution.next();
@@ -144,8 +146,8 @@ IPYBOX_DECL McpToolResult McpService::cell_result(const Impl& state,
     for (const auto& display : result.displays) add_image(pictures, display, bytes);
     for (auto& picture : pictures) answer.content.push_back(std::move(picture));
     if (state.options.structured) {
-        static constexpr std::string_view names[] = {"ok",        "error",       "timed_out",
-                                                     "cancelled", "kernel_lost", "output_limit"};
+        static constexpr std::string_view names[] = {
+            "ok", "error", "timed_out", "cancelled", "kernel_lost", "output_limit", "refused"};
         json::object whole{{"status", names[static_cast<int>(result.status)]}};
         whole["text"] = fitting(result.text.value_or(""), characters, bytes);
         json::array files;

@@ -6,6 +6,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/kernel_package.hpp>
+#include <ipybox/executor/code_checker.hpp>
 #include <ipybox/remote_kernel.hpp>
 #include <ipybox/sandbox_kit/file_watch.hpp>
 #include <ipybox/sandbox_kit/network_proxy.hpp>
@@ -31,6 +32,8 @@ struct CodeExecutor::Run {
     bool chunks = false;
     bool keeps_text = true;  // for the result
     bool auto_approve = false;
+    bool check = false;   // the code is looked through first
+    bool opened = false;  // calls are accepted, the audit log knows of it
     Duration timeout{};
     Clock::time_point started = Clock::now();
     int approvals = 0;  // waiting now
@@ -41,6 +44,7 @@ struct CodeExecutor::Run {
 // Owned by the executor and by its coroutines, so that none outlives what it uses.
 struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     Session(asio::any_io_executor executor, PluginRegistry& r, CodeExecutorOptions o);
+    struct Output;
 
     void prepare(const std::weak_ptr<Session>& self);
 
@@ -168,13 +172,37 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
 
     awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code,
                                           Duration timeout, bool chunks, ResultText text,
-                                          bool auto_approve);
+                                          bool auto_approve, bool check);
+
+    // Records the execution, and lets its calls through. Throws Error: io_error.
+    void open_execution(Run& current, const std::string& code);
 
     // Moves output from the kernel to the consumer until the cell is done.
     static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current,
                                 std::string code);
 
     void record_end(const Run& current, const CodeExecutionResult& result);
+
+    // ---- checks before a cell runs ----
+
+    // Throws Error: missing_dependency, denied, sandbox_refused.
+    awaitable<void> make_checker();
+
+    // The name that code imports a server's package by; empty where it cannot.
+    std::string package_of(const std::string& server) const;
+
+    // Tells the checker of APIs that were written since the last time.
+    void renew_stubs();
+
+    bool has_own_code(const std::string& package, const std::string& module,
+                      const std::string& name) const;
+
+    // What the kernel says of its names. What else it prints is the cell's.
+    static awaitable<KnownNames> known_names(std::shared_ptr<Session> self, Output& output);
+
+    // Opens the execution; false when the cell must not run: the result says why.
+    static awaitable<bool> passes_check(std::shared_ptr<Session> self, Output& output,
+                                        std::string code);
 
     // Interrupts at the deadline or on request, kills what does not react.
     static awaitable<void> watch(std::shared_ptr<Session> self, std::shared_ptr<Run> current);
@@ -211,6 +239,9 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     std::shared_ptr<Doors> doors;
     Host& host;
     Event idle;  // an execution ended
+    std::unique_ptr<Sandbox> checker_sandbox;
+    std::unique_ptr<CodeChecker> checker;  // once there was something to check
+    std::set<std::string> unchecked;       // servers whose stubs the checker does not have
     std::filesystem::path workspace;
     std::vector<std::filesystem::path> opened;  // options.allow_write, absolute
     bool protecting = false;                    // the sandbox keeps files from being written

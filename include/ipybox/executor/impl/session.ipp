@@ -118,6 +118,7 @@ IPYBOX_DECL bool CodeExecutor::Session::write_api(const std::string& name,
     const auto directory = policy_of_code().open_for_writing(root_dir, name);
     std::string kept_as;
     const bool written = write_package(directory.get(), name, package, &kept_as);
+    unchecked.insert(name);
     if (!kept_as.empty())
         host.logger(LogLevel::warning,
                     (root_dir / name).string() +
@@ -182,6 +183,8 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
         const Capabilities able = co_await capabilities();
         spec = distant_spec(able);
     }
+    // Better now than with each cell.
+    if (options.check) co_await make_checker();
     kernel.reset();
     seen.clear();
     kernel_limits = spec.policy.limits;
@@ -259,6 +262,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::stop() {
     while (run) co_await idle.wait();
     tools->end_execution();
     if (auto old = std::move(kernel)) co_await old->shutdown();
+    if (checker) checker->stop();
     look_at_files();
     file_watch.reset();
     co_await tools->reset();
@@ -266,6 +270,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::stop() {
 
 IPYBOX_DECL void CodeExecutor::Session::abandon() {
     abandoned = true;
+    if (checker) checker->stop();
     if (run) {
         run->abandoned = true;
         run->request_stop(Status::cancelled);
