@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -26,9 +27,13 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
     return row[b.size()];
 }
 
-// True when a person who wrote one may have meant the other: a third of it may be wrong.
-inline bool may_mean(std::size_t distance, std::string_view a, std::string_view b) {
-    return 3 * distance <= std::max(a.size(), b.size());
+// Their distance, when a person who wrote one may have meant the other: a third of it may be wrong.
+inline std::optional<std::size_t> near_by(std::string_view a, std::string_view b) {
+    const auto longer = std::max(a.size(), b.size());
+    if (3 * (longer - std::min(a.size(), b.size())) > longer) return std::nullopt;
+    const auto distance = edit_distance(a, b);
+    if (3 * distance > longer) return std::nullopt;
+    return distance;
 }
 
 // Collects the best of many; of names beyond the first thousand it takes no notice.
@@ -38,12 +43,10 @@ public:
     // The name must stay where it is.
     void offer(std::string_view name) {
         if (offered_++ >= max_offered) return;
-        const auto longer = std::max(name.size(), wanted_.size());
-        if (!may_mean(longer - std::min(name.size(), wanted_.size()), name, wanted_)) return;
-        const auto distance = edit_distance(wanted_, name);
-        if (!may_mean(distance, name, wanted_) || (!best_.empty() && distance >= distance_)) return;
+        const auto distance = near_by(wanted_, name);
+        if (!distance || (!best_.empty() && *distance >= distance_)) return;
         best_ = name;
-        distance_ = distance;
+        distance_ = *distance;
     }
     // Empty when none is near.
     std::string_view best() const { return best_; }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <ipybox/detail/json_members.hpp>
+#include <ipybox/detail/nearest.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/tools/detail/tool_index.hpp>
 #include <ipybox/tools/detail/tool_text.hpp>
@@ -319,18 +320,15 @@ private:
 
     // Those with the most similar names, then those that a search for its words finds.
     std::vector<std::size_t> nearest(std::string_view name) const {
-        static constexpr std::size_t most = 3, max_name = 64, max_compared = 5000;
-        name = name.substr(0, max_name);
+        static constexpr std::size_t most = 3, max_compared = 5000;
         const auto dot = name.find('.');
         const auto own = dot == name.npos ? name : name.substr(dot + 1);
         std::vector<std::pair<std::size_t, std::size_t>> near;
         for (std::size_t i = 0; i < entries_.size() && i < max_compared; ++i) {
             const auto& entry = entries_[i];
-            if (entry.module.size() > max_name) continue;
-            const auto away = distance(own, entry.module);
             const bool other = dot != name.npos && name.substr(0, dot) != entry.server;
-            if (3 * away <= std::max(own.size(), entry.module.size()))
-                near.emplace_back(2 * away + (other ? 1 : 0), i);
+            if (const auto away = detail::near_by(own, entry.module))
+                near.emplace_back(2 * *away + (other ? 1 : 0), i);
         }
         std::sort(near.begin(), near.end());
         std::vector<std::size_t> found;
@@ -340,21 +338,6 @@ private:
             if (found.size() < most && std::find(found.begin(), found.end(), i) == found.end())
                 found.push_back(i);
         return found;
-    }
-    // How many characters are to be changed, put in or left out.
-    static std::size_t distance(std::string_view a, std::string_view b) {
-        std::vector<std::size_t> row(b.size() + 1);
-        for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-        for (std::size_t i = 1; i <= a.size(); ++i) {
-            auto before = std::exchange(row[0], i);
-            for (std::size_t j = 1; j <= b.size(); ++j) {
-                const auto above = row[j];
-                row[j] = std::min(
-                    {row[j] + 1, row[j - 1] + 1, before + (a[i - 1] == b[j - 1] ? 0u : 1u)});
-                before = above;
-            }
-        }
-        return row[b.size()];
     }
 
     std::vector<ImportableTool> files_;
