@@ -213,6 +213,7 @@ const Judged judged[] = {
     {"str", "int | None", false},
     {"str", "list[Unknown]", false},
     {"Opts | dict[str, Any]", "Result", false},
+    {"tuple[float, float]", "list[int]", false},
     {"dict[str, int | float]", "dict[str, int]", false},
     {"Any", "CoroutineType[Any, Any, Result]", false},
 };
@@ -284,7 +285,10 @@ BOOST_DATA_TEST_CASE(faults_of_calls_have_words, data::make(calls)) {
 const Call constructions[] = {
     {"missing-argument", "No argument provided for required parameter `path`", "", "P(limit=1)",
      "P() of files.read_file needs path"},
+    {"missing-argument", "No arguments provided for required parameters `path`, `x`", "", "P()",
+     "P() of files.read_file needs path, x"},
     {"missing-argument", "No argument provided for required parameter `path`", "", "P(**d)", ""},
+    {"missing-argument", "No argument provided for required parameter `str_`", "", "P(str=1)", ""},
     {"unknown-argument", "Argument `pth` does not match any known parameter", "", "pth=1",
      "P() of files.read_file has no argument \"pth\"; did you mean path?"},
     {"unknown-argument", "Argument `str` does not match any known parameter", "", "str=1", ""},

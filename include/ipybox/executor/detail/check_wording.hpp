@@ -149,6 +149,8 @@ inline bool certainly_wrong(std::string_view expected, std::string_view found) {
     // A text may be one of those that are allowed; a float may be an integer.
     if (says(expected, "Literal[") && !literal) return false;
     if (says(found, "float") && says(expected, "int")) return false;
+    // Python's check takes a list for one.
+    if (says(expected, "tuple[") && found.starts_with("list[")) return false;
     return found != "Result" || !says(expected, "dict[");
 }
 
@@ -161,6 +163,11 @@ inline std::string shown_type(std::string_view type) {
     constexpr std::size_t longest = 200;
     std::string text(type.substr(0, longest));
     return type.size() > longest ? text + "…" : text;
+}
+
+// Whether a module takes a name as it is on the wire: its classes quote those that differ.
+inline bool takes_on_wire(const ToolStub& stub, const std::string& name) {
+    return stub.wire_names.contains(name) || stub.text.find('"' + name + '"') != std::string::npos;
 }
 
 // What a call passes that its function does not take, or the other way round; empty when that
@@ -180,7 +187,7 @@ inline std::string wrong_arguments(const CallArguments& given, const ToolStub& s
     };
     for (const auto& name : given.keywords) {
         if (has(known, name)) continue;
-        if (stub.wire_names.contains(name)) return {};
+        if (takes_on_wire(stub, name)) return {};
         unknown.push_back(name);
     }
     if (!unknown.empty()) {
@@ -209,7 +216,7 @@ inline std::string worded_call(const TypeFault& fault, std::string_view text,
     if (text.starts_with('*')) return {};
     const std::string name(keyword_of(text));
     if (fault.code == "unknown-argument") {
-        if (name.empty() || in.module->wire_names.contains(name)) return {};
+        if (name.empty() || takes_on_wire(*in.module, name)) return {};
         return subject + " has no argument \"" + name + "\"; it takes none";
     }
     if (fault.code == "too-many-positional-arguments")
@@ -231,13 +238,17 @@ inline std::string worded_construction(const TypeFault& fault, std::string_view 
     const auto words = quoted_words(fault.message);
     const auto subject = std::string(callee) + "() of " + in.shown();
     if (fault.code == "missing-argument") {
-        if (words.size() != 1 || arguments_of(text).unpacks) return {};
-        return subject + " needs " + std::string(words[0]);
+        const auto given = arguments_of(text);
+        if (words.empty() || given.unpacks || given.positional > 0) return {};
+        // What is passed by its name on the wire is there.
+        for (const auto& name : given.keywords)
+            if (std::find(known.begin(), known.end(), name) == known.end()) return {};
+        return subject + " needs " + comma_list({words.begin(), words.end()});
     }
     const std::string name(keyword_of(text));
     if (name.empty()) return {};
     if (fault.code == "unknown-argument") {
-        if (in.module->wire_names.contains(name)) return {};
+        if (takes_on_wire(*in.module, name)) return {};
         return subject + " has no argument \"" + name + '"' + meant(nearest_name(name, known));
     }
     if (fault.code != "invalid-argument-type" || words.size() != 2) return {};
