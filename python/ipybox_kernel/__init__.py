@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .client import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError, send, send_async
+from .client import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError, progress, send, send_async
 from .results import Audio, Blob, Image, Parts, Resource, ResourceLink, media
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApprovalRejectedError", "ApprovalTimeoutError", "ToolRunnerError",
-    "Audio", "Blob", "Image", "Parts", "Resource", "ResourceLink", "media", "call", "Model", "Out",
+    "Audio", "Blob", "Image", "Parts", "Resource", "ResourceLink", "media", "call", "Model", "Out", "progress",
     "tools",
 ]
 

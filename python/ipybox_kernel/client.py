@@ -5,6 +5,7 @@ Written on plain sockets because http.client alone costs more than the rest of a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -191,6 +193,22 @@ def end_cell(cell: str) -> None:
     _running.discard(cell)
 
 
+_told: ContextVar[Callable[[float, float | None, str], object] | None] = ContextVar("ipybox_progress", default=None)
+
+
+@contextlib.contextmanager
+def progress(callback: Callable[[float, float | None, str], object]) -> Iterator[None]:
+    """The calls made within it tell how far they are: callback(done, total or None, message).
+
+    Not those of other threads. What the callback raises ends the call.
+    """
+    before = _told.set(callback)
+    try:
+        yield
+    finally:
+        _told.reset(before)
+
+
 def _request(server: str, tool: str, arguments: dict[str, Any]) -> bytes:
     cell = _begun_in.get()
     if cell is not None and cell not in _running:
@@ -200,13 +218,16 @@ def _request(server: str, tool: str, arguments: dict[str, Any]) -> bytes:
         )
     call = {"server_name": server, "tool_name": tool, "tool_args": arguments}
     body = _encode(call).encode("utf-8", "surrogatepass")
-    return b"%b%d\r\n\r\n%b" % (_HEAD, len(body), body)
+    wish = b"Ipybox-Progress: 1\r\n" if _told.get() else b""
+    return b"%b%d\r\n%b\r\n%b" % (_HEAD, len(body), wish, body)
 
 
 class _Response:
     """Collects one response from chunks of bytes."""
 
     def __init__(self) -> None:
+        self._told = _told.get()
+        self._begun = False
         self._data = bytearray()
         self._body_at = -1
         self._end = -1
@@ -218,13 +239,19 @@ class _Response:
         if not chunk:
             raise ToolRunnerError("the tool server closed the connection before it answered; the call may have been carried out")
         self._data += chunk
-        if self._end < 0:
+        self._begun = True
+        while self._end < 0:
             end = self._data.find(b"\r\n\r\n")
             if end < 0:
                 if len(self._data) > _MAX_HEAD:
                     raise ToolRunnerError("the tool server's answer is not HTTP")
                 return False
-            self._read_head(bytes(self._data[:end]), end + 4)
+            head = bytes(self._data[:end])
+            if head.startswith(b"HTTP/1.1 102 "):
+                del self._data[: end + 4]
+                self._report(head)
+            else:
+                self._read_head(head, end + 4)
         return len(self._data) >= self._end
 
     def _read_head(self, head: bytes, body_at: int) -> None:
@@ -242,8 +269,15 @@ class _Response:
             raise ToolRunnerError("the tool server's answer has no Content-Length")
         self._body_at, self._end = body_at, body_at + length
 
+    def _report(self, head: bytes) -> None:
+        for line in head.split(b"\r\n"):
+            name, _, value = line.partition(b":")
+            if name == b"Ipybox-Progress" and self._told is not None:
+                report = json.loads(value)
+                self._told(report["progress"], report.get("total"), report.get("message", ""))
+
     def begun(self) -> bool:
-        return bool(self._data)
+        return self._begun
 
     def missing(self) -> int:
         return max(self._end - len(self._data), 0)

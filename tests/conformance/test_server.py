@@ -221,6 +221,33 @@ for job in confirm_delete, failing_job, protocol_error_job:
         print(error)
 """
 
+    PROGRESS = """
+from ipybox_kernel import progress
+from mcptools.jobs import test_tool_with_progress as tool
+told = []
+with progress(lambda *report: told.append(report)):
+    print(tool.run(), told[-1])
+    told.clear()
+    print(await tool.run_async(), told[-1])
+    told.clear()
+tool.run()
+print(told)
+
+def stop(*report):
+    raise KeyError("enough")
+
+try:
+    with progress(stop):
+        tool.run()
+except KeyError:
+    print("stopped")
+print(tool.run())
+"""
+
+    def test_progress_reaches_the_code(self):
+        printed = self.printed({"command": SERVER}, self.PROGRESS)
+        self.assertEqual(printed, ["done (100.0, 100.0, '')"] * 2 + ["[]", "stopped", "done"])
+
     def printed(self, target, code):
         with tempfile.TemporaryDirectory() as workspace:
             config = Path(workspace, "mcp.json")

@@ -95,6 +95,50 @@ class NumbersTest(unittest.TestCase):
             response.value()
 
 
+class ProgressTest(unittest.TestCase):
+    REPORTS = (b'HTTP/1.1 102 Processing\r\nIpybox-Progress: {"progress":1E0,"total":4E0,"message":"\xc3\xa9\\r\\n"}\r\n\r\n'
+               b'HTTP/1.1 102 Processing\r\nIpybox-Progress: {"progress":2.5E0,"message":""}\r\n\r\n')
+    ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"result":"x"}'
+
+    def test_reports_come_before_the_answer_however_it_is_cut(self) -> None:
+        data = self.REPORTS + self.ANSWER
+        for size in (1, 7, len(data)):
+            told: list[Any] = []
+            with client.progress(lambda *report: told.append(report)):
+                response = client._Response()
+            self.assertFalse(response.begun())
+            whole = [response.feed(data[at:at + size]) for at in range(0, len(data), size)]
+            self.assertEqual((whole[-1], sum(whole)), (True, 1))
+            self.assertEqual(told, [(1, 4, "é\r\n"), (2.5, None, "")])
+            self.assertEqual(response.value(), "x")
+
+    def test_only_calls_within_ask_for_it(self) -> None:
+        self.assertNotIn(b"Ipybox-Progress", client._request("s", "t", {}))
+        with client.progress(print):
+            self.assertIn(b"\r\nIpybox-Progress: 1\r\n\r\n{", client._request("s", "t", {}))
+            with client.progress(repr):
+                self.assertIs(client._Response()._told, repr)
+            self.assertIs(client._Response()._told, print)
+            within: list[Any] = []
+            thread = threading.Thread(target=lambda: within.append(client._Response()._told))
+            thread.start()
+            thread.join()
+            self.assertEqual(within, [None])
+        self.assertIsNone(client._Response()._told)
+
+    def test_a_report_alone_shows_that_the_call_was_taken(self) -> None:
+        response = client._Response()
+        self.assertFalse(response.feed(self.REPORTS))
+        self.assertTrue(response.begun())
+        with self.assertRaisesRegex(client.ToolRunnerError, "closed the connection"):
+            response.feed(b"")
+
+    def test_reports_without_an_end_are_no_answer(self) -> None:
+        response = client._Response()
+        with self.assertRaisesRegex(client.ToolRunnerError, "not HTTP"):
+            response.feed(b"HTTP/1.1 102 Processing\r\nIpybox-Progress: " + b"x" * 70000)
+
+
 class OnceTest(unittest.TestCase):
     def setUp(self) -> None:
         directory = tempfile.TemporaryDirectory()

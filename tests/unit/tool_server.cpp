@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/tools/tool_runner.hpp>
@@ -125,6 +126,45 @@ BOOST_AUTO_TEST_CASE(numbers_are_judged_shown_and_forwarded_with_their_digits) {
     // For whoever compares: numbers, not texts.
     BOOST_TEST(plain.at("n").is_double());
     BOOST_TEST(plain.at("x").at(0).to_number<double>() == 100.0);
+}
+
+BOOST_AUTO_TEST_CASE(progress_is_told_to_callers_that_ask_for_it) {
+    serve();
+    server->register_server("own", own());
+    const auto answer = [&](std::string_view wish) {
+        const std::string body =
+            R"({"server_name":"own","tool_name":"progress","tool_args":{"steps":2000,"interval":0}})";
+        asio::ip::tcp::socket socket(context);
+        socket.connect({asio::ip::address_v4::loopback(), port});
+        asio::write(socket, asio::buffer("POST /run HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
+                                         std::string(wish) + "Authorization: Bearer " +
+                                         server->token() + "\r\nContent-Length: " +
+                                         std::to_string(body.size()) + "\r\n\r\n" + body));
+        std::string all;
+        const auto read = [](asio::ip::tcp::socket& from, std::string& into) -> awaitable<void> {
+            co_await asio::async_read(from, asio::dynamic_buffer(into), as_result);
+        };
+        test::run(context, read(socket, all));
+        return all;
+    };
+    BOOST_TEST(answer("").starts_with("HTTP/1.1 200 "));
+    std::string told = answer("Ipybox-Progress: 1\r\n");
+    std::string last;
+    std::size_t reports = 0;
+    while (told.starts_with("HTTP/1.1 102 ")) {
+        const auto end = told.find("\r\n\r\n");
+        last = told.substr(0, end);
+        told.erase(0, end + 4);
+        ++reports;
+    }
+    // A flood becomes few reports, of which the last is not lost.
+    BOOST_TEST(reports >= 1u);
+    BOOST_TEST(reports < 1000u);
+    const auto report = json::parse(last.substr(last.find('{')));
+    BOOST_TEST(report.at("progress").to_number<int>() == 2000);
+    BOOST_TEST(report.at("message").as_string() == "step 2000");
+    BOOST_TEST(told.starts_with("HTTP/1.1 200 "));
+    BOOST_TEST(told.ends_with("{\"result\":\"done\"}"));
 }
 
 BOOST_AUTO_TEST_CASE(tools_answer_with_text_structure_media_and_errors) {

@@ -5,5 +5,6 @@
 #include <ipybox/tools/impl/remembered_servers.ipp>
 #include <ipybox/tools/impl/server_judgement.ipp>
 #include <ipybox/tools/impl/server_start.ipp>
+#include <ipybox/tools/impl/tool_progress.ipp>
 #include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>

@@ -299,11 +299,23 @@ private:
     static void register_by_request(Impl& state, const json::value& request);
 
     // One call from parsed request to reply; ends early when its execution does.
-    static awaitable<void> handle(ImplPtr state, std::string body, Reply& reply);
+    // What a caller that wants to know is told of its call: the latest report, before the answer.
+    struct Progress {
+        explicit Progress(asio::any_io_executor executor) : changed(std::move(executor)) {}
+        std::optional<CallProgress> report;
+        bool done = false, telling = true;
+        Event changed;
+    };
+    using ProgressPtr = std::shared_ptr<Progress>;
+    static awaitable<void> tell(net::HttpPeerPtr peer, ProgressPtr progress);
+
+    static awaitable<void> handle(ImplPtr state, std::string body, Reply& reply,
+                                  ProgressPtr progress);
 
     static awaitable<void> withdrawal(ImplPtr state, unsigned long execution);
 
-    static awaitable<void> call(ImplPtr state, std::string body, Reply& reply);
+    static awaitable<void> call(ImplPtr state, std::string body, Reply& reply,
+                                ProgressPtr progress);
 
     // What the policy says; it is not recorded yet.
     static awaitable<Decision> judge(ImplPtr state, ToolCall request);
@@ -317,7 +329,8 @@ private:
     // the arguments do not fit its schema).
     static void describe(Server& server, ToolCall& request);
 
-    static awaitable<Reply> run(ImplPtr state, ToolCall request, AuditedCall& audit);
+    static awaitable<Reply> run(ImplPtr state, ToolCall request, AuditedCall& audit,
+                                ProgressPtr progress);
 
     // Text and structured results go as "result", as in the original; media as "content", with a
     // structured result beside it where there is one. An error has "error" as well.
@@ -333,6 +346,7 @@ private:
 }  // namespace ipybox
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
+#include <ipybox/tools/impl/tool_progress.ipp>
 #include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>
 #endif

@@ -468,11 +468,30 @@ IPYBOX_DECL awaitable<bool> ToolServer::answer(ImplPtr state, net::HttpPeerPtr p
                                                net::HttpServerRequest request) {
     const auto action = action_of(request);
     Reply reply;
-    auto work = action == Action::run ? handle(state, std::move(request.body()), reply)
-                                      : control(state, action, std::move(request.body()), reply);
+    struct Told {
+        ProgressPtr progress;
+        ~Told() {
+            if (progress) end();
+        }
+        void end() {
+            progress->done = true;
+            progress->changed.notify();
+        }
+    } told;
+    if (action == Action::run && request.count("Ipybox-Progress") > 0) {
+        told.progress = std::make_shared<Progress>(state->host.executor);
+        asio::co_spawn(state->host.executor, tell(peer, told.progress), asio::detached);
+    }
+    auto work = action == Action::run
+                    ? handle(state, std::move(request.body()), reply, told.progress)
+                    : control(state, action, std::move(request.body()), reply);
     auto hang_up = watch(peer->socket);
     const bool handled = co_await ends_first(std::move(work), std::move(hang_up));
     if (!handled) co_return false;  // the kernel hung up: handle() was cancelled
+    if (told.progress) {
+        told.end();
+        while (told.progress->telling) co_await told.progress->changed.wait();
+    }
     auto text = render(*peer, to_http(reply));
     reply.body = json::object();
     if (!reserve(reply.memory, text.size())) text = render(*peer, to_http(too_much()));
@@ -530,14 +549,15 @@ IPYBOX_DECL void ToolServer::register_by_request(Impl& state, const json::value&
         register_in(state, server, std::move(checked));
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::handle(ImplPtr state, std::string body, Reply& reply) {
+IPYBOX_DECL awaitable<void> ToolServer::handle(ImplPtr state, std::string body, Reply& reply,
+                                               ProgressPtr progress) {
     if (!state->active && !state->options.background_calls) {
         reply = failure(
             "no code is being executed: tools can be called while a cell runs, not after it",
             "inactive");
         co_return;
     }
-    auto work = call(state, std::move(body), reply);
+    auto work = call(state, std::move(body), reply, std::move(progress));
     auto end = withdrawal(state, state->execution);
     const bool answered = co_await ends_first(std::move(work), std::move(end));
     if (!answered)
@@ -555,7 +575,8 @@ IPYBOX_DECL awaitable<void> ToolServer::withdrawal(ImplPtr state, unsigned long 
     }
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Reply& reply) {
+IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Reply& reply,
+                                             ProgressPtr progress) {
     ToolCall request;
     MemoryReservation memory(state->memory);
     std::string problem = parse_call(std::move(body), request, memory);
@@ -577,7 +598,7 @@ IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Re
     AuditedCall audit(state->options.audit, request, state->secrets, state->execution);
     try {
         if (problem.empty()) {
-            reply = co_await run(state, std::move(request), audit);
+            reply = co_await run(state, std::move(request), audit, std::move(progress));
             // As it is, as text, and as what is sent.
             if (!reserve(memory, 3 * detail::memory_size(reply.body))) reply = too_much();
             reply.memory = std::move(memory);
@@ -646,7 +667,7 @@ IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
 }
 
 IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall request,
-                                                         AuditedCall& audit) {
+                                                         AuditedCall& audit, ProgressPtr progress) {
     if (request.origin != CallOrigin::mcp)
         co_return co_await shell_command(state, std::move(request), audit);
     auto server = find(*state, request.server);
@@ -688,6 +709,13 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall
     CallOptions options;
     options.idle_timeout = state->options.call_idle_timeout;
     options.total_timeout = state->options.call_timeout;
+    if (progress)
+        options.on_progress = [state, progress](const CallProgress& report) {
+            progress->report = report;
+            // A header that the kernel reads whole.
+            progress->report->message = mcp::excerpt(state->secrets.hide(report.message), 4096);
+            progress->changed.notify();
+        };
     CallResult result = co_await client->call_tool(name, std::move(arguments), std::move(options));
     audit.ended(result.is_error ? "error" : "ok");
     const auto* reads = request.annotations.if_contains("readOnlyHint");
