@@ -131,12 +131,10 @@ inline std::string stem_of(std::string word) {
         word.resize(word.size() - bytes);
         word += instead;
     };
-    if (ends("sses")) {
+    if (ends("sses") || ends("xes") || ends("ches") || ends("shes") || ends("zes")) {
         cut(2);
     } else if (ends("ies")) {
         word.size() > 4 ? cut(3, "y") : cut(1);
-    } else if (ends("xes") || ends("ches") || ends("shes") || ends("zes")) {
-        cut(2);
     } else if (ends("s") && !ends("ss") && !ends("us") && !ends("is")) {
         cut(1);
     }
