@@ -275,6 +275,9 @@ BOOST_AUTO_TEST_CASE(long_lines_are_folded) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) BOOST_TEST(line.size() <= 130u, line);
     BOOST_TEST(has(text, "\"value 59\"] | None = None"));
+    // The list of a package has a line for each tool, however long.
+    const auto sentence = "word0" + std::string(100, 'x') + " end.";
+    BOOST_TEST(has(package(sentence).files.at("__init__.py"), "\na: " + sentence + '\n'));
 }
 
 BOOST_AUTO_TEST_CASE(a_schema_without_a_type_takes_what_is_no_object) {

@@ -212,9 +212,13 @@ inline std::string folded_code(std::string_view line, std::size_t indent) {
     return out;
 }
 
+enum class LongLines { fold, keep };
+
 // A docstring whose further lines are indented by `indent` spaces.
-inline std::string python_docstring(std::string_view text, std::size_t indent, std::size_t limit) {
-    const auto visible = folded_text(visible_text(text, limit));
+inline std::string python_docstring(std::string_view text, std::size_t indent, std::size_t limit,
+                                    LongLines long_lines = LongLines::fold) {
+    auto visible = visible_text(text, limit);
+    if (long_lines == LongLines::fold) visible = folded_text(visible);
     const bool one_line = visible.find('\n') == std::string::npos;
     const std::string margin(indent, ' ');
     std::string out = "\"\"\"";

@@ -189,7 +189,7 @@ IPYBOX_DECL GeneratedPackage generate_package(std::string_view server_name,
                      ? ", one module each with async run(), Params and maybe Result:\n"
                      : ", one module each with run(), run_async(), Params and maybe Result:\n") +
                 index,
-            0, 10'000'000) +
+            0, 10'000'000, detail::LongLines::keep) +  // one a tool, as a search reads them
         '\n';
     return package;
 }
