@@ -124,4 +124,10 @@ inline void write_new_file(int directory, const std::string& name, std::string_v
     write_all(file.get(), data, name);
 }
 
+// The same, for everybody to read whatever this process's umask.
+inline void write_readable_file(int directory, const std::string& name, std::string_view data) {
+    write_new_file(directory, name, data);
+    if (::fchmodat(directory, name.c_str(), 0644, 0) != 0) throw_io_error(name);
+}
+
 }  // namespace ipybox::detail

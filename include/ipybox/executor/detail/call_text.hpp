@@ -2,10 +2,10 @@
 // The text of a Python call, as far as its arguments have to be told apart.
 #include <algorithm>
 #include <cstddef>
+#include <ipybox/detail/nearest.hpp>
 #include <ipybox/detail/python_source.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace ipybox::detail {
@@ -116,26 +116,15 @@ inline CallArguments arguments_of(std::string_view call) {
 // The name among `known` that `wanted` was probably meant to be; empty without one.
 template <class Names>
 std::string nearest_name(std::string_view wanted, const Names& known) {
-    constexpr std::size_t longest = 64;
     std::string best;
     auto least = wanted.size() < 3 ? std::size_t{1} : wanted.size() / 3 + 1;
-    if (wanted.size() > longest) return best;
+    if (wanted.size() > max_compared_name) return best;
     for (const std::string_view name : known) {
-        if (name.size() > longest) continue;
-        std::vector<std::size_t> row(name.size() + 1);
-        for (std::size_t i = 0; i < row.size(); ++i) row[i] = i;
-        for (std::size_t i = 0; i < wanted.size(); ++i) {
-            auto diagonal = std::exchange(row[0], i + 1);
-            for (std::size_t j = 0; j < name.size(); ++j) {
-                const auto change = diagonal + (wanted[i] == name[j] ? 0 : 1);
-                diagonal =
-                    std::exchange(row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, change}));
-            }
-        }
-        if (row.back() > 0 && row.back() < least + 1 && row.back() < name.size()) {
-            if (best.empty() || row.back() < least) best = name;
-            least = std::min(least, row.back());
-        }
+        if (name.size() > max_compared_name) continue;
+        const auto distance = edit_distance(wanted, name);
+        if (distance == 0 || distance > least || distance >= name.size()) continue;
+        if (best.empty() || distance < least) best = name;
+        least = distance;
     }
     return best;
 }

@@ -22,12 +22,10 @@
 
 namespace ipybox::executor {
 
-// For somebody else to read, whatever our mask.
 IPYBOX_DECL void write_readable(const std::filesystem::path& directory, const std::string& name,
                                 std::string_view text) {
     const UniqueFd handle = detail::open_directory(directory);
-    detail::write_new_file(handle.get(), name, text);
-    if (::fchmodat(handle.get(), name.c_str(), 0644, 0) != 0) detail::throw_io_error(name);
+    detail::write_readable_file(handle.get(), name, text);
 }
 
 IPYBOX_DECL void make_readable(const std::filesystem::path& directory) {

@@ -43,18 +43,14 @@ IPYBOX_DECL executor::RunDirectory::RunDirectory(uid_t guest)
     for (const auto& made : {path() / "lib", package})
         if (::chmod(made.c_str(), 0755) != 0) detail::throw_io_error(made.string());
     const UniqueFd handle = detail::open_directory(package);
-    for (const auto& file : detail::kernel_package) {
-        detail::write_new_file(handle.get(), std::string(file.name), file.text);
-        if (::chmod((package / file.name).c_str(), 0644) != 0)
-            detail::throw_io_error(std::string(file.name));
-    }
+    for (const auto& file : detail::kernel_package)
+        detail::write_readable_file(handle.get(), std::string(file.name), file.text);
 }
 
 IPYBOX_DECL void RunDirectory::write_library_file(const std::string& name, std::string_view text) {
     const UniqueFd handle = detail::open_directory(path() / "lib");
     ::unlinkat(handle.get(), name.c_str(), 0);
-    detail::write_new_file(handle.get(), name, text);
-    if (::fchmodat(handle.get(), name.c_str(), 0644, 0) != 0) detail::throw_io_error(name);
+    detail::write_readable_file(handle.get(), name, text);
 }
 
 }  // namespace ipybox::executor
