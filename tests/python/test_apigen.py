@@ -54,7 +54,9 @@ class Modules(ApigenTest):
         for name in SERVERS:
             self.from_server(name, "--out", out)
         self.from_tools("coroutines", [
-            {"name": "typed", "inputSchema": {"type": "object", "properties": {"a": {"properties": {"b": {"type": "string"}}}}},
+            {"name": "typed", "inputSchema": {"type": "object", "properties": {
+                "a": {"properties": {"b": {"type": "string"}}},
+                "box": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "string"}], "minItems": 2, "maxItems": 2}}},
              "outputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}, {"name": "untyped"}], "--async-api", "--out", out)
         if not CORPUS.is_dir():
             print(f"test_apigen: no corpora in {CORPUS}; only the servers' own tools are checked", file=sys.stderr)
@@ -84,9 +86,11 @@ class Modules(ApigenTest):
             "async def both() -> int | None: return (await begin(a={'b': 'x'})).n or (await run_async()).n\n"
             "print(run(Params(path='notes.txt', tail=3)).content.upper())\n"
             "edit(path='x', edits=({'oldText': 'a', 'newText': 'b'},), dryRun=True)\n"
-            "edit({'path': 'x', 'edits': []})\n")
+            "edit({'path': 'x', 'edits': []})\n"
+            "async def boxes() -> None: await begin(box=(1, 'a')); await begin(box=[1, 'a'])\n")
         wrong = ("run(Params(path=5))\n", "run(path='x').contents\n", "run(pth='x')\n", "run(path='x', tail='3')\n", "run()\n",
-                 "edit(path='x')\n", "edit(path='x', edits=5)\n")
+                 "edit(path='x')\n", "edit(path='x', edits=5)\n",
+                 "async def turned() -> None: await begin(box=('a', 1))\n", "async def five() -> None: await begin(box=5)\n")
         (self.directory / "user.py").write_text(right + "".join(wrong))
         first = right.count("\n") + 1
         lines = set(range(first, first + len(wrong)))

@@ -192,6 +192,9 @@ BOOST_AUTO_TEST_CASE(what_may_be_passed_by_keyword) {
                "def run(*, a: A | dict[str, Any])");
     BOOST_TEST(one(R"({"type": ["array", "null"], "items": {"properties": {"b": {}},
         "type": "object"}})") == "def run(*, a: Sequence[AItem | dict[str, Any]] | None)");
+    BOOST_TEST(one(R"({"type": "array", "prefixItems": [{"type": "string"}, {"type": "array",
+        "items": {"type": "string"}}], "minItems": 2, "maxItems": 2})") ==
+               "def run(*, a: tuple[str, Sequence[str]] | list[Any])");
     BOOST_TEST(one(R"({"type": "integer", "maximum": 9007199254740991})") == "def run(*, a: int)");
     BOOST_TEST(keywords(R"({"properties": {"class": {"type": "string"}, "n": {"default": 2}}})") ==
                "def run(*, class_: str | None = None, n: Any = 2)");

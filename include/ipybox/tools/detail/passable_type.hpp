@@ -32,11 +32,11 @@ inline std::size_t end_of_argument(std::string_view code, std::size_t start, boo
     return code.size();
 }
 
-// A type that the generator wrote, without its checks; a dict does for a class too, and any
-// sequence for a list. is_class(name): whether the module defines it as one.
+// A type that the generator wrote, without its checks; a dict does for a class too, any sequence
+// for a list, and a list for a tuple. is_class(name): whether the module defines it as one.
 template <class IsClass>
 std::string passable(std::string_view type, const IsClass& is_class) {
-    static constexpr std::string_view annotated = "Annotated[";
+    static constexpr std::string_view annotated = "Annotated[", tuple = "tuple[";
     std::string out;
     for (std::size_t i = 0; i < type.size();) {
         const auto start = i;
@@ -53,6 +53,14 @@ std::string passable(std::string_view type, const IsClass& is_class) {
             i += annotated.size();
             out += passable(type.substr(i, end_of_argument(type, i, true) - i), is_class);
             i = end_of_argument(type, i, false) + 1;
+            continue;
+        }
+        if (type.substr(i).starts_with(tuple)) {
+            i += tuple.size();
+            const auto end = end_of_argument(type, i, false);
+            out.append(tuple).append(passable(type.substr(i, end - i), is_class));
+            out += "] | list[Any]";
+            i = end + 1;
             continue;
         }
         while (i < type.size() && is_word(static_cast<unsigned char>(type[i]))) ++i;
