@@ -18,12 +18,16 @@ IPYBOX_DECL std::string time_text(std::chrono::system_clock::time_point time) {
 }
 
 // Whether a request's _meta says that its client takes tasks.
+inline bool names_tasks(const json::object& capabilities) {
+    const auto* extensions = detail::object_of(capabilities, "extensions");
+    return extensions != nullptr && extensions->contains(detail::extension_tasks);
+}
+
 IPYBOX_DECL bool McpEngine::takes_tasks(const json::object& params) {
     const auto* meta = detail::object_of(params, "_meta");
     const auto* able =
         meta != nullptr ? detail::object_of(*meta, detail::meta_capabilities) : nullptr;
-    const auto* extensions = able != nullptr ? detail::object_of(*able, "extensions") : nullptr;
-    return extensions != nullptr && extensions->contains(detail::extension_tasks);
+    return able != nullptr && names_tasks(*able);
 }
 
 IPYBOX_DECL McpError McpEngine::lacks_tasks() {
@@ -52,7 +56,7 @@ IPYBOX_DECL bool McpEngine::become_task(const McpCallPtr& call) {
         call->wants_task = true;
         return false;
     }
-    if (!call->modern || !supports(*call, tasks_capability) ||
+    if (!call->modern || !names_tasks(capabilities_of(*call)) ||
         engine.tasks >= engine.options.max_tasks ||
         session.tasks.size() >= (engine.options.max_tasks + 3) / 4)
         return false;
