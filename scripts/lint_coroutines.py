@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Finds coroutine code that g++ 12 miscompiles, mostly without a word.
 
-Usage: lint_coroutines.py FILE...
+Usage: lint_coroutines.py FILE... (installed: ipybox-lint-coroutines FILE...)
+  --help  prints this
+
+Prints FILE:LINE: what to do, a line for each. Exit code: 0 nothing was found, 1 something was, 2 a file cannot be
+read or none was named.
 
 A full expression with a co_await must not hold, beside plain names and calls:
   - the co_await itself in the condition of an if, while, for or switch, unless the condition
@@ -150,14 +154,24 @@ def findings(source: str):
 
 
 def main(names: list[str]) -> int:
+    if "--help" in names:
+        print(__doc__)
+        return 0
     if not names:
-        sys.exit(__doc__)
-    bad = 0
+        print("no file is named; --help explains", file=sys.stderr)
+        return 2
+    bad = unread = False
     for name in names:
-        for line, why in sorted(findings(Path(name).read_text(encoding="utf-8"))):
-            bad += 1
+        try:
+            source = Path(name).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            print(f"{name}: {error.strerror}", file=sys.stderr)
+            unread = True
+            continue
+        for line, why in sorted(findings(source)):
+            bad = True
             print(f"{name}:{line}: {why}")
-    return min(bad, 1)
+    return 2 if unread else int(bad)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,11 @@ ORDER = [
     ["approval"],
     ["tools"],
     ["executor"],
+    ["agent"],
     ["ipybox"],
 ]
 AT_THE_TOP = {
-    "basis": {"compilation", "decision", "error", "log", "memory_budget"},
+    "basis": {"compilation", "decision", "error", "log", "memory_budget", "span", "version"},
     "doors": {"sandbox", "kernel_backend", "remote_kernel", "mcp_transport", "approval_policy"},
 }
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

@@ -121,15 +121,18 @@ json::value substitute_variables(const json::value& value, const VariableSource&
 // The plugin that reaches a server: params.type, else by URL (sse when its path ends in the segment
 // "sse"), else stdio.
 std::string transport_of(const json::object& params);
+// Whether that is one of ipybox's own, whose parameters check_server_params() knows: those of
+// another are what its config_schema says, but for "type" and "sandbox", which are the host's.
+bool has_own_transport(const json::object& params);
 
 // Checks a server's "auth": how ipybox gets tokens for it. Throws Error: bad_config (a field is
 // unknown or malformed; names it).
 void check_auth(const json::value& value, const std::string& where);
 
 // Checks one server's parameters as MCP clients write them and drops what only those clients
-// use. Throws Error: bad_config (a field is unknown or malformed; names it). `where` is its place
-// for messages. notices: gets a line for each field that does something for another client and
-// nothing here; may be null.
+// use. Those of another plugin's transport stay, for its schema to judge. Throws Error: bad_config
+// (a field is unknown or malformed; names it). `where` is its place for messages. notices: gets a
+// line for each field that does something for another client and nothing here; may be null.
 json::object check_server_params(const json::value& value, const std::string& where,
                                  std::vector<std::string>* notices = nullptr);
 

@@ -3,6 +3,7 @@
 #include <boost/system/error_category.hpp>
 #include <boost/system/error_code.hpp>
 #include <boost/system/system_error.hpp>
+#include <ipybox/version.hpp>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,7 @@ enum class errc {
     busy,                 // one execution at a time
     io_error,             // a file or a socket failed
     http_failed,          // an HTTP server cannot be reached, or its answer broke off
+    kernel_not_started,   // start() was not called yet
 };
 
 // The fixed id makes categories compare equal across shared objects.
@@ -71,6 +73,8 @@ struct ErrorCategory final : boost::system::error_category {
                 return "denied";
             case errc::timed_out:
                 return "timed out";
+            case errc::kernel_not_started:
+                return "kernel not started";
             case errc::cancelled:
                 return "cancelled";
             case errc::busy:

@@ -1,5 +1,8 @@
 """scripts/lint_coroutines.py finds what it says and leaves the rest alone."""
 import importlib.util
+import subprocess
+import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -94,6 +97,31 @@ class Leaves(unittest.TestCase):
 
     def test_an_exception_is_named(self):
         self.check_clean("co_await send({1});  // lint: coroutine (an int list is built in place)")
+
+
+class Command(unittest.TestCase):
+    def lint(self, *arguments):
+        return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=60)
+
+    def test_exit_codes_tell_clean_found_and_unread(self):
+        with tempfile.TemporaryDirectory() as place:
+            clean, trap = Path(place) / "clean.cpp", Path(place) / "trap.cpp"
+            clean.write_text("int x;\n")
+            trap.write_text("void f() {\n    if (co_await g()) h();\n}\n")
+            self.assertEqual(self.lint(clean).returncode, 0)
+            found = self.lint(clean, trap)
+            self.assertEqual((found.returncode, found.stdout), (
+                1, f"{trap}:2: co_await in a condition: bind it to a local first\n"))
+            unread = self.lint(Path(place) / "absent.cpp", trap)
+            self.assertEqual(unread.returncode, 2)
+            self.assertIn("absent.cpp: No such file", unread.stderr)
+            self.assertIn("trap.cpp:2:", unread.stdout)
+
+    def test_it_explains_itself(self):
+        explained = self.lint("--help")
+        self.assertEqual((explained.returncode, explained.stderr), (0, ""))
+        self.assertIn("Exit code: 0", explained.stdout)
+        self.assertEqual(self.lint().returncode, 2)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,12 @@ BOOST_AUTO_TEST_CASE(servers_are_checked_field_by_field) {
     };
     BOOST_TEST(problem(R"({"comand": "x"})")
                    .starts_with("s: unknown field \"comand\"; accepted: command"));
+    // Those of another plugin's transport are judged by its schema.
+    BOOST_TEST(
+        check_server_params(parsed(R"({"type": "websocket", "address": "a", "env": 1})"), "s") ==
+        parsed(R"({"type": "websocket", "address": "a", "env": 1})").as_object());
+    BOOST_TEST(problem(R"({"type": 1, "address": "a"})") == "s: \"type\" must be a string");
+    BOOST_TEST(problem(R"({"type": "http", "address": "a"})").starts_with("s: unknown field"));
     BOOST_TEST(problem(R"({})") == "s: needs either \"command\" (stdio) or \"url\" (HTTP)");
     BOOST_TEST(problem(R"({"command": 1})") == "s: \"command\" must be a string");
     BOOST_TEST(problem(R"({"command": "x", "args": "y"})") ==

@@ -88,8 +88,108 @@ BOOST_AUTO_TEST_CASE(a_shared_object_becomes_an_object) {
 }
 
 BOOST_AUTO_TEST_CASE(another_api_version_is_refused) {
-    BOOST_TEST(holds(load_refusal(sample("wrong_version")),
-                     "no plugin of ipybox API " IPYBOX_STRING(IPYBOX_API_VERSION)));
+    const std::string text = load_refusal(sample("wrong_version"));
+    BOOST_TEST(holds(text, "no plugin of ipybox API " IPYBOX_STRING(IPYBOX_API_VERSION)));
+    BOOST_TEST(holds(text, "built for API 0; rebuild it against the headers of this ipybox"));
+}
+
+BOOST_AUTO_TEST_CASE(a_forgotten_line_is_named) {
+    BOOST_TEST(holds(load_refusal(sample("no_plugin")), "lacks the line IPYBOX_PLUGIN("));
+}
+
+BOOST_AUTO_TEST_CASE(another_declaration_is_refused_and_another_comment_is_not) {
+    const std::string text = load_refusal(sample("changed_field"));
+    BOOST_TEST(holds(text, std::string("this program is [") + abi_tag + "]"));
+    BOOST_TEST(holds(text, "built for [ipybox " IPYBOX_STRING(IPYBOX_API_VERSION) " "));
+    BOOST_TEST(holds(text, "rebuild it against"));
+    BOOST_TEST(text.find('\n') == text.npos);
+    registry.load(sample("changed_comment"));
+    auto policy = registry.make<ApprovalPolicy>("changed_comment", host, {{"level", 1}});
+    const Decision decision = test::run(context, approve(*policy, ToolCall{}, Duration::zero()));
+    BOOST_TEST(decision.reason == "sample");
+}
+
+BOOST_AUTO_TEST_CASE(a_symbol_of_the_plugins_own_is_its_own_matter) {
+    const std::string text = load_refusal(sample("undefined"));
+    BOOST_TEST(holds(text, "undefined symbol: _Z15defined_nowherev"));
+    BOOST_TEST(holds(text, "link the plugin with what defines it"));
+}
+
+BOOST_AUTO_TEST_CASE(a_schema_that_is_none_is_refused_when_loaded) {
+    const std::string text = load_refusal(sample("bad_schema"));
+    BOOST_TEST(holds(text, "approval bad_schema: its config_schema is no JSON"));
+    const auto add = [&](const char* schema) {
+        registry.add<ApprovalPolicy>(
+            "own", [](Host&, const json::object&) -> PolicyPtr { return nullptr; }, schema);
+    };
+    for (const char* schema : {"[]", R"({"properties": {"a": {"type": 5}}})",
+                               R"({"required": "a"})", R"({"properties": {"a": 1}})"})
+        BOOST_TEST(
+            holds(refusal([&] { add(schema); }, errc::bad_plugin), "own: its config_schema"));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_factory_does_wrong_is_one_error) {
+    for (const auto& [name, what] : {std::pair("null", "its factory returned null"),
+                                     std::pair("throwing", "its factory failed: no such level")}) {
+        registry.load(sample(name));
+        const auto make = [&] { registry.make<ApprovalPolicy>(name, host, {}); };
+        const std::string text = refusal(make, errc::bad_plugin);
+        BOOST_TEST(holds(text, what));
+        BOOST_TEST(holds(text, std::string("approval ") + name + " ("));
+        BOOST_TEST(holds(text, sample(name).string()));
+    }
+    registry.add<ApprovalPolicy>("odd", [](Host&, const json::object&) -> PolicyPtr { throw 1; });
+    registry.add<ApprovalPolicy>("picky", [](Host&, const json::object&) -> PolicyPtr {
+        throw Error(errc::missing_dependency, "install it");
+    });
+    const auto make = [&](const char* name) {
+        return [&, name] { registry.make<ApprovalPolicy>(name, host, {}); };
+    };
+    BOOST_TEST(holds(refusal(make("odd"), errc::bad_plugin), "threw what is no exception"));
+    BOOST_TEST(holds(refusal(make("picky"), errc::missing_dependency), "approval picky ("));
+}
+
+BOOST_AUTO_TEST_CASE(a_callable_with_state_is_a_plugin) {
+    int made = 0;
+    registry.load(sample("sample"));
+    registry.add<ApprovalPolicy>(
+        "counting",
+        [&made](Host& lent, const json::object& config) -> PolicyPtr {
+            ++made;
+            return lent.plugins->approval("sample", lent, config);  // which it wraps
+        },
+        R"({"type": "object", "required": ["level"]})", "counts");
+    PluginRegistry moved = std::move(registry);
+    auto policy = moved.make<ApprovalPolicy>("counting", host, {{"level", 1}});
+    const Decision decision = test::run(context, approve(*policy, ToolCall{}, Duration::zero()));
+    BOOST_TEST(decision.reason == "sample");
+    BOOST_TEST(made == 1);
+    refusal([&] { moved.make<ApprovalPolicy>("counting", host, {}); }, errc::bad_config);
+    BOOST_TEST(moved.list().size() == 2u);
+    moved.add<ApprovalPolicy>("endless", [](Host& lent, const json::object& config) {
+        return lent.plugins->approval("endless", lent, config);
+    });
+    const auto endless = [&] { moved.make<ApprovalPolicy>("endless", host, {}); };
+    BOOST_TEST(holds(refusal(endless, errc::bad_config), "more than 16 deep"));
+}
+
+BOOST_AUTO_TEST_CASE(a_foreign_directory_beside_the_program_hides_nothing) {
+    test::TemporaryDirectory directory;
+    const auto beside = directory.path() / "plugins", installed = directory.path() / "installed";
+    for (const auto& place : {beside, installed})
+        std::filesystem::create_directories(place / "approval");
+    std::filesystem::copy_file(sample("no_plugin"), beside / "reverb.so");
+    test::write_file(beside / "text.so", "of another program\n");
+    std::filesystem::copy_file(sample("sample"), installed / "approval" / "sample.so");
+    registry.add_standard(beside, installed);
+    BOOST_TEST(registry.list().size() == 1u);
+    BOOST_TEST(registry.make<ApprovalPolicy>("sample", host, {{"level", 1}}).get() != nullptr);
+    // In a build tree, what is built goes before what is installed.
+    std::filesystem::copy_file(sample("sample"), beside / "approval" / "sample.so");
+    PluginRegistry built;
+    built.add_standard(beside, installed);
+    BOOST_REQUIRE(built.list().size() == 1u);
+    BOOST_TEST(built.list().front().file == beside / "approval" / "sample.so");
 }
 
 BOOST_AUTO_TEST_CASE(another_boost_or_compiler_is_refused) {
@@ -168,6 +268,13 @@ BOOST_AUTO_TEST_CASE(an_unknown_name_lists_those_that_exist) {
     const std::string text = refusal(make, errc::no_such_plugin);
     BOOST_TEST(holds(text, "\"sampel\""));
     BOOST_TEST(holds(text, "there are: sample"));
+    BOOST_TEST(holds(text, "searched: the program alone"));
+    test::TemporaryDirectory directory;
+    std::filesystem::copy_file(sample("other_boost"), directory.path() / "broken.so");
+    registry.add_directory(directory.path());
+    const std::string searched = refusal(make, errc::no_such_plugin);
+    BOOST_TEST(holds(searched, "searched: " + directory.path().string() + "; --plugin-dir"));
+    BOOST_TEST(holds(searched, "broken.so: built for ["));
 }
 
 BOOST_AUTO_TEST_CASE(a_name_of_another_kind_is_unknown) {

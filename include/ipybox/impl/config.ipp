@@ -292,6 +292,11 @@ IPYBOX_DECL std::string transport_of(const json::object& params) {
     return path < text.size() && text.substr(path).ends_with("/sse") ? "sse" : "streamable_http";
 }
 
+IPYBOX_DECL bool has_own_transport(const json::object& params) {
+    const auto transport = transport_of(params);
+    return transport == "stdio" || transport == "streamable_http" || transport == "sse";
+}
+
 IPYBOX_DECL void check_auth(const json::value& value, const std::string& where) {
     const auto fail = [&](const std::string& why) {
         throw Error(errc::bad_config, where + ": " + why);
@@ -359,6 +364,10 @@ IPYBOX_DECL json::object check_server_params(const json::value& value, const std
                                                "url",       "headers", "type",    "auth"};
     std::vector<std::string> unwanted;
     const auto result = detail::adapt_client_params(*params, where, notices ? *notices : unwanted);
+    const auto* const type = result.if_contains("type");
+    if (type && !type->is_string()) fail("\"type\" must be a string");
+    // Its plugin's schema judges the rest when the server is reached.
+    if (!has_own_transport(result)) return result;
     for (const auto& [key, item] : result)
         if (std::find(std::begin(own), std::end(own), std::string_view(key)) == std::end(own))
             fail("unknown field \"" + std::string(key) +
@@ -392,7 +401,7 @@ IPYBOX_DECL json::object check_server_params(const json::value& value, const std
         if (const auto* field = result.if_contains(name); field && !field->is_string())
             fail(std::string("\"") + name + "\" must be a string");
     };
-    for (const char* name : {"command", "cwd", "url", "type"}) string_field(name);
+    for (const char* name : {"command", "cwd", "url"}) string_field(name);
     if (const auto* args = result.if_contains("args")) {
         if (!args->is_array()) fail("\"args\" must be an array of strings");
         for (const auto& arg : args->get_array())

@@ -55,7 +55,8 @@ private:
 
     [[noreturn]] static void refuse(const std::string& why);
 
-    static unsigned& serial();
+    // Another one with each call, from any thread.
+    static unsigned serial();
 
     // A directory in which groups with a memory limit can be made.
     static Place find_place();

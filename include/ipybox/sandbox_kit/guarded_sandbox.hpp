@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
+#include <ipybox/sandbox_kit/wrapping_sandbox.hpp>
 #include <ipybox/sandbox_kit/writable_places.hpp>
 #include <memory>
 #include <string>
@@ -62,25 +63,11 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
 
 // Around the sandbox of a plugin: PluginRegistry::make() returns no other. Each launch() passes
 // refuse_beyond() and is put on record in writable_places(); with either refused, nothing starts.
-class GuardedSandbox final : public Sandbox {
+class GuardedSandbox final : public WrappingSandbox {
 public:
     // name: the plugin's, for messages.
     GuardedSandbox(std::unique_ptr<Sandbox> inner, std::string name)
-        : inner_(std::move(inner)), name_(std::move(name)) {}
-
-    awaitable<Capabilities> probe() override { return inner_->probe(); }
-    bool unix_sockets(const SandboxPolicy& policy) const override {
-        return inner_->unix_sockets(policy);
-    }
-    std::string guest_address(const SandboxPolicy& policy, const Channel& channel) const override {
-        return inner_->guest_address(policy, channel);
-    }
-    uid_t guest_user(const SandboxPolicy& policy) const override {
-        return inner_->guest_user(policy);
-    }
-    awaitable<std::string> absent_names(SandboxPolicy policy) override {
-        return inner_->absent_names(std::move(policy));
-    }
+        : WrappingSandbox(std::move(inner)), name_(std::move(name)) {}
 
     // Throws what the sandbox throws, and Error: sandbox_refused (refuse_beyond(), or the whole
     // disk is to be writable), io_error (the record cannot be kept).
@@ -88,7 +75,7 @@ public:
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,
                                                         Stdio stdio) override {
-        const Capabilities able = co_await inner_->probe();
+        const Capabilities able = co_await inner().probe();
         if (able.available) {
             refuse_beyond(policy, able, name_);
             // On record, it would make everything suspect for good.
@@ -102,14 +89,13 @@ public:
         }
         // Unavailable, it tells why itself.
         auto process =
-            co_await inner_->launch(std::move(policy), std::move(argv), std::move(channels), stdio);
+            co_await inner().launch(std::move(policy), std::move(argv), std::move(channels), stdio);
         if (!able.available)
             throw Error(errc::sandbox_refused, "sandbox \"" + name_ + "\": " + able.problem);
         co_return process;
     }
 
 private:
-    std::unique_ptr<Sandbox> inner_;
     std::string name_;
 };
 

@@ -7,6 +7,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <ipybox/compilation.hpp>
@@ -23,7 +24,7 @@ IPYBOX_DECL Cgroup::Cgroup(std::uint64_t memory) {
     const auto self = std::to_string(::getpid());
     for (int attempt = 0; path_.empty(); ++attempt) {
         const auto path = place / (std::string(name_start) + self + "-" + start_time(self) + "-" +
-                                   std::to_string(++serial()));
+                                   std::to_string(serial()));
         if (::mkdir(path.c_str(), 0755) == 0)
             path_ = path;
         else if (errno != EEXIST || attempt == 100)
@@ -95,9 +96,9 @@ IPYBOX_DECL void Cgroup::refuse(const std::string& why) {
                     "--scope --property=Delegate=yes …), or limit memory per process");
 }
 
-IPYBOX_DECL unsigned& Cgroup::serial() {
-    static unsigned count = 0;
-    return count;
+IPYBOX_DECL unsigned Cgroup::serial() {
+    static std::atomic<unsigned> count{0};
+    return ++count;
 }
 
 IPYBOX_DECL Cgroup::Place Cgroup::find_place() {

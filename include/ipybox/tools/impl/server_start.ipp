@@ -208,7 +208,9 @@ IPYBOX_DECL std::string UnconfinedServer::home_of(const ServerStart& start) cons
 }
 
 IPYBOX_DECL void UnconfinedServer::choose_program(ServerStart& start) {
-    const std::string command(params_.at("command").as_string());
+    const auto* named = params_.if_contains("command");
+    if (named == nullptr) return;  // a transport with parameters of its own chose the program
+    const std::string command(named->as_string());
     const auto path = start.env.find("PATH");
     if (command.find('/') != command.npos || path == start.env.end()) return;
     const auto may_run = [&](const std::string& program) {
