@@ -39,6 +39,7 @@ struct ApigenFlags {
     std::string one_tool;
     bool check = false;
     bool async_api = false;
+    std::vector<std::filesystem::path> plugin_dirs;
     std::string log_level = "warning";
 };
 
@@ -46,7 +47,7 @@ struct ApigenFlags {
 json::array tools_from_server(const ApigenFlags& flags) {
     const auto params = server_params(flags.name, flags.config, flags.server_params);
     asio::io_context context(1);
-    auto registry = PluginRegistry::standard();
+    auto registry = PluginRegistry::standard(flags.plugin_dirs);
     Host host;
     host.executor = context.get_executor();
     host.logger = make_logger(flags.log_level);
@@ -145,6 +146,7 @@ void add_apigen(CLI::App& app, Action& action) {
         ->add_option("--tools-json", flags->tools_json, "A tools/list result; no server is started")
         ->type_name("FILE");
     source->require_option(1);
+    add_plugin_dir(*command, flags->plugin_dirs);
     auto* target = command->add_option_group("target", "What to do with the API");
     target->add_option("--out", flags->out, "Directory in which the package NAME is written")
         ->type_name("DIR");

@@ -90,6 +90,8 @@ int show(const AuditFlags& flags) {
             std::cout << detail::printable(event) << ' ' << shown("code_sha256").substr(0, 16)
                       << shown("outcome") << milliseconds;
             if (whole.contains("code")) std::cout << ' ' << shown("code");
+            if (const auto* approval = whole.if_contains("approval"))
+                std::cout << ' ' << detail::printable(detail::write_json(*approval));
             if (whole.contains("path"))
                 std::cout << ' ' << shown("path") << ", run " << shown("runs");
             if (const auto* paths = whole.if_contains("paths"))

@@ -2,9 +2,11 @@
 // The commands of the program: each adds itself to the command line and returns what runs it.
 #include <CLI/CLI.hpp>
 #include <boost/json/object.hpp>
+#include <filesystem>
 #include <functional>
 #include <ipybox/log.hpp>
 #include <string>
+#include <vector>
 
 namespace ipybox::app {
 
@@ -29,6 +31,8 @@ boost::json::object server_params(const std::string& name, const std::string& co
 
 // A logger that writes to standard error through spdlog; lines are made safe for a terminal.
 Logger make_logger(const std::string& level);
+// Adds --plugin-dir, for PluginRegistry::standard().
+void add_plugin_dir(CLI::App& command, std::vector<std::filesystem::path>& directories);
 // Adds --log-level.
 void add_log_level(CLI::App& command, std::string& level);
 

@@ -22,8 +22,10 @@ namespace {
 
 class Doctor {
 public:
-    Doctor(asio::io_context& context, const std::filesystem::path& workspace)
-        : executor_(context.get_executor()),
+    Doctor(asio::io_context& context, const std::filesystem::path& workspace,
+           const std::vector<std::filesystem::path>& plugin_dirs)
+        : plugin_dirs_(plugin_dirs),
+          executor_(context.get_executor()),
           workspace_(workspace),
           setup_modules_(modules_of_setup()),
           memory_problem_(Cgroup::problem()),
@@ -62,9 +64,12 @@ private:
 
     void check_plugins() {
         try {
-            registry_ = PluginRegistry::standard();
+            registry_ = PluginRegistry::standard(plugin_dirs_);
             std::string names;
-            for (const auto& entry : registry_.list())
+            const auto refused = [&](const auto&, const std::string& message) {
+                bad("plugins", message);
+            };
+            for (const auto& entry : registry_.list(refused))
                 names += (names.empty() ? "" : ", ") + std::string(kind_of(*entry.plugin)) + "/" +
                          std::string(entry.plugin->name);
             if (names.empty()) {
@@ -233,6 +238,7 @@ private:
         }
     }
 
+    std::vector<std::filesystem::path> plugin_dirs_;
     asio::any_io_executor executor_;
     std::filesystem::path workspace_;
     std::filesystem::path setup_modules_;
@@ -244,9 +250,10 @@ private:
     bool healthy_ = true;
 };
 
-int run_doctor(const std::string& python, const std::string& workspace) {
+int run_doctor(const std::string& python, const std::string& workspace,
+               const std::vector<std::filesystem::path>& plugin_dirs) {
     asio::io_context context(1);
-    Doctor doctor(context, std::filesystem::weakly_canonical(workspace));
+    Doctor doctor(context, std::filesystem::weakly_canonical(workspace), plugin_dirs);
     return run_to_end(context, doctor.examine(python));
 }
 
@@ -261,8 +268,10 @@ void add_doctor(CLI::App& app, Action& action) {
     command->add_option("--workspace", *workspace, "Directory whose size is to be limited")
         ->type_name("DIR")
         ->capture_default_str();
-    command->callback([&action, python, workspace] {
-        action = [python, workspace] { return run_doctor(*python, *workspace); };
+    auto plugin_dirs = std::make_shared<std::vector<std::filesystem::path>>();
+    add_plugin_dir(*command, *plugin_dirs);
+    command->callback([&action, python, workspace, plugin_dirs] {
+        action = [=] { return run_doctor(*python, *workspace, *plugin_dirs); };
     });
 }
 

@@ -19,6 +19,7 @@ namespace ipybox::app {
 
 struct ExecutorFlags {
     std::string workspace = ".";
+    std::vector<std::filesystem::path> plugin_dirs;
     std::string sandbox = "bubblewrap";
     std::string sandbox_config;
     std::string sandbox_user;
@@ -53,6 +54,23 @@ struct ExecutorFlags {
     double tool_timeout = 300;
 };
 
+// Help whose first line says more than CLI11 finds out by itself.
+class HelpWithUsage : public CLI::Formatter {
+public:
+    // lines: each a way to call the command, behind "ipybox NAME ".
+    explicit HelpWithUsage(std::vector<std::string> lines) : lines_(std::move(lines)) {}
+    std::string make_usage(const CLI::App* command, std::string) const override {
+        std::string text = "Usage:";
+        for (const auto& line : lines_)
+            text += (&line == lines_.data() ? " ipybox " : "\n       ipybox ") +
+                    command->get_name() + " " + line;
+        return text + '\n';
+    }
+
+private:
+    std::vector<std::string> lines_;
+};
+
 inline Duration seconds(double number) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
 }
@@ -70,12 +88,13 @@ inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& te
 
 // What is wrong with the value of --sandbox, which may have been meant as another argument; empty
 // if nothing is.
-inline std::string sandbox_problem(const std::string& name) {
+inline std::string sandbox_problem(const std::string& name,
+                                   const std::vector<std::filesystem::path>& plugin_dirs) {
     // The usual ones without loading every plugin. What is wrong with plugins, the start says.
     std::string names;
     if (name == "bubblewrap" || name == "none" || name == "srt") return {};
     try {
-        auto registry = PluginRegistry::standard();
+        auto registry = PluginRegistry::standard(plugin_dirs);
         for (const auto& entry : registry.list([](const auto&, const auto&) {})) {
             if (kind_of(*entry.plugin) != "sandbox") continue;
             if (entry.plugin->name == name) return {};
@@ -89,11 +108,13 @@ inline std::string sandbox_problem(const std::string& name) {
 }
 
 inline void add_sandbox_flags(CLI::App& command, ExecutorFlags& flags, const std::string& text) {
+    add_plugin_dir(command, flags.plugin_dirs);  // first: --sandbox looks there
     command.add_option("--sandbox", flags.sandbox, text)
         ->type_name("[NAME]")
         ->expected(0, 1)
         ->default_str("bubblewrap")
-        ->check(sandbox_problem);
+        ->check(
+            [&flags](const std::string& name) { return sandbox_problem(name, flags.plugin_dirs); });
     command
         .add_option("--sandbox-config", flags.sandbox_config,
                     "Settings in sandbox-runtime's JSON format")
@@ -231,8 +252,8 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
     command
         .add_option("--limit", flags.limits,
                     "What the kernel may use, such as memory=2G, memory-total=4G, processes=100, "
-                    "open-files=1000, file-size=1G, "
-                    "cpu=600, wall=3600 (seconds), scratch=1G, scratch-inodes=100000; repeatable")
+                    "open-files=1000, file-size=1G, cpu=600, wall=3600 (seconds), scratch=1G, "
+                    "scratch-inodes=100000, workspace=2G; repeatable")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);
 }

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <iostream>
 #include <ipybox/detail/build_info.hpp>
+#include <ipybox/detail/nearest.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
@@ -55,6 +56,85 @@ void add_log_level(CLI::App& command, std::string& level) {
         ->capture_default_str();
 }
 
+void add_plugin_dir(CLI::App& command, std::vector<std::filesystem::path>& directories) {
+    command
+        .add_option("--plugin-dir", directories,
+                    "Directory with plugins, beside those of IPYBOX_PLUGIN_PATH; repeatable")
+        ->type_name("DIR")
+        ->allow_extra_args(false);
+}
+
+namespace {
+
+// What the command has under that name, groups of options apart.
+std::vector<const CLI::App*> named_commands(const CLI::App& command) {
+    return command.get_subcommands([](const CLI::App* one) { return !one->get_name().empty(); });
+}
+
+void offer_options(const CLI::App& command, detail::NearestName& nearest) {
+    for (const auto* option : command.get_options()) {
+        if (option->get_group().empty()) continue;  // hidden
+        for (const auto& name : option->get_lnames()) nearest.offer(name);
+    }
+    // Groups of options are commands without a name.
+    for (const auto* group :
+         command.get_subcommands([](const CLI::App* one) { return one->get_name().empty(); }))
+        offer_options(*group, nearest);
+}
+
+// "; did you mean X?", or nothing.
+std::string suggestion(std::string_view prefix, const detail::NearestName& nearest) {
+    if (nearest.best().empty()) return {};
+    return "; did you mean " + std::string(prefix) + std::string(nearest.best()) + "?";
+}
+
+// No line break, and no end. unknown: a word of the command line that `command` does not know.
+std::string unknown_word(const CLI::App& command, const std::string& unknown) {
+    if (unknown.size() > 1 && unknown.front() == '-') {
+        // What is behind = may be a secret.
+        const auto name = unknown.substr(0, unknown.find('='));
+        const auto bare =
+            name.substr(name.find_first_not_of('-') == name.npos ? 0 : name.find_first_not_of('-'));
+        detail::NearestName nearest(bare);
+        offer_options(command, nearest);
+        return "unknown option " + detail::printable(name) + suggestion("--", nearest);
+    }
+    const auto commands = named_commands(command);
+    if (commands.empty()) return "unexpected argument \"" + detail::printable(unknown) + '"';
+    detail::NearestName nearest(unknown);
+    std::string names;
+    for (const auto* one : commands) {
+        nearest.offer(one->get_name());
+        names += (names.empty() ? "" : ", ") + one->get_name();
+    }
+    const auto meant = suggestion("", nearest);
+    return "there is no command \"" + detail::printable(unknown) + '"' + meant +
+           (meant.empty() ? "; there are: " : " There are: ") + names;
+}
+
+// What is wrong with the command line, on one line.
+std::string mistake(const CLI::App& app, const CLI::ParseError& error) {
+    // As far as the names of commands were understood.
+    const auto* command = &app;
+    std::string path;
+    for (auto parsed = app.get_subcommands(); !parsed.empty();
+         parsed = command->get_subcommands()) {
+        command = parsed.front();
+        if (command->get_name().empty()) break;
+        path += command->get_name() + " ";
+    }
+    std::string text;
+    // A word that is not known says more than what is missing without it.
+    for (const auto& unknown : app.remaining(true)) {
+        if (unknown == "--" || !text.empty()) continue;
+        text = unknown_word(*command, unknown);
+    }
+    if (text.empty()) text = detail::printable(error.what());
+    return text + (text.ends_with('?') ? " See" : "; see") + " `ipybox " + path + "--help`";
+}
+
+}  // namespace
+
 }  // namespace ipybox::app
 
 int main(int argc, char** argv) {
@@ -82,20 +162,14 @@ int main(int argc, char** argv) {
     // Configurations of the original say `uvx ipybox …`; whoever changes their command alone leaves
     // the name.
     if (!arguments.empty() && arguments.front() == "ipybox") arguments.erase(arguments.begin());
-    std::string command;  // what was asked for, when it exists
     if (!arguments.empty() && !arguments.front().starts_with('-')) {
         const auto& wanted = arguments.front();
         const auto known =
             app.get_subcommands([&](const CLI::App* one) { return one->check_name(wanted); });
         if (known.empty()) {
-            std::string names;
-            for (const auto* one : app.get_subcommands({}))
-                names += (names.empty() ? "" : ", ") + one->get_name();
-            std::cerr << "ipybox: there is no command \"" << detail::printable(wanted)
-                      << "\"; there are: " << names << '\n';
+            std::cerr << "ipybox: " << app::unknown_word(app, wanted) << '\n';
             return 2;
         }
-        command = wanted + " ";
     }
     // Flags without a command are those of `serve`, as in the original; nothing at all is, to a
     // program.
@@ -104,15 +178,13 @@ int main(int argc, char** argv) {
                             arguments.front() != "--help" && arguments.front() != "--version";
     if (bare || flags_only) {
         arguments.insert(arguments.begin(), "serve");
-        command = "serve ";
     }
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     try {
         app.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == 0) return app.exit(error);
-        std::cerr << "ipybox: " << detail::printable(error.what()) << "; see `ipybox " << command
-                  << "--help`\n";
+        std::cerr << "ipybox: " << app::mistake(app, error) << '\n';
         return 2;
     }
     try {

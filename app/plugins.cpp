@@ -13,10 +13,12 @@ void add_plugins(CLI::App& app, Action& action) {
         app.add_subcommand("plugins", "List plugins: kind, name, file and configuration schema");
     auto as_json = std::make_shared<bool>(false);
     command->add_flag("--json", *as_json, "Print a JSON array instead of text");
-    command->callback([&action, as_json] {
-        action = [as_json] {
+    auto directories = std::make_shared<std::vector<std::filesystem::path>>();
+    add_plugin_dir(*command, *directories);
+    command->callback([&action, as_json, directories] {
+        action = [as_json, directories] {
             bool failed = false;
-            auto registry = PluginRegistry::standard();
+            auto registry = PluginRegistry::standard(*directories);
             const auto entries = registry.list([&](const auto&, const std::string& message) {
                 std::cerr << "ipybox: " << message << '\n';
                 failed = true;

@@ -15,6 +15,7 @@ namespace ipybox::app {
 namespace {
 
 struct PolicyFlags {
+    std::vector<std::filesystem::path> plugin_dirs;
     std::string file;
     std::string call;
     bool as_json = false;
@@ -78,9 +79,10 @@ json::value without_console(const json::value& policy, int depth = 0) {
 
 // What the real policy decides when a person, if asked at all, gives this answer.
 Decision decide(const json::value& policy, const std::string& file, const ToolCall& call,
-                Verdict person, bool& asked) {
+                const std::vector<std::filesystem::path>& plugin_dirs, Verdict person,
+                bool& asked) {
     asio::io_context context(1);
-    auto registry = PluginRegistry::standard();
+    auto registry = PluginRegistry::standard(plugin_dirs);
     Host host;
     host.executor = context.get_executor();
     host.ask = [&asked, person](ToolCall) -> awaitable<Decision> {
@@ -143,8 +145,9 @@ int test_policy(const PolicyFlags& flags) {
     const auto tested = without_console(policy);
     const ToolCall call = parse_call(flags.call);
     bool asked = false, asked_again = false;
-    const Decision yes = decide(tested, flags.file, call, Verdict::allow, asked);
-    const Decision no = decide(tested, flags.file, call, Verdict::deny, asked_again);
+    const Decision yes = decide(tested, flags.file, call, flags.plugin_dirs, Verdict::allow, asked);
+    const Decision no =
+        decide(tested, flags.file, call, flags.plugin_dirs, Verdict::deny, asked_again);
     const bool asks = asked && yes.verdict != no.verdict;
     const bool passes = !asks && yes.verdict == Verdict::pass;
     const bool allowed = !asks && yes.verdict == Verdict::allow;
@@ -210,6 +213,7 @@ void add_policy(CLI::App& app, Action& action) {
                      "\"annotations\": {\"readOnlyHint\": false}}; session and origin too")
         ->type_name("JSON")
         ->required();
+    add_plugin_dir(*test, flags->plugin_dirs);
     test->add_flag("--json", flags->as_json, "Print a JSON object instead of text");
     test->callback([&action, flags] { action = [flags] { return test_policy(*flags); }; });
 }

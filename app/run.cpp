@@ -6,6 +6,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <iostream>
 #include <ipybox/approval/console.hpp>
 #include <iterator>
@@ -24,6 +26,7 @@ struct RunFlags : ExecutorFlags {
     std::string code;
     std::string file;
     double timeout = 120;
+    double approval_timeout = 60;
     double kernel_init_timeout = 10;
     std::vector<std::string> packages;
 };
@@ -57,20 +60,28 @@ private:
 class Session {
 public:
     Session(asio::io_context& context, const RunFlags& flags)
-        : context_(context), flags_(flags), registry_(PluginRegistry::standard()) {
+        : context_(context), flags_(flags), registry_(PluginRegistry::standard(flags.plugin_dirs)) {
         auto options = executor_options(flags);
         options.variables = read_env_file(".", options.logger);
         options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
+        options.approval_timeout = seconds(flags.approval_timeout);
+        // A person's time to read is not the code's.
+        options.timeout_excludes_approval = flags.approve == "ask";
         servers_ = configured_servers(flags, options.logger);
         name_packages_of_original(flags, servers_, options.logger);
         ConsoleOptions at_console;
-        at_console.before_question = [this] { fresh_line(); };
+        at_console.before_question = [this] {
+            asked_ = true;
+            fresh_line();
+        };
         output_.on_release([this] { released_.notify(); });
         console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
         channel_ = open_channel(context_.get_executor(), flags, options.logger);
         options.approvers.push_back([this](ToolCall call) { return answer(std::move(call)); });
+        announce();
         executor_ =
             std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
+        watch_signals();
     }
 
     ~Session() {
@@ -79,14 +90,12 @@ public:
     }
 
     awaitable<int> run(std::string code) {
-        for (const auto& package : flags_.packages) co_await install(package);
         co_await prepare();
+        if (signal_ != 0) co_return ended_by_signal();
         auto execution =
             co_await executor_->stream(std::move(code), timeout(), true, ResultText::none);
-        asio::signal_set signals(context_, SIGINT, SIGTERM);
-        signals.async_wait([&execution](boost::system::error_code error, int) {
-            if (!error) execution.cancel();
-        });
+        cancel_ = [&execution] { execution.cancel(); };
+        if (signal_ != 0) cancel_();
         int exit_code = 1;
         for (;;) {
             // What a question holds up waits in the kernel.
@@ -99,52 +108,102 @@ public:
                 exit_code = conclude(*result);
             }
         }
+        cancel_ = nullptr;
         co_await executor_->stop();
+        if (signal_ != 0) exit_code = ended_by_signal();
         co_return exit_code;
     }
 
 private:
     Duration timeout() const { return seconds(flags_.timeout); }
 
-    // Kernel and servers start at the same time; the slowest decides.
+    // What differs from `ipybox serve`, for a person at a terminal.
+    void announce() const {
+        if (flags_.log_level == "off" || ::isatty(STDERR_FILENO) != 1) return;
+        const auto whole = [](double seconds) { return CLI::detail::to_string(seconds) + " s"; };
+        std::string calls = flags_.policy.empty() ? "" : "judged by " + flags_.policy + ", else ";
+        calls += flags_.approve == "allow"  ? "allowed"
+                 : flags_.approve == "deny" ? "denied"
+                                            : "asked about";
+        if (flags_.approve == "ask" && flags_.approval_timeout > 0)
+            calls += ", denied without an answer in " + whole(flags_.approval_timeout);
+        const auto time =
+            flags_.timeout > 0 ? "may run " + whole(flags_.timeout) : "may run for ever";
+        const auto said = "sandbox " + flags_.sandbox + "; workspace " +
+                          real_path(flags_.workspace) + "; calls are " + calls + "; the code " +
+                          time;
+        std::cerr << "ipybox: " << detail::printable(said) << std::endl;
+    }
+    static std::string real_path(const std::string& text) {
+        std::error_code failed;
+        const auto path = std::filesystem::canonical(text, failed);
+        return failed ? text : path.string();
+    }
+
+    // From the start to the end: the first signal cancels what runs, the second ends the program,
+    // with which kernel and servers end.
+    void watch_signals() {
+        signals_.async_wait([this](boost::system::error_code error, int number) {
+            if (error) return;
+            if (signal_ != 0) ::_exit(128 + number);
+            signal_ = number;
+            if (cancel_) cancel_();
+            starting_->changed.notify();
+            watch_signals();
+        });
+    }
+    // The exit code that shells give to a program that a signal ended.
+    int ended_by_signal() const { return 128 + signal_; }
+
+    // What is being waited for before the code runs.
+    struct Starting {
+        explicit Starting(const asio::any_io_executor& executor) : changed(executor) {}
+        Event changed;
+        std::set<std::string> waiting;
+        std::exception_ptr failure;
+    };
+    void begin(std::string what, awaitable<void> work) {
+        starting_->waiting.insert(what);
+        asio::co_spawn(context_, std::move(work),
+                       [shared = starting_, what](std::exception_ptr error) {
+                           if (error && !shared->failure) shared->failure = error;
+                           shared->waiting.erase(what);
+                           shared->changed.notify();
+                       });
+    }
+    // Until all that was begun is there, something failed, which is thrown, or a signal came.
+    awaitable<void> all_begun(const char* verb) {
+        while (!starting_->waiting.empty() && !starting_->failure && signal_ == 0) {
+            std::string names;
+            for (const auto& name : starting_->waiting) names += (names.empty() ? "" : ", ") + name;
+            progress_.show(std::string(verb) + " " + names + " …");
+            co_await starting_->changed.wait();
+        }
+        progress_.clear();
+        if (starting_->failure && signal_ == 0) std::rethrow_exception(starting_->failure);
+    }
+
     awaitable<void> prepare() {
-        struct Shared {
-            explicit Shared(const asio::any_io_executor& executor) : changed(executor) {}
-            Event changed;
-            std::set<std::string> waiting;
-            std::exception_ptr failure;
-        };
-        auto shared = std::make_shared<Shared>(context_.get_executor());
-        const auto begin = [&](std::string what, awaitable<void> work) {
-            shared->waiting.insert(what);
-            asio::co_spawn(context_, std::move(work), [shared, what](std::exception_ptr error) {
-                if (error && !shared->failure) shared->failure = error;
-                shared->waiting.erase(what);
-                shared->changed.notify();
-            });
-        };
+        // Before the kernel starts, so that a package is there for its first cell.
+        for (const auto& package : flags_.packages) {
+            if (signal_ != 0) co_return;
+            begin(package, install(package));
+            co_await all_begun("installing");
+        }
+        if (signal_ != 0) co_return;
+        // Kernel and servers start at the same time; the slowest decides.
         begin("the kernel", executor_->start());
         for (const auto& [name, params] : servers_)
             begin("MCP server " + name, register_server(name, params));
-        while (!shared->waiting.empty() && !shared->failure) {
-            std::string names;
-            for (const auto& name : shared->waiting) names += (names.empty() ? "" : ", ") + name;
-            progress_.show("starting " + names + " …");
-            co_await shared->changed.wait();
-        }
-        progress_.clear();
-        if (shared->failure) std::rethrow_exception(shared->failure);
+        co_await all_begun("starting");
     }
 
-    // Before the kernel starts, so that a package is there for its first cell.
     awaitable<void> install(std::string package) {
-        progress_.show("installing " + package + " …");
         co_await executor_->install_package(std::move(package));
-        progress_.clear();
     }
 
     awaitable<void> register_server(std::string name, json::object params) {
-        co_await executor_->generate_mcp_sources(std::move(name), std::move(params));
+        co_await executor_->add_server(std::move(name), std::move(params));
     }
 
     void print(const CodeExecutionChunk& chunk) {
@@ -164,6 +223,7 @@ private:
 
     // Of what the policy asks: --approve answers, or whoever can be asked, all at once.
     awaitable<Decision> answer(ToolCall call) {
+        const auto until = deadline_after(seconds(flags_.approval_timeout));
         fresh_line();
         const std::string shown =
             approval::call_text(call.server, call.tool, call.sent_arguments());
@@ -175,7 +235,7 @@ private:
             output_.print(std::cerr, "[denied] " + shown + '\n');
             decision = Decision(Verdict::deny, "--approve deny");
         } else {
-            co_await ask_all(std::move(call), decision);
+            co_await ask_all(std::move(call), until, decision);
         }
         if (decision.by == "nobody") {
             const std::string nobody = channel_ ? "no approver connected and no terminal to ask at"
@@ -187,10 +247,11 @@ private:
         if (decision.by.empty()) decision.by = "application";
         co_return decision;
     }
-    awaitable<void> ask_all(ToolCall call, Decision& decision) {
+    awaitable<void> ask_all(ToolCall call, Clock::time_point until, Decision& decision) {
         try {
             std::vector<Approver> approvers;
-            approvers.push_back([this](ToolCall one) { return ask_at_console(std::move(one)); });
+            approvers.push_back(
+                [this, until](ToolCall one) { return ask_at_console(std::move(one), until); });
             if (channel_)
                 approvers.push_back([this](ToolCall one) { return channel_->ask(std::move(one)); });
             decision = co_await first_answer(std::move(approvers), std::move(call));
@@ -203,7 +264,7 @@ private:
 
     // What was printed before a call comes another way than the call, and belongs before the
     // question.
-    awaitable<Decision> ask_at_console(ToolCall call) {
+    awaitable<Decision> ask_at_console(ToolCall call, Clock::time_point latest_answer) {
         constexpr auto quiet = std::chrono::milliseconds(50);
         const auto latest = Clock::now() + std::chrono::seconds(1);
         for (auto at = Clock::now() + quiet; Clock::now() < std::min(at, latest);
@@ -211,7 +272,7 @@ private:
             const auto until = std::min(at, latest);
             co_await sleep_until(until);
         }
-        co_return co_await console_->ask(std::move(call));
+        co_return co_await console_->ask(std::move(call), latest_answer);
     }
 
     int conclude(const CodeExecutionResult& result) {
@@ -224,8 +285,25 @@ private:
             detail::TerminalFilter filter;
             error = filter(error);
         }
+        const auto refused = refusal_in(error);
+        // Who answered knows the call; where it stands in the code is noise to them.
+        if (asked_ && !refused.empty())
+            error = "ipybox: the code stopped at a call that was not allowed: " + refused +
+                    "; answer y to a question, or say beforehand what is allowed by --policy FILE "
+                    "or --approve allow";
         output_.print(std::cerr, error + '\n');
         return 1;
+    }
+
+    // The last line of a traceback, without the name of the error, if it is that of a call that was
+    // not allowed.
+    static std::string refusal_in(const std::string& error) {
+        auto last = std::string_view(error);
+        last = last.substr(0, last.find_last_not_of('\n') + 1);
+        last = last.substr(last.find_last_of('\n') + 1);
+        for (const std::string_view name : {"ApprovalRejectedError: ", "ApprovalTimeoutError: "})
+            if (last.starts_with(name)) return detail::printable(last.substr(name.size()));
+        return {};
     }
 
     asio::io_context& context_;
@@ -238,6 +316,11 @@ private:
     TerminalOutput& output_ = TerminalOutput::instance();
     Event released_{context_.get_executor()};
     Progress progress_;
+    asio::signal_set signals_{context_, SIGINT, SIGTERM};
+    int signal_ = 0;                // that ends this; 0: none came
+    std::function<void()> cancel_;  // what runs; empty: nothing does
+    std::shared_ptr<Starting> starting_ = std::make_shared<Starting>(context_.get_executor());
+    bool asked_ = false;  // a question was put to a person
     detail::TerminalFilter output_filter_;
     detail::TerminalFilter error_filter_;
     bool line_open_ = false;
@@ -256,11 +339,16 @@ int run_code(const RunFlags& flags) {
 void add_run(CLI::App& app, Action& action) {
     auto flags = std::make_shared<RunFlags>();
     auto* command = app.add_subcommand("run", "Run a code action and print what it prints");
+    command->formatter(std::make_shared<HelpWithUsage>(
+        std::vector<std::string>{"[OPTIONS] FILE", "[OPTIONS] -c CODE", "[OPTIONS] - <FILE"}));
     command->footer(
-        "Exit code: 0 the code ran, 1 it failed, timed out or was cancelled, 2 it could not be "
-        "started.");
+        "Examples:\n"
+        "  ipybox run -c 'print(6 * 7)'\n"
+        "  ipybox run --workspace work --config mcp.json --policy policy.json action.py\n\n"
+        "Exit code: 0 the code ran, 1 it failed or timed out, 2 it could not be started, 130 "
+        "after Ctrl-C, 143 after SIGTERM.");
     auto* code = command->add_option_group("code", "The code action");
-    code->add_option("-c", flags->code, "Python code")->type_name("CODE");
+    code->add_option("-c", flags->code, "Python code, such as 'print(1)'")->type_name("CODE");
     code->add_option("FILE", flags->file, "File with Python code; - reads standard input");
     code->require_option(1);
     command
@@ -272,7 +360,13 @@ void add_run(CLI::App& app, Action& action) {
     add_approval_flags(*command, *flags);
     command
         ->add_option("--timeout", flags->timeout,
-                     "Seconds until the code is interrupted; 0 means never")
+                     "Seconds until the code is interrupted, those of questions apart; 0 means "
+                     "never")
+        ->check(CLI::Range(0.0, 1e6))
+        ->capture_default_str();
+    command
+        ->add_option("--approval-timeout", flags->approval_timeout,
+                     "Seconds until a question counts as denied; 0 means never")
         ->check(CLI::Range(0.0, 1e6))
         ->capture_default_str();
     command

@@ -156,7 +156,11 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     const auto approval = set_approval(flags, options);
     said = "workspace " + workspace.string() + "; sandbox " + flags.sandbox +
            (flags.sandbox == "none" ? ": code runs with your rights (--sandbox confines it)" : "") +
-           "; " + approval;
+           "; " + approval +
+           (flags.approval_timeout > 0
+                ? "; a question waits " + CLI::detail::to_string(flags.approval_timeout) + " s"
+                : "") +
+           "; a cell may run 120 s unless the client says otherwise";
     fs::current_path(workspace);
     return options;
 }
@@ -230,7 +234,8 @@ int serve(ServeFlags flags) {
     auto options = service_options(flags, said);
     std::optional<McpHttpOptions> http;
     if (!flags.http.empty()) http = http_options(flags, said);
-    const auto registry = std::make_unique<PluginRegistry>(PluginRegistry::standard());
+    const auto registry =
+        std::make_unique<PluginRegistry>(PluginRegistry::standard(flags.plugin_dirs));
     asio::io_context context(1);
     const auto channel = open_channel(context.get_executor(), flags, options.server.logger);
     if (channel)
@@ -327,6 +332,9 @@ void add_serve(CLI::App& app, Action& action) {
     auto* command = app.add_subcommand(
         "serve", "Serve code actions to an MCP client, on standard input and output");
     command->footer(
+        "Examples:\n"
+        "  ipybox serve --workspace work --sandbox --approve ask --config mcp.json\n"
+        "  ipybox serve --http 127.0.0.1:8080 --workspace work --sandbox\n\n"
         "`ipybox --workspace DIR …` without a command means the same. Variables of the environment "
         "and of .env in the\n"
         "workspace whose names begin with KERNEL_ENV_ reach the kernel, without that; "

@@ -147,7 +147,7 @@ void measure_tool_calls(int rounds) {
     std::string text = code;
     text.replace(text.find("ROUNDS"), 6, std::to_string(rounds));
     const auto result = executor.execute(text, std::chrono::minutes(10));
-    const auto samples = json::parse(result.value().text.value()).as_object();
+    const auto samples = json::parse(result.ok_or_throw().text.value()).as_object();
 
     std::map<std::string, std::vector<double>> rows;
     for (const auto& [name, values] : samples)

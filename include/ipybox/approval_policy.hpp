@@ -42,6 +42,9 @@ struct ToolCall {
     // long as they do, whatever becomes of the server.
     std::shared_ptr<const json::object> input_schema = no_schema();
     std::string session;
+    // Of this call and of the execution that makes it, as in spans and in the audit log: 16
+    // hexadecimal digits. execution: empty between executions, and of what no code asks for.
+    std::string id, execution;
     CallOrigin origin = CallOrigin::mcp;
     // Null when `arguments` has every digit that was sent; see sent_arguments().
     std::shared_ptr<const json::object> exact_arguments = {};

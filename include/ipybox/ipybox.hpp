@@ -2,6 +2,7 @@
 // All of ipybox.
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <ipybox/agent.hpp>
 #include <ipybox/approval/approval.hpp>
 #include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>

@@ -19,6 +19,7 @@ struct KernelSpec {
     SandboxPolicy policy;                 // view, environment and working directory of the kernel
     std::vector<Channel> channels;        // the tool socket and the ipybox_kernel package
     std::vector<std::string> extensions;  // IPython extensions loaded before the first cell
+    bool allow_input = false;             // some of its executions may ask for input
     Duration init_timeout = std::chrono::seconds(10);
     Logger logger;
 };
@@ -26,7 +27,8 @@ struct KernelSpec {
 // One cell.
 struct ExecuteRequest {
     std::string code;
-    bool silent = false;  // no output, no effect on Out and history
+    bool silent = false;       // no output, no effect on Out and history
+    bool allow_input = false;  // input() and getpass() ask, by InputWanted
 };
 
 // Text that the cell printed.
@@ -34,12 +36,15 @@ struct Stream {
     bool is_stderr = false;
     std::string text;
 };
-// display_data and execute_result: a MIME bundle.
+// display_data, execute_result and update_display_data: a MIME bundle.
 struct Display {
     bool is_result = false;
+    bool is_update = false;
     json::object data;
     json::object metadata;
+    std::string display_id;  // max_display_id bytes at most; empty without one
 };
+inline constexpr std::size_t max_display_id = 200;
 // The exception that ended the cell.
 struct PythonError {
     std::string name;
@@ -50,7 +55,12 @@ struct PythonError {
 struct Done {
     bool ok = true;  // false after PythonError or an abort
 };
-using KernelOutput = std::variant<Stream, Display, PythonError, Done>;
+// input() or getpass(): the code waits for Kernel::answer_input(). The text is its own.
+struct InputWanted {
+    std::string prompt;
+    bool is_password = false;
+};
+using KernelOutput = std::variant<Stream, Display, PythonError, Done, InputWanted>;
 
 // A live kernel; destruction kills it. Pull: output waits in the kernel until next() takes it,
 // so a slow consumer loses nothing. One execution at a time, one next() at a time.
@@ -77,6 +87,10 @@ public:
     // (refresh_view). Null for a kernel elsewhere, and after shutdown(). Nobody keeps it: what the
     // sandbox made goes with the last holder.
     virtual std::shared_ptr<SandboxedProcess> process() const = 0;
+    // What the newest InputWanted of the running execution waits for; nullopt refuses, and the code
+    // gets an EOFError. Returns at once; does nothing where nothing waits. Throws Error:
+    // kernel_died, kernel_protocol, cancelled (after shutdown()).
+    virtual void answer_input(std::optional<std::string> text) { static_cast<void>(text); }
 };
 
 // Starts kernels that share this machine's files and run through its sandbox; for others, see
@@ -90,6 +104,9 @@ public:
     // sandbox cannot enforce the policy), missing_dependency (such as ipykernel). The sandbox must
     // outlive the kernel.
     virtual awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) = 0;
+
+    // Whether its kernels know ExecuteRequest::allow_input.
+    virtual bool takes_input() const noexcept { return false; }
 };
 
 }  // namespace ipybox

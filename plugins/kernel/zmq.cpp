@@ -106,7 +106,11 @@ struct Link : std::enable_shared_from_this<Link> {
           shell(*this, "DEALER"),
           iopub(*this, "SUB"),
           control(*this, "DEALER"),
-          changed(executor) {}
+          input(*this, "DEALER"),
+          changed(executor) {
+        // By it the kernel finds on the one socket whoever asked it on the other.
+        if (with.allow_input) identity = ipybox::detail::random_hex(8);
+    }
 
     asio::any_io_executor executor;
     Logger logger;
@@ -120,6 +124,10 @@ struct Link : std::enable_shared_from_this<Link> {
     std::optional<Descriptor> pidfd;
     MemoryBudget budget;  // for messages that arrive
     Connection shell, iopub, control;
+    Connection input;      // connected only if the code may ask at all
+    std::string identity;  // of shell and input; empty: it may not
+    bool asks = false;     // the running execution may
+    bool asked = false;    // and waits for its answer: until then nothing is read of `input`
     Event changed;
 
     bool stopping = false;
@@ -141,7 +149,7 @@ struct Link : std::enable_shared_from_this<Link> {
         if (process) process->kill_tree();
         process.reset();
         pidfd.reset();
-        for (Connection* connection : {&shell, &iopub, &control}) connection->close();
+        for (Connection* connection : {&shell, &iopub, &control, &input}) connection->close();
         directory.remove();
         relayed.reset();
         changed.notify();
@@ -188,9 +196,11 @@ struct Link : std::enable_shared_from_this<Link> {
         const auto started = Clock::now();
         arm(iopub);
         arm(shell);
-        if (iopub.starved || shell.starved) deadline = std::min(deadline, started + poll_interval);
+        if (hears_input()) arm(input);
+        if (iopub.starved || shell.starved || (hears_input() && input.starved))
+            deadline = std::min(deadline, started + poll_interval);
         co_await changed.wait(deadline);
-        for (Connection* connection : {&iopub, &shell}) {
+        for (Connection* connection : {&iopub, &shell, &input}) {
             if (connection->memory.size() == 0) continue;
             connection->waited += Clock::now() - started;
             if (connection->waited > message_patience)
@@ -246,7 +256,8 @@ struct Link : std::enable_shared_from_this<Link> {
         if (error)
             throw Error(errc::io_error,
                         "cannot connect to the kernel's socket: " + error.message());
-        const auto opening = jupyter::zmtp_opening(connection.type);
+        const bool named = &connection == &shell || &connection == &input;
+        const auto opening = jupyter::zmtp_opening(connection.type, named ? identity : "");
         asio::write(connection.socket, asio::buffer(opening),
                     error);  // less than a fresh socket holds
         connection.lost = error.failed();
@@ -389,8 +400,15 @@ struct Link : std::enable_shared_from_this<Link> {
         const auto from_iopub = [this](const WireMessage& message) { handle_iopub(message); };
         if (receive(iopub, from_iopub)) return true;
         const auto from_shell = [this](const WireMessage& message) { handle_shell(message); };
-        return receive(shell, from_shell);
+        if (receive(shell, from_shell)) return true;
+        // Last, so that what was printed before a prompt comes before it.
+        const auto from_input = [this](const WireMessage& message) {
+            asked = execution.on_stdin(message.type, message.parent_id,
+                                       [&] { return content_of(message); });
+        };
+        return hears_input() && receive(input, from_input);
     }
+    bool hears_input() const { return asks && !asked && !execution.id().empty(); }
 
     // Nothing is left to read; is there a reason to stop waiting? Sets end_grace when a reason is
     // near: an ended process may still have words on their way, a lost connection usually means
@@ -474,8 +492,22 @@ public:
             throw Error(errc::busy,
                         "the kernel runs another execution; take its output to the end first");
         if (link.look_for_exit()) co_await report_end(link_);
+        link.asks = request.allow_input && !link.identity.empty();
+        link.asked = false;
+        request.allow_input = link.asks;
         const auto content = execute_content(std::move(request));
         link.execution.begin(link.send(link.shell, "execute_request", content));
+    }
+
+    void answer_input(std::optional<std::string> text) override {
+        link_->require_usable();
+        if (!std::exchange(link_->asked, false) || link_->execution.id().empty()) return;
+        json::object content;
+        content["status"] = "ok";
+        // Control-D, by which ipykernel knows the end of input.
+        content["value"] = text ? detail::repair_utf8(*text) : "\x04";
+        link_->send(link_->input, "input_reply", content);
+        link_->changed.notify();
     }
 
     awaitable<std::optional<KernelOutput>> next(Clock::time_point deadline) override {
@@ -558,6 +590,8 @@ public:
         MemoryBudget::process().ensure(2 * limits_.bytes);
     }
 
+    bool takes_input() const noexcept override { return true; }
+
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
         const auto deadline = deadline_after(spec.init_timeout);
         if (!find_program(spec.python.string(), "", Trust::named))
@@ -602,7 +636,7 @@ private:
         file["control_port"] = control_port;
         file["hb_port"] = heartbeat_port;
         auto channels = std::move(spec.channels);
-        if (link->relayed) listen_inside(sandbox, spec.policy, *link->relayed, file, channels);
+        if (link->relayed) listen_inside(sandbox, spec, *link->relayed, file, channels);
         file["signature_scheme"] = "hmac-sha256";
         file["key"] = link->key;
         link->directory.write_file("connection.json", detail::write_json(file), link->guest);
@@ -633,7 +667,7 @@ private:
     }
 
     // Gives the kernel ports to listen on, and the sandbox the sockets that lead there.
-    static void listen_inside(const Sandbox& sandbox, const SandboxPolicy& policy,
+    static void listen_inside(const Sandbox& sandbox, const KernelSpec& spec,
                               const PrivateDirectory& directory, json::object& file,
                               std::vector<Channel>& channels) {
         // Nobody uses the others. Were they the kernel's to choose, it would write them into the
@@ -647,9 +681,9 @@ private:
             channel.name = name;
             channel.host_path = directory.path() / socket_name(port);
             channel.kind = Channel::Kind::listener;
-            const auto address = sandbox.guest_address(policy, channel);
+            const auto address = sandbox.guest_address(spec.policy, channel);
             file[std::string(name) + "_port"] = std::stoi(address.substr(address.rfind(':') + 1));
-            if (port != stdin_port && port != heartbeat_port)
+            if ((port != stdin_port || spec.allow_input) && port != heartbeat_port)
                 channels.push_back(std::move(channel));
         }
     }
@@ -657,8 +691,9 @@ private:
     // Connects as soon as the kernel listens. Nothing tells when that is but what code in a kernel
     // could use up for all of its user's processes: inotify, say.
     static awaitable<void> connect(LinkPtr link, Clock::time_point deadline) {
-        const std::pair<Link::Connection*, Port> connections[] = {
+        std::vector<std::pair<Link::Connection*, Port>> connections = {
             {&link->iopub, iopub_port}, {&link->shell, shell_port}, {&link->control, control_port}};
+        if (!link->identity.empty()) connections.emplace_back(&link->input, stdin_port);
         for (const auto& [connection, number] : connections) {
             while (!link->connect(*connection, number)) {
                 co_await require_start(link, deadline);

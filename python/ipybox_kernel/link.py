@@ -26,7 +26,7 @@ from typing import Any
 
 import zmq
 
-from . import startup
+from . import kernel as ipykernel
 from .files import Files
 
 WINDOW = 16 << 20  # bytes that the host has not acknowledged
@@ -164,7 +164,7 @@ class _Link:
 
     def __init__(self, kernel: Any, settings: dict[str, Any]) -> None:
         self._pid = os.getpid()
-        self._cells = startup.cells
+        self._cells = ipykernel.cells
         self._directory = settings.get("directory")
         self._files = Files()
         self._stdin = kernel.stdin_socket

@@ -24,6 +24,7 @@ from ipykernel.iostream import OutStream
 
 CHUNK = 1 << 20  # characters in one message
 HELD = 8 << 20  # characters that wait before the one who prints waits as well
+RUN = 512  # characters that a message costs besides its own: each change of the stream makes one
 DELAY = 0.02  # seconds: soon enough for a person, rarely enough for a million lines
 
 
@@ -44,7 +45,7 @@ class _Tape:
     def __init__(self, publisher: Any) -> None:
         self.publisher = publisher  # ipykernel's IOPubThread
         self.in_cell = False
-        self.waiting = 0  # characters not yet handed to ZeroMQ
+        self.waiting = 0  # characters not yet handed to ZeroMQ, with RUN for each run
         # Reentrant: a destructor may print wherever memory is allocated.
         self.lock = threading.RLock()
         self.armed = False
@@ -61,6 +62,7 @@ class _Tape:
     def _begin(self, stream: Output, header: Any) -> None:
         run = io.StringIO(newline="")
         self._runs.append((stream, header, run))
+        self.waiting += RUN
         self.stream, self.header, self.append = stream, header, run.write
 
     def writer(self, stream: Output, find_header: Callable[[None], Any]) -> Callable[[str], int]:
@@ -120,6 +122,8 @@ class _Tape:
                     stream._send(_sendable(part), header)
                     with self.lock:
                         self.waiting -= len(part)
+                with self.lock:
+                    self.waiting -= RUN
         finally:
             if done is not None:
                 done.set()

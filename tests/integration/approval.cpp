@@ -327,4 +327,45 @@ BOOST_AUTO_TEST_CASE(approvers_take_the_place_of_events) {
                denied.result.error);
 }
 
+BOOST_AUTO_TEST_CASE(execute_asks_the_approvers_and_nobody_else) {
+    options.approval = "ask";
+    const std::string call =
+        "from mcptools.own import echo\n"
+        "try: print(echo.run(text='x'))\nexcept Exception as e: print(e)";
+    start("bubblewrap");
+    generate_echo();
+    const auto run_it = [&](auto&& execution) { return test::run(context, std::move(execution)); };
+    const auto denied = run_it(executor->execute(call, 60s));
+    BOOST_TEST(denied.text.value_or("").find("execute_approved()") != std::string::npos,
+               denied.text.value_or(""));
+    BOOST_TEST(run_it(executor->execute_approved(call, 60s)).text.value_or("") == "x");
+
+    int asked = 0;
+    options.approvers = {[&asked](ToolCall) -> awaitable<Decision> {
+        ++asked;
+        co_return Decision(Verdict::allow);
+    }};
+    executor.reset();
+    start("bubblewrap");
+    generate_echo();
+    BOOST_TEST(run_it(executor->execute(call, 60s)).text.value_or("") == "x");
+    BOOST_TEST(asked == 1);
+
+    options.approvers.clear();
+    options.approval = "deny";
+    executor.reset();
+    start("bubblewrap");
+    generate_echo();
+    BOOST_TEST(run_it(executor->execute_approved(call, 60s)).text.value_or("").find("rejected") !=
+               std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_kernel_that_was_never_started_has_not_died) {
+    CodeExecutor fresh(context.get_executor(), plugins, options);
+    BOOST_CHECK_EXCEPTION(test::run(context, fresh.execute("1")), Error, [](const Error& error) {
+        return error.code() == errc::kernel_not_started &&
+               error.detail().find("start()") != std::string::npos;
+    });
+}
+
 BOOST_AUTO_TEST_SUITE_END()

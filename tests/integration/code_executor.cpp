@@ -37,7 +37,7 @@ BOOST_DATA_TEST_CASE_F(test::ExecutorFixture, python_errors, data::make(test::sa
     BOOST_TEST(result.text.value() == "before");
     BOOST_TEST(result.error.find("ValueError: wrong") != std::string::npos, result.error);
     BOOST_TEST(result.error.find('\x1b') == std::string::npos);
-    BOOST_CHECK_EXCEPTION(result.value(), Error,
+    BOOST_CHECK_EXCEPTION(result.ok_or_throw(), Error,
                           [](const Error& e) { return e.code() == errc::code_failed; });
     BOOST_TEST(execute("def (").error.find("SyntaxError") != std::string::npos);
     BOOST_TEST(text("print('still here')") == "still here");
@@ -51,7 +51,7 @@ BOOST_DATA_TEST_CASE_F(test::ExecutorFixture, a_timeout_keeps_output_and_state,
     BOOST_TEST(result.status == Status::timed_out);
     BOOST_TEST(result.error.find("0.20s") != std::string::npos, result.error);
     BOOST_TEST(result.text.value_or("") == "partial");
-    BOOST_CHECK_EXCEPTION(result.value(), Error,
+    BOOST_CHECK_EXCEPTION(result.ok_or_throw(), Error,
                           [](const Error& e) { return e.code() == errc::timed_out; });
     BOOST_TEST(text("print(state)") == "kept");
     // Not only Python's own waits are interrupted.

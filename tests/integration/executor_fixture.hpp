@@ -86,7 +86,7 @@ public:
     }
 
     CodeExecutionResult execute(std::string code, Duration timeout = std::chrono::seconds(60)) {
-        return run(context, executor->execute(std::move(code), timeout));
+        return run(context, executor->execute_approved(std::move(code), timeout));
     }
     // The text of an execution that must succeed.
     std::string text(std::string code) {

@@ -56,6 +56,22 @@ class ComposedPoliciesTest(unittest.TestCase):
             "shop.list_orders: denied, the server shop is not known"])
 
 
+class TraceTest(unittest.TestCase):
+    def test_it_answers_input_and_writes_spans(self):
+        with tempfile.TemporaryDirectory(prefix="ipybox-trace-") as directory:
+            os.chmod(directory, 0o755)
+            if os.geteuid() == 0:  # the sandbox drops root
+                os.chown(directory, 65534, 65534)
+            run = subprocess.run(
+                [PROGRAM.parent / "examples/trace", "name = input('Who? ')\nprint('hello', name)"], cwd=directory,
+                input="Ada\n", capture_output=True, text=True, timeout=120,
+                env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"],
+                     "IPYBOX_PLUGIN_PATH": os.environ["IPYBOX_TEST_PLUGINS"]})
+        self.assertEqual((run.returncode, run.stdout), (0, "Who? hello Ada\n"), run.stderr)
+        spans = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in run.stderr.splitlines()]
+        self.assertEqual([(span["name"], span["status"]["code"]) for span in spans], [("execution", 1)])
+
+
 class ToolCallsTest(unittest.TestCase):
     def test_server_channel_approver_and_runner_work_together(self):
         plugins = PROGRAM.parent / "plugins"
@@ -102,6 +118,30 @@ def anchors(page):
     """The anchors that hosts of Markdown make of headings."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w -]", "", re.sub(r"[`*]", "", title).lower()).replace(" ", "-") for title in titles}
+
+
+class VersionTest(unittest.TestCase):
+    """One version, that of meson.build, for the program, the preprocessor and the package."""
+
+    def compile(self, standard, text):
+        return subprocess.run(["c++", f"-std=c++{standard}", "-fsyntax-only", f"-I{ROOT}/include", f"-I{PROGRAM.parent}/include",
+                               "-x", "c++", "-"], input=text, capture_output=True, text=True, timeout=120)
+
+    def test_macros_and_program_agree_with_the_build(self):
+        version = re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(), re.M)[1]
+        run = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(run.stdout, f"ipybox {version}\n")
+        major, minor, patch = version.split("-")[0].split(".")
+        check = (f'#include <ipybox/error.hpp>\n#include <string_view>\nstatic_assert(std::string_view(IPYBOX_VERSION) == "{version}");\n'
+                 f"#if IPYBOX_VERSION_MAJOR != {major} || IPYBOX_VERSION_MINOR != {minor} || IPYBOX_VERSION_PATCH != {patch}\n"
+                 "#error the numbers differ\n#endif\n")
+        compiled = self.compile(20, check)
+        self.assertEqual(compiled.returncode, 0, compiled.stderr)
+
+    def test_an_older_standard_is_refused_in_words(self):
+        refused = self.compile(17, "#include <ipybox/error.hpp>\n")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("ipybox needs C++20: compile with -std=c++20", refused.stderr)
 
 
 class LinksTest(unittest.TestCase):

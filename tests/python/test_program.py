@@ -21,6 +21,8 @@ PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 CUSTOM_SANDBOX = Path(PROGRAM).parent / "examples/custom_sandbox/landlock.so"
+LOGGING_SANDBOX = Path(PROGRAM).parent / "examples/logging_sandbox/logging.so"
+BAD_PLUGINS = Path(os.environ["IPYBOX_TEST_BAD_PLUGINS"])
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "IPYBOX_PYTHON": PYTHON,
@@ -28,7 +30,7 @@ ENVIRONMENT = {
 }
 
 
-PROMPT = re.compile(r"\nAllow [^\n]*\? \[y/s/a/N/r/\?\] |Reason: ")
+PROMPT = re.compile(r"\n(?:\x1b\[1m)?Allow [^\n]*\? \[y/s/a/N/r/\?\] |Reason: ")
 
 
 class ProgramTest(unittest.TestCase):
@@ -91,6 +93,18 @@ class RunTest(ProgramTest):
         self.assert_refused(self.ipybox("run", "-c", "1", "--bogus"), "--bogus", "--help")
         self.assert_refused(self.ipybox("frobnicate"), "frobnicate", "run", "serve", "plugins")
         self.assert_refused(self.ipybox("run", "missing.py"), "missing.py")
+        for arguments, words in (
+                (["run", "--sandbx", "none", "-c", "1"], ["unknown option --sandbx; did you mean --sandbox? See `ipybox run --help`"]),
+                (["run", "-c", "1", "--tiemout=5"], ["unknown option --tiemout; did you mean --timeout?"]),
+                (["run", "--bogus"], ["unknown option --bogus; see `ipybox run --help`"]),
+                (["run", "-c", "1", "--tokken=secret"], ["unknown option --tokken; see"]),
+                (["--alow-host", "a.example"], ["unknown option --alow-host; did you mean --allow-host? See `ipybox serve --help`"]),
+                (["run", "code.py", "more.py"], ["unexpected argument \"more.py\""]),
+                (["srve"], ["there is no command \"srve\"; did you mean serve? There are: run, serve, "]),
+                (["auth", "lgin"], ["there is no command \"lgin\"; did you mean login?", "See `ipybox auth --help`"])):
+            run = self.ipybox(*arguments)
+            self.assert_refused(run, *words)
+            self.assertNotIn("secret", run.stderr)
         self.assert_refused(self.ipybox("run", "-c", "1", "--sandbox", "nosuch"), "nosuch", "bubblewrap, none")
         self.assert_refused(self.ipybox("run", "-c", "1", "--kernel", "nosuch"), "nosuch", "zmq")
         self.assert_refused(self.ipybox("run", "-c", "1", "--approve", "maybe"), "ask", "allow", "deny")
@@ -330,22 +344,75 @@ class RunTest(ProgramTest):
         self.assertEqual(denied.returncode, 1)
         self.assertIn("[denied] own.echo(", denied.stderr)
 
+    def test_a_plain_shell_calls_tools_as_a_kernel_does(self):
+        """The package in IPython without ipykernel and ZeroMQ, where a backend of one's own may start it."""
+        plain = "\n".join((
+            "import sys",
+            "for name in ('ipykernel', 'zmq', 'jupyter_client'): sys.modules[name] = None",
+            "from IPython.core.interactiveshell import InteractiveShell",
+            "shell = InteractiveShell.instance()",
+            "shell.extension_manager.load_extension('ipybox_kernel')",
+            "def cell(code): return shell.run_cell(code, store_history=False).success",
+            "print(cell('from mcptools.own import echo\\nprint(echo.run(text=1 * \"one\"))'))",
+            "print(cell('import asyncio\\nawait asyncio.sleep(0)\\nprint(echo.run(text=\"awaited\"))'))",
+            "cell('begun = []\\nimport contextvars\\nkept = contextvars.copy_context()')",
+            "print(cell('get_ipython().run_cell(\"\")\\nget_ipython().run_cell(\"1\")\\nprint(echo.run(text=\"nested\"))'))",
+            "print(cell('try: kept.run(echo.run, text=\"late\")\\nexcept Exception as error: print(type(error).__name__)'))",
+        ))
+        run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
+                          f"import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {plain!r}], "
+                          "capture_output=True, text=True).stdout)")
+        said = [line for line in run.stdout.splitlines() if not line.startswith("Out[")]
+        self.assertEqual(said, ["one", "True", "awaited", "True", "nested", "True", "ToolRunnerError", "True", ""], run.stdout + run.stderr)
+
     def test_images_are_listed(self):
         run = self.ipybox("run", "-c", "import matplotlib.pyplot as plt; plt.plot([1]); plt.show()")
         path = re.fullmatch(r"\[image\] (.*/images/[0-9a-f]{8}\.png)\n", run.stdout)
         self.assertIsNotNone(path, run.stdout + run.stderr)
         self.assertTrue(Path(path[1]).read_bytes().startswith(b"\x89PNG"))
 
-    def test_sigint_cancels_and_leaves_nothing_running(self):
-        process = subprocess.Popen(
-            [PROGRAM, "run", "-c", "print('started', flush=True); import time; time.sleep(60)"], cwd=self.directory,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True)
-        self.assertEqual(process.stdout.readline(), "started\n")
+    def started(self, *arguments):
+        return subprocess.Popen([PROGRAM, "run", *arguments], cwd=self.directory, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True)
+
+    def test_a_signal_cancels_and_leaves_nothing_running(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(number):
+                process = self.started("-c", "print('started', flush=True); import time; time.sleep(60)")
+                self.assertEqual(process.stdout.readline(), "started\n")
+                process.send_signal(number)
+                _, errors = process.communicate(timeout=30)
+                self.assertEqual(process.returncode, code)
+                self.assertIn("cancelled", errors)
+                self.assertFalse(self.processes_in(self.directory))
+
+    def test_a_signal_ends_what_is_starting(self):
+        mark = f"never answers, for {self.directory}"
+        self.config.write_text(json.dumps({"mcpServers": {"mute": {
+            "command": PYTHON, "args": ["-c", f"import time; time.sleep(300)  # {mark}"]}}}))
+        process = self.started("--connect-timeout", "200", "--config", "mcp.json", "-c", "print('ran')")
+        deadline = time.monotonic() + 60
+        while not (self.processes_in(self.directory) and self.processes_with(mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertTrue(self.processes_with(mark))
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-        self.assertEqual(process.returncode, 1)
-        self.assertIn("cancelled", errors)
-        self.assertFalse(self.processes_in(self.directory))
+        output, errors = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, output), (130, ""), errors)
+        deadline = time.monotonic() + 10
+        while (self.processes_in(self.directory) or self.processes_with(mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(self.processes_in(self.directory) + self.processes_with(mark))
+
+    @staticmethod
+    def processes_with(argument):
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and argument.encode() in (entry / "cmdline").read_bytes():
+                    found.append(entry.name)
+            except OSError:
+                pass
+        return found
 
     def test_killing_the_program_leaves_no_process(self):
         process = subprocess.Popen(
@@ -487,13 +554,14 @@ class ConfinementTest(ProgramTest):
 class TerminalTest(ProgramTest):
     """A pseudo-terminal plays the person."""
 
-    def converse(self, arguments, answers):
+    def converse(self, arguments, answers, prompt=PROMPT, **environment):
         """Runs the program on a terminal; each answer is typed when its prompt has appeared."""
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.directory)
             os.execve(PROGRAM, [PROGRAM, *arguments],
-                      {**ENVIRONMENT, "TERM": "xterm", "XDG_CONFIG_HOME": str(self.directory / "settings")})
+                      {**ENVIRONMENT, "TERM": "xterm", "NO_COLOR": "1", "XDG_CONFIG_HOME": str(self.directory / "settings"),
+                       **environment})
         seen, answers, deadline = "", list(answers), time.monotonic() + 100
         position = 0
         while time.monotonic() < deadline:
@@ -506,7 +574,7 @@ class TerminalTest(ProgramTest):
             if not data:
                 break
             seen += data.decode(errors="replace")
-            while answers and (asked := PROMPT.search(seen, position)):
+            while answers and (asked := prompt.search(seen, position)):
                 position = asked.end()
                 time.sleep(0.2)
                 os.write(terminal, answers.pop(0).encode())
@@ -536,6 +604,54 @@ class TerminalTest(ProgramTest):
         self.assertLess(seen.index("visible"), seen.index("Question 1: own.echo"))
         self.assertEqual(status, 1)
 
+    def test_colours_are_around_the_question_and_hints_are_words(self):
+        code = "from mcptools.own import add, echo\nadd.run(a=1, b=2)\necho.run(text='\\x1b[2J')"
+        run = ["run", "--config", "mcp.json", "-c", code]
+        status, seen = self.converse(run, ["y\n", "y\n"], NO_COLOR="")
+        self.assertEqual(status, 0, seen)
+        self.assertIn("\x1b[1mQuestion 1: own.add\x1b[m\r\n  \x1b[36m'a'\x1b[m: 1\r\n  \x1b[36m'b'\x1b[m: 2\r\n"
+                      "  the server says of itself: \x1b[33mread-only\x1b[m\r\n"
+                      "\x1b[1mAllow own.add? [y/s/a/N/r/?] \x1b[m", seen)
+        self.assertIn("\x1b[1mQuestion 2: own.echo\x1b[m\r\n  \x1b[36m'text'\x1b[m: '\\x1b[2J'\r\n\x1b[1mAllow", seen)
+        self.assertNotIn("\x1b[2J", seen)
+        for environment in ({"NO_COLOR": "1"}, {"NO_COLOR": "", "TERM": "dumb"}):
+            status, seen = self.converse(run, ["y\n", "y\n"], **environment)
+            self.assertEqual(status, 0, seen)
+            self.assertIn("Question 1: own.add\r\n  'a': 1\r\n  'b': 2\r\n  the server says of itself: read-only\r\n"
+                          "Allow own.add? [y/s/a/N/r/?] ", seen)
+            self.assertNotRegex(seen, r"\x1b\[[0-9;]*m")
+
+    def test_a_question_says_how_long_it_waits_and_what_happens_then(self):
+        code = "from mcptools.own import echo\nprint('got', echo.run(text='one'))"
+        run = ["run", "--config", "mcp.json", "-c", code]
+        waits = re.compile(r"\n\[without an answer: no in \d+ s\] ")
+        status, seen = self.converse(run, ["y\n"], prompt=waits)
+        self.assertEqual(status, 0, seen)
+        self.assertIn("got one", seen)
+        status, seen = self.converse([*run, "--approval-timeout", "2"], [])
+        self.assertEqual(status, 1, seen)
+        self.assertIn("[no answer in time: denied]", seen)
+        self.assertRegex(seen, r"ipybox: the code stopped at a call that was not allowed: approval request for own\.echo expired"
+                               r".*; answer y to a question, or .* --policy FILE or --approve allow\r\n$")
+        self.assertNotIn("Traceback", seen)
+        # Who was not asked is told where.
+        denied = self.ipybox(*run)
+        self.assertIn("Traceback", denied.stderr)
+
+    def test_an_interrupt_takes_a_question_back(self):
+        code = "from mcptools.own import echo\necho.run(text='one')"
+        status, seen = self.converse(["run", "--config", "mcp.json", "-c", code], ["\x03"])
+        self.assertEqual(status, 130, seen)
+        self.assertIn("[withdrawn]", seen)
+
+    def test_the_start_says_what_holds_unless_it_is_quiet(self):
+        status, seen = self.converse(["run", "-c", "1"], [])
+        self.assertEqual(status, 0, seen)
+        self.assertTrue(seen.startswith(
+            f"ipybox: sandbox bubblewrap; workspace {self.directory}; calls are asked about, denied without an answer in 60 s; "
+            "the code may run 120 s\r\n"), seen)
+        status, seen = self.converse(["run", "--log-level", "off", "-c", "1"], [])
+        self.assertNotIn("sandbox", seen)
 
     def test_session_always_and_reasons(self):
         code = ("from mcptools.own import echo, add\nfrom ipybox_kernel import ApprovalRejectedError\n"
@@ -619,10 +735,10 @@ class ApprovalTest(ProgramTest):
             self.assertEqual(shown.returncode, 0, shown.stderr)
             lines = shown.stdout.splitlines()
             self.assertEqual(len(lines), 8)
-            self.assertRegex(lines[2], r"default/0 execution_end ok after [\d.]+ ms$")
+            self.assertRegex(lines[2], r"default/[0-9a-f]{16} execution_end ok after [\d.]+ ms$")
             self.assertNotIn("\x1b", shown.stdout)
             self.assertIn("from mcptools.own import echo", lines[0])
-            self.assertRegex(lines[1], r"default/0 allow own\.echo\(text='x\\x1b\[2J'\) by application; ok after [\d.]+ ms$")
+            self.assertRegex(lines[1], r"default/[0-9a-f]{16} allow own\.echo\(text='x\\x1b\[2J'\) by application; ok after [\d.]+ ms$")
             self.assertIn("deny own.echo(text='good') by application, because: --approve deny", lines[4])
             self.assertEqual(len(self.ipybox("audit", "show", str(log), "--denied").stdout.splitlines()), 3)
             self.assertEqual(len(self.ipybox("audit", "show", str(log), "--tool", "own.e*").stdout.splitlines()), 4)
@@ -716,6 +832,11 @@ class OtherCommandsTest(ProgramTest):
             run = self.ipybox(*command, "--help")
             self.assertEqual(run.returncode, 0)
             self.assertIn("Usage: ipybox", run.stdout)
+        run = self.ipybox("run", "--help").stdout
+        for way in ("run [OPTIONS] FILE\n", "run [OPTIONS] -c CODE\n", "run [OPTIONS] - <FILE\n", "workspace=2G"):
+            self.assertIn(way, run)
+        for help in (run, self.ipybox("serve", "--help").stdout):
+            self.assertEqual(len(re.findall(r"^  ipybox (?:run|serve) .*$", help.partition("Examples:\n")[2], re.M)), 2)
 
     def test_doctor(self):
         run = self.ipybox("doctor")
@@ -819,6 +940,69 @@ class OtherCommandsTest(ProgramTest):
         for name in ("fifo.so", "zero.so"):
             self.assertIn(f"{plugins}/{name}: not a regular file", run.stderr)
         self.assertIn("sandbox bubblewrap", run.stdout)
+
+    def copied_plugins(self, *names):
+        directory = self.directory / "plugins"
+        directory.mkdir(exist_ok=True)
+        for name in names:
+            shutil.copy(BAD_PLUGINS / f"{name}.so", directory)
+        return str(directory)
+
+    def test_broken_plugins_are_named_beside_the_others(self):
+        plugins = self.copied_plugins("bad_schema", "changed_field", "undefined", "no_plugin", "sample")
+        run = self.ipybox("plugins", "--plugin-dir", plugins)
+        self.assertEqual(run.returncode, 2)
+        for name in ("bad_schema", "changed_field", "undefined", "no_plugin"):
+            self.assertEqual(run.stderr.count(f"{plugins}/{name}.so: "), 1, run.stderr)
+        for name in ("sandbox bubblewrap", "approval sample"):
+            self.assertIn(name, run.stdout)
+        run = self.ipybox("doctor", "--plugin-dir", plugins)
+        self.assertEqual(run.returncode, 1)
+        for name in ("bad_schema", "changed_field", "undefined", "no_plugin"):
+            self.assertIn(f"FAILED  plugins: {plugins}/{name}.so: ", run.stdout)
+        self.assertIn("sandbox/bubblewrap", run.stdout)
+
+    def test_plugin_dir(self):
+        plugins = self.copied_plugins("sample")
+        (self.directory / "policy.json").write_text('{"sample": {"level": 1}}')
+        test = ("policy", "test", "policy.json", "--call", '{"server": "a", "tool": "b"}')
+        other = self.directory / "other"
+        other.mkdir()
+        run = self.ipybox(*test, "--plugin-dir", str(other), "--plugin-dir", plugins)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assert_refused(self.ipybox(*test, "--plugin-dir", str(other)), "policy.json", '"sample"', str(other),
+                            "--plugin-dir")
+        self.assert_refused(self.ipybox(*test, "--plugin-dir", "absent"), "absent: not a directory", "--plugin-dir")
+        run = self.ipybox("run", "--plugin-dir", plugins, "--policy", "policy.json", "-c", "print(1)")
+        self.assertEqual((run.returncode, run.stdout), (0, "1\n"), run.stderr)
+
+    def test_faults_of_factories_name_plugin_file_and_place(self):
+        plugins = self.copied_plugins("null", "throwing")
+        for name, fault in (("null", "its factory returned null"), ("throwing", "its factory failed: no such level")):
+            (self.directory / "policy.json").write_text(json.dumps(name))
+            run = self.ipybox("run", "--plugin-dir", plugins, "--policy", "policy.json", "-c", "1")
+            self.assert_refused(run, f"approval {name}", f"{plugins}/{name}.so", fault, "correct the")
+
+    def test_parameters_of_a_transport_of_your_own(self):
+        plugins = self.copied_plugins("addressed")
+
+        def reach(**params):
+            return self.ipybox("apigen", "own", "--plugin-dir", plugins, "--out", "apis", "--server-params",
+                               json.dumps(params))
+        self.assert_refused(reach(type="addressed", address="somewhere"), "nobody listens at somewhere")
+        self.assert_refused(reach(type="addressed", adress="somewhere"), "MCP server own", "transport addressed", "adress")
+        self.assert_refused(reach(type="adressed", address="somewhere"), "MCP server own", '"adressed"', "addressed", plugins)
+
+    @unittest.skipUnless(LOGGING_SANDBOX.exists(), f"plugins are linked in: no {LOGGING_SANDBOX}")
+    def test_a_sandbox_around_another(self):
+        run = self.ipybox("run", "--plugin-dir", str(LOGGING_SANDBOX.parent), "--sandbox", "logging", "--log-level", "info",
+                          "-c", "print(1)")
+        self.assertEqual((run.returncode, run.stdout), (0, "1\n"), run.stderr)
+        self.assertIn(f" in {self.directory}", run.stderr)
+        # The inner command is interrupted, and its state is there afterwards.
+        run = self.ipybox("run", "--plugin-dir", str(LOGGING_SANDBOX.parent), "--sandbox", "logging", "--timeout", "2", "-c",
+                          "import time\ntry: time.sleep(60)\nfinally: print('interrupted')")
+        self.assertEqual((run.returncode, run.stdout), (1, "interrupted\n"), run.stderr)
 
     def test_playwright_over_both_http_transports(self):
         with socket.socket() as free:

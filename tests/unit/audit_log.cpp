@@ -40,6 +40,8 @@ struct AuditFixture {
         made.server = "files";
         made.tool = "write";
         made.session = "s";
+        made.id = "00000000000000c1";
+        made.execution = "00000000000000e3";
         made.arguments["path"] = "/x";
         return made;
     }
@@ -127,7 +129,7 @@ BOOST_AUTO_TEST_CASE(secrets_are_masked_by_name_and_by_value) {
     made.arguments["long"] = std::string(100'000, 'x');
     {
         const auto log = std::make_shared<AuditLog>(file);
-        AuditedCall audited(log, made, secrets, 3);
+        AuditedCall audited(log, made, secrets);
         Decision decision(Verdict::allow, "because s3cr3t-value");
         decision.by = "rules: rule 1";
         audited.decided(decision);
@@ -147,7 +149,8 @@ BOOST_AUTO_TEST_CASE(secrets_are_masked_by_name_and_by_value) {
     BOOST_TEST(text(all[0], "verdict") == "allow");
     BOOST_TEST(text(all[0], "by") == "rules: rule 1");
     BOOST_TEST(text(all[0], "origin") == "mcp");
-    BOOST_TEST(all[0].at("execution").to_number<int>() == 3);
+    BOOST_TEST(text(all[0], "execution") == "00000000000000e3");
+    BOOST_TEST(text(all[0], "call") == "00000000000000c1");
     BOOST_TEST(all[0].at("call") == all[1].at("call"));
     BOOST_TEST(text(all[1], "outcome") == "error");
     BOOST_TEST(all[1].at("duration_ms").is_number());
@@ -161,7 +164,7 @@ BOOST_AUTO_TEST_CASE(padding_removes_nothing_from_the_record) {
         made.arguments["padding"] = std::move(padding);
         made.arguments["path"] = "/etc/shadow";
         made.arguments["nested"] = json::parse(R"({"deep": [{"path": "/root", "n": 7}]})");
-        AuditedCall(std::make_shared<AuditLog>(file), made, secrets, 0)
+        AuditedCall(std::make_shared<AuditLog>(file), made, secrets)
             .decided(Decision(Verdict::deny));
         const auto arguments = records(file).at(0).at("arguments").as_object();
         BOOST_TEST(text(arguments, "path") == "/etc/shadow");
@@ -202,21 +205,21 @@ BOOST_AUTO_TEST_CASE(padding_removes_nothing_from_the_record) {
 BOOST_AUTO_TEST_CASE(every_call_leaves_its_end) {
     const auto log = std::make_shared<AuditLog>(file);
     {
-        AuditedCall(log, call(), secrets, 0);
+        AuditedCall(log, call(), secrets);
     }
     {
-        AuditedCall(log, call(), secrets, 0).failed("no such tool");
+        AuditedCall(log, call(), secrets).failed("no such tool");
     }
     {
-        AuditedCall(log, call(), secrets, 0).decided(Decision(Verdict::allow));
+        AuditedCall(log, call(), secrets).decided(Decision(Verdict::allow));
     }
     {
-        AuditedCall audited(log, call(), secrets, 0);
+        AuditedCall audited(log, call(), secrets);
         audited.decided(Decision(Verdict::allow));
         audited.failed("the server died");
     }
     {
-        AuditedCall(nullptr, call(), secrets, 0).decided(Decision(Verdict::allow));
+        AuditedCall(nullptr, call(), secrets).decided(Decision(Verdict::allow));
     }
     const auto all = records(file);
     BOOST_TEST_REQUIRE(all.size() == 6u);
@@ -228,13 +231,42 @@ BOOST_AUTO_TEST_CASE(every_call_leaves_its_end) {
     BOOST_TEST(text(all[5], "error") == "the server died");
 }
 
+BOOST_AUTO_TEST_CASE(the_outcome_is_known_without_a_log) {
+    AuditedCall withdrawn(nullptr, call(), secrets);
+    BOOST_TEST(withdrawn.outcome() == "withdrawn");
+    AuditedCall unknown(nullptr, call(), secrets);
+    unknown.failed("no such tool");
+    BOOST_TEST(unknown.outcome() == "failed");
+    AuditedCall refused(nullptr, call(), secrets);
+    refused.decided(Decision(Verdict::deny));
+    refused.failed("the server died");
+    BOOST_TEST(refused.outcome() == "denied");
+    Decision late(Verdict::deny);
+    late.expired = true;
+    AuditedCall expired(nullptr, call(), secrets);
+    expired.decided(late);
+    BOOST_TEST(expired.outcome() == "expired");
+    AuditedCall carried_out(nullptr, call(), secrets);
+    carried_out.decided(Decision(Verdict::allow));
+    BOOST_TEST(carried_out.outcome() == "withdrawn");
+    carried_out.ended("ok");
+    BOOST_TEST(carried_out.outcome() == "ok");
+}
+
+BOOST_AUTO_TEST_CASE(what_no_execution_makes_names_none) {
+    ToolCall made = call();
+    made.execution.clear();
+    AuditedCall(std::make_shared<AuditLog>(file), made, secrets).decided(Decision(Verdict::allow));
+    BOOST_TEST(!records(file).at(0).contains("execution"));
+}
+
 BOOST_AUTO_TEST_CASE(executions_leave_the_hash_of_their_code_and_the_code_if_wanted) {
     AuditLog log(file);
-    audit_execution(log, "s", 7, "print(1)");
+    audit_execution(log, "s", "7", "print(1)");
     AuditOptions options;
     options.code_text = true;
     AuditLog whole(file, options);
-    audit_execution(whole, "s", 8, "print(1)");
+    audit_execution(whole, "s", "8", "print(1)");
     const auto all = records(file);
     BOOST_TEST(text(all.at(0), "code_sha256") == detail::sha256_hex("print(1)"));
     BOOST_TEST(text(all.at(0), "code_sha256").size() == 64u);
@@ -245,11 +277,11 @@ BOOST_AUTO_TEST_CASE(executions_leave_the_hash_of_their_code_and_the_code_if_wan
 BOOST_AUTO_TEST_CASE(a_full_disk_stops_calls_and_loses_no_record) {
     const auto log = std::make_shared<AuditLog>(file);
     log->write(event("first"));
-    AuditedCall running(log, call(), secrets, 0);
+    AuditedCall running(log, call(), secrets);
     running.decided(Decision(Verdict::allow));
     {
         const SizeLimit full(std::filesystem::file_size(file) + 20);  // a part of a line still fits
-        AuditedCall refused(log, call(), secrets, 0);
+        AuditedCall refused(log, call(), secrets);
         BOOST_CHECK_EXCEPTION(refused.decided(Decision(Verdict::allow)), Error,
                               [](const Error& error) { return error.code() == errc::io_error; });
         BOOST_CHECK_THROW(running.ended("ok"), Error);

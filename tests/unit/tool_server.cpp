@@ -5,6 +5,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ipybox/approval/question_text.hpp>
+#include <ipybox/tools/server_start.hpp>
 #include <ipybox/tools/tool_runner.hpp>
 #include <ipybox/tools/tool_server.hpp>
 
@@ -77,6 +78,19 @@ struct AloneFixture {
     ToolServerOptions options;
     std::unique_ptr<ToolServer> server;
     unsigned short port = 0;
+};
+
+// A transport of the application's own, which tells by what it would start programs.
+struct Starting final : McpTransport {
+    awaitable<void> open(Sandbox& sandbox) override {
+        const bool placed = dynamic_cast<UnconfinedServer*>(&sandbox) != nullptr;
+        throw Error(errc::mcp_connection, placed ? "starts are judged" : "starts are not judged");
+        co_return;
+    }
+    awaitable<void> send(json::object) override { co_return; }
+    awaitable<json::object> receive() override { co_return json::object(); }
+    void cancel(const json::value&) override {}
+    awaitable<void> close() override { co_return; }
 };
 }  // namespace
 
@@ -372,6 +386,17 @@ BOOST_AUTO_TEST_CASE(questions_about_tools_start_no_server_and_follow_what_is_re
     BOOST_TEST(ask("search_tools", json::object{{"query", "longest report"}})
                    .starts_with("gentools.reports.longest – Finds the longest report.\n"));
     BOOST_TEST(times_started() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_transport_of_ones_own_starts_is_judged_too) {
+    PluginRegistry::Callable<McpTransport> make = [](Host&, const json::object& config) {
+        BOOST_TEST(config.at("program") == "/bin/sh");
+        return std::make_unique<Starting>();
+    };
+    registry.add<McpTransport>("starting", std::move(make));
+    serve();
+    server->register_server("own", json::object{{"type", "starting"}, {"program", "/bin/sh"}});
+    fails([&] { return server->list_tools("own"); }, errc::mcp_connection, "starts are judged");
 }
 
 BOOST_AUTO_TEST_CASE(it_listens_at_this_machine_only) {

@@ -84,6 +84,9 @@ BOOST_AUTO_TEST_CASE(an_opening_is_a_greeting_and_a_ready_command) {
     BOOST_TEST(text.substr(64) ==
                "\x04\x1C\x05READY\x0BSocket-Type\0\0\0\x06"
                "DEALER"s);
+    BOOST_TEST(zmtp_opening("DEALER", "me").substr(64) ==
+               "\x04\x2B\x05READY\x0BSocket-Type\0\0\0\x06"
+               "DEALER\x08Identity\0\0\0\x02me"s);
 }
 
 BOOST_AUTO_TEST_CASE(messages_arrive_however_they_are_cut) {

@@ -81,12 +81,11 @@ private:
 using AuditLogPtr = std::shared_ptr<AuditLog>;
 
 // The records of one call: what was decided before it is carried out, and what came of it. A call
-// that ends in neither way was withdrawn. Without a log it does nothing.
+// that ends in neither way was withdrawn. Without a log it records nothing, but knows the outcome.
 class AuditedCall {
 public:
     // secrets must live as long as this; they may become more until the call is decided.
-    AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets,
-                unsigned long execution);
+    AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets);
     AuditedCall(const AuditedCall&) = delete;
     AuditedCall& operator=(const AuditedCall&) = delete;
     ~AuditedCall() { failed(decided_ ? "withdrawn" : "withdrawn before it was decided"); }
@@ -94,10 +93,13 @@ public:
     // To be called before the call is carried out. Throws what AuditLog::write() throws: then the
     // call must not be carried out.
     void decided(const Decision& decision);
-    // outcome: "ok", "error" (the tool says so), "failed" or "withdrawn".
+    // outcome: a literal: "ok", "error" (the tool says so), "failed" or "withdrawn".
     void ended(std::string_view outcome, const std::string& error = {});
     // Whatever else ends a call; never throws.
     void failed(const std::string& why) noexcept;
+    // What came of it: "denied", "expired" (nobody answered in time), or as of ended(). While
+    // nothing is known, "withdrawn".
+    std::string_view outcome() const noexcept { return outcome_; }
 
 private:
     json::object record_of(std::string_view event) const;
@@ -105,19 +107,18 @@ private:
 
     AuditLogPtr log_;
     const Secrets& secrets_;
-    unsigned long execution_;
-    std::string id_;
     ToolCall call_;
+    std::string_view outcome_ = "withdrawn";  // a literal
     Clock::time_point started_{};
     bool decided_ = false, allowed_ = false, ended_ = false;
 };
 
 // The record of an execution that begins. Throws what AuditLog::write() throws.
-void audit_execution(AuditLog& log, const std::string& session, unsigned long execution,
+void audit_execution(AuditLog& log, const std::string& session, const std::string& execution,
                      const std::string& code);
 
 // The record of its end. Throws what AuditLog::write() throws.
-void audit_execution_end(AuditLog& log, const std::string& session, unsigned long execution,
+void audit_execution_end(AuditLog& log, const std::string& session, const std::string& execution,
                          std::string_view outcome, Duration spent);
 
 }  // namespace ipybox

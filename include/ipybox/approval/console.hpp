@@ -25,8 +25,9 @@ struct ConsoleOptions {
 };
 
 // One question at a time in the whole process, however many calls and consoles wait. What was typed
-// before a question, or in the second after it appeared, answers nothing. Calls that are being
-// asked about hold what they need: the object may be destroyed meanwhile.
+// before a question, or in the second after it appeared, answers nothing. Colours unless NO_COLOR
+// is set or TERM is "dumb" or not set. Calls that are being asked about hold what they need: the
+// object may be destroyed meanwhile.
 class Console {
 public:
     // Opens the terminal, if there is one.
@@ -35,10 +36,13 @@ public:
     // Whether there is a terminal.
     bool present() const { return state_->terminal.is_open(); }
 
-    // What the person says, or said before; a pass when there is no terminal. Cancelling it takes
-    // the question back. Throws Error: bad_config (a mistake in the file of "always"), and what
-    // Question throws.
-    awaitable<Decision> ask(ToolCall call) { return asked(state_, std::move(call)); }
+    // What the person says, or said before; a pass when there is no terminal. until: when the
+    // caller will cancel it, for the person to see how much time is left; `never`: nothing is said
+    // of that. Cancelling it takes the question back. Throws Error: bad_config (a mistake in the
+    // file of "always"), and what Question throws.
+    awaitable<Decision> ask(ToolCall call, Clock::time_point until = never) {
+        return asked(state_, std::move(call), until);
+    }
 
 private:
     struct Impl {
@@ -51,14 +55,25 @@ private:
         asio::posix::stream_descriptor terminal;
         Event free;
         std::vector<approval::Rule> session_rules;
+        bool color, movable;  // what the terminal may be sent
     };
     using ImplPtr = std::shared_ptr<Impl>;
+
+    struct Countdown {  // of an open question
+        Clock::time_point until;
+        Event changed;
+        std::string prompt;  // what is shown behind it; empty: nothing is, for now
+        bool over = false;
+        Countdown(Clock::time_point t, asio::any_io_executor executor)
+            : until(t), changed(std::move(executor)) {}
+    };
 
     struct Turn {  // the terminal while a question is open
         ImplPtr state;
         bool open = false;   // unanswered
         bool begun = false;  // before_question was called
-        explicit Turn(ImplPtr s) : state(std::move(s)) {}
+        std::shared_ptr<Countdown> countdown;
+        Turn(ImplPtr s, Clock::time_point until);
         Turn(const Turn&) = delete;
         Turn& operator=(const Turn&) = delete;
         ~Turn();
@@ -70,7 +85,8 @@ private:
 
     static bool remembered(Impl& state, const ToolCall& call);
 
-    static awaitable<Decision> asked(ImplPtr state, ToolCall call);
+    static awaitable<Decision> asked(ImplPtr state, ToolCall call, Clock::time_point until);
+    static awaitable<void> count_down(ImplPtr state, std::shared_ptr<Countdown> countdown);
 
     static std::string scope_of(const ToolCall& call);
     static json::value session_rule(const ToolCall& call);

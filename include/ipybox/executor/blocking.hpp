@@ -51,15 +51,44 @@ public:
     // A new kernel; the state of the old one is lost.
     void reset() { wait(executor_->reset()); }
 
-    // Runs code to its end. What the policy would ask is answered with yes; denials stand.
-    CodeExecutionResult execute(std::string code, Duration timeout = std::chrono::seconds(120)) {
-        return wait(executor_->execute(std::move(code), timeout));
+    // Runs code to its end. What the policy asks is asked of options.approvers; without any it is
+    // denied.
+    CodeExecutionResult execute(std::string code, Duration timeout = std::chrono::seconds(120),
+                                bool check = false) {
+        return wait(executor_->execute(std::move(code), timeout, check));
+    }
+    // The same with all options.
+    CodeExecutionResult execute(std::string code, ExecutionOptions how) {
+        return wait(executor_->execute(std::move(code), how));
+    }
+    // The same, with everything allowed that the policy asks. Its denials stand.
+    CodeExecutionResult execute_approved(std::string code,
+                                         Duration timeout = std::chrono::seconds(120),
+                                         bool check = false) {
+        return wait(executor_->execute_approved(std::move(code), timeout, check));
     }
 
-    // Runs code, passing approval requests and chunks to on_event; returns the result.
+    // The same with all options.
+    CodeExecutionResult execute_approved(std::string code, ExecutionOptions how) {
+        return wait(executor_->execute_approved(std::move(code), how));
+    }
+
+    // Runs code, passing requests and chunks to on_event; returns the result. text: whether it has
+    // again what the chunks had.
     CodeExecutionResult stream(std::string code, const EventHandler& on_event,
-                               Duration timeout = std::chrono::seconds(120)) {
-        auto execution = wait(begin(std::move(code), timeout));
+                               Duration timeout = std::chrono::seconds(120),
+                               ResultText text = ResultText::whole, bool check = false) {
+        ExecutionOptions how;
+        how.timeout = timeout;
+        how.chunks = true;
+        how.text = text;
+        how.check = check;
+        return stream(std::move(code), on_event, how);
+    }
+    // The same with the events that `how` asks for.
+    CodeExecutionResult stream(std::string code, const EventHandler& on_event,
+                               ExecutionOptions how) {
+        auto execution = wait(begin(std::move(code), how));
         for (;;) {
             auto event = wait(execution->next());
             if (!event) throw Error(errc::cancelled, "the execution ended without a result");
@@ -77,15 +106,99 @@ public:
         asio::post(context_, [this] { executor_->cancel(); });
     }
 
+    // The variables of the code that ran so far; see CodeExecutor.
+    std::vector<CodeVariable> variables() { return wait(executor_->variables()); }
+
     // Makes an MCP server callable by name. Throws Error: bad_config (params of a wrong form).
     void register_server(const std::string& name, const json::object& params) {
-        wait(do_register(name, params));
+        there([&] { executor_->register_server(name, params); });
     }
-    // Registers the server and writes its Python API to root_dir/<name>. Returns the tools' names.
+    // Stops an MCP server and forgets it.
+    void unregister_server(const std::string& name) { wait(executor_->unregister_server(name)); }
+    // The registered servers, by their names.
+    std::vector<ServerInfo> servers() {
+        return there([&] { return executor_->servers(); });
+    }
+    // The tools of a registered server; starts it.
+    std::vector<ToolInfo> list_tools(const std::string& name) {
+        return wait(executor_->list_tools(name));
+    }
+    // Another policy for the calls that are made from now on.
+    void set_policy(const json::value& approval, const std::string& approval_name = "approval") {
+        there([&] { executor_->set_policy(approval, approval_name); });
+    }
+    // The same with one that the application made.
+    void set_policy(PolicyPtr policy) {
+        there([&] { executor_->set_policy(std::move(policy)); });
+    }
+    // Registers an MCP server, starts it, and writes its Python API to root_dir/<name>; see
+    // CodeExecutor. Returns the names of the tools' modules.
+    std::vector<std::string> add_server(const std::string& name, const json::object& params,
+                                        const std::filesystem::path& root_dir = "mcptools") {
+        return wait(executor_->add_server(name, params, root_dir));
+    }
+    // The same by the original's name for it.
     std::vector<std::string> generate_mcp_sources(
         const std::string& name, const json::object& params,
         const std::filesystem::path& root_dir = "mcptools") {
         return wait(executor_->generate_mcp_sources(name, params, root_dir));
+    }
+
+    // Of the thread on which the work is done: for an McpServer whose tools it shall get.
+    asio::any_io_executor get_executor() { return context_.get_executor(); }
+    // Tools of the application; see CodeExecutor. Their handlers are called on that thread. The
+    // server must not outlive this object.
+    std::vector<std::string> add_tools(const std::string& name, McpServer& server,
+                                       const std::filesystem::path& root_dir = "mcptools") {
+        return wait(executor_->add_tools(name, server, root_dir));
+    }
+
+    // What is said of the tools that code can call; see CodeExecutor.
+    std::string search_tools(std::string_view query, std::size_t limit = 5,
+                             bool everything = false) {
+        return there([&] { return executor_->search_tools(query, limit, everything); });
+    }
+    // How a tool is called.
+    std::string describe_tool(std::string_view name) {
+        return there([&] { return executor_->describe_tool(name); });
+    }
+    // All tools of a server, a line each.
+    std::string list_stubs(std::string_view server) {
+        return there([&] { return executor_->list_stubs(server); });
+    }
+
+    // Installs a Python package for the kernel; see CodeExecutor. Returns what pip said at its end.
+    std::string install_package(std::string package, Duration timeout = std::chrono::minutes(5)) {
+        return wait(executor_->install_package(std::move(package), timeout));
+    }
+    // Writes a file for the code; see CodeExecutor.
+    void upload(std::string path, std::string bytes, bool overwrite = true) {
+        wait(executor_->upload(std::move(path), std::move(bytes), overwrite));
+    }
+    // A part of such a file, wherever the kernel runs.
+    FilePart download(std::string path, std::uint64_t offset = 0,
+                      std::size_t limit = CodeExecutor::max_file) {
+        return wait(executor_->download(std::move(path), offset, limit));
+    }
+    // The same of a file on this machine.
+    FilePart read_here(const std::string& path, std::uint64_t offset = 0,
+                       std::size_t limit = CodeExecutor::max_file) {
+        return there([&] { return executor_->read_here(path, offset, limit); });
+    }
+
+    // Whether the kernel works with the files of this machine, below workspace().
+    bool shares_files() {
+        return there([&] { return executor_->shares_files(); });
+    }
+    // The workspace as an absolute path without links; it never changes.
+    const std::filesystem::path& workspace() const noexcept { return executor_->workspace(); }
+    // Whether there is a kernel that can run code.
+    bool kernel_alive() {
+        return there([&] { return executor_->kernel_alive(); });
+    }
+    // What the kernel's backend calls it; may be empty.
+    std::string kernel_id() {
+        return there([&] { return executor_->kernel_id(); });
     }
 
 private:
@@ -95,16 +208,21 @@ private:
     T wait(awaitable<T> work) {
         return asio::co_spawn(context_, std::move(work), asio::use_future).get();
     }
-    awaitable<ExecutionPtr> begin(std::string code, Duration timeout) {
-        auto execution = co_await executor_->stream(std::move(code), timeout, true);
+    // Calls `work` on the executor's thread.
+    template <class Function>
+    auto there(Function work) -> decltype(work()) {
+        // Held by both: the one who waits may go while the other one still returns.
+        auto task = std::make_shared<std::packaged_task<decltype(work())()>>(std::move(work));
+        auto done = task->get_future();
+        asio::post(context_, [task] { (*task)(); });
+        return done.get();
+    }
+    awaitable<ExecutionPtr> begin(std::string code, ExecutionOptions how) {
+        auto execution = co_await executor_->stream(std::move(code), how);
         co_return std::make_shared<CodeExecutor::Execution>(std::move(execution));
     }
     // An Execution belongs to the executor's thread, its end too.
     awaitable<void> release(ExecutionPtr) { co_return; }
-    awaitable<void> do_register(std::string name, json::object params) {
-        executor_->register_server(name, params);
-        co_return;
-    }
 
     PluginRegistry registry_;
     asio::io_context context_{1};

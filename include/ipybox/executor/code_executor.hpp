@@ -14,6 +14,9 @@
 #include <ipybox/detail/pending_approval.hpp>
 #include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/workspace_files.hpp>
+#include <ipybox/executor/detail/cell_text.hpp>
+#include <ipybox/executor/execution.hpp>
+#include <ipybox/executor/input_request.hpp>
 #include <ipybox/kernel_backend.hpp>
 #include <ipybox/net/domain_rule.hpp>
 #include <ipybox/remote_kernel.hpp>
@@ -21,6 +24,7 @@
 #include <ipybox/sandbox_kit/protected_files.hpp>
 #include <ipybox/sandbox_kit/python_environment.hpp>
 #include <ipybox/sandbox_kit/sandbox_config.hpp>
+#include <ipybox/span.hpp>
 #include <ipybox/tools/apigen.hpp>
 #include <ipybox/tools/tool_server.hpp>
 #include <map>
@@ -57,10 +61,19 @@ struct CodeExecutorOptions {
     Variables variables;                               // for ${NAME} in server parameters
 
     // Who is asked when the policy asks, all at once: the first answer counts, a pass is none.
-    // Empty: the reader of the execution's events, by ApprovalRequest.
+    // Empty: of stream() the reader of its events, by ApprovalRequest; of execute() nobody, which
+    // is a denial.
     std::vector<Approver> approvers;
     std::string session = "default";  // its name in policies and in the audit log
     AuditLogPtr audit;                // records executions and calls, when set
+    // Told of executions, calls and approvals, for tracing; not after the executor is destroyed.
+    SpanHook on_span;
+    // Told how far a tool call is, by ToolCall::id; messages are the server's: escape them before a
+    // person sees them. On the executor's thread; what it throws is logged.
+    std::function<void(const std::string& call, const CallProgress& report)> on_progress;
+    // input() and getpass() of code ask the reader of stream()'s events, by InputRequest. Kernels
+    // of "zmq" only.
+    bool allow_input = false;
     // What MCP servers may ask the application, and tell it: see ToolServerOptions.
     std::function<void(const std::string& server, McpClientOptions& options)> on_mcp_connect;
     // Numbers in tools' results that are no integers become decimal.Decimal, with the digits that
@@ -106,33 +119,54 @@ struct CodeExecutionChunk {
     bool is_stderr = false;
 };
 
-// What a result has of the text that came by chunks.
-enum class ResultText {
-    whole,
-    none,  // nothing is kept in memory beyond what waits for next()
-};
-
 // How an execution ended, with everything it produced until then.
 struct CodeExecutionResult {
     // refused: a check found faults, and nothing ran.
     enum class Status { ok, error, timed_out, cancelled, kernel_lost, output_limit, refused };
 
     Status status = Status::ok;
+    std::string execution;  // its id, as Execution::id()
     // All output, stripped; absent when there was none, or when the caller took it by chunks alone.
     std::optional<std::string> text;
     std::vector<std::filesystem::path> images;  // files in images_dir, in order
-    std::vector<json::object> displays;         // full MIME bundles, in order
+    // Full MIME bundles, in order; one that was updated is as it was last, in its old place (of the
+    // first 1000 displays with a display_id).
+    std::vector<json::object> displays;
     // Python's traceback, or what happened and what to do; of a check, its faults line by line.
     std::string error;
+    // The exception that ended the cell, as Python names it, and its message: 1 KiB and 64 KiB at
+    // most, valid UTF-8 that code may have chosen; empty without one.
+    std::string error_name, error_value;
+    Duration duration{};                            // from stream() to the end, approvals included
+    std::optional<CodeExecutionMeasures> measures;  // if ExecutionOptions::measure
     // What the sandbox was seen to stop meanwhile, and files that came or changed which the host
     // runs or obeys (layer "files"); 100 at most.
     std::vector<Violation> violations;
+
+    // What the cell wrote to its standard output, byte for byte, without displays; empty
+    // where `text` was not kept. `text` is the only copy, so each call makes another from it, and
+    // what is done to `text` is seen here.
+    std::string stdout_text() const { return text_of(detail::TextSource::standard_output); }
+    // The same of its standard error.
+    std::string stderr_text() const { return text_of(detail::TextSource::standard_error); }
+    // The value of the last expression as Python writes it: `text/plain` of its display, which
+    // counts against max_output; absent if there was none.
+    std::optional<std::string> value_repr() const;
 
     // Whether the code ran to its end.
     bool ok() const noexcept { return status == Status::ok; }
     // This result if ok(). Throws Error: code_failed, timed_out, cancelled, kernel_died,
     // output_limit (by its status).
-    const CodeExecutionResult& value() const;
+    const CodeExecutionResult& ok_or_throw() const;
+
+private:
+    friend class CodeExecutor;
+    std::string text_of(detail::TextSource source) const {
+        return pieces_.of(source, text ? std::string_view(*text) : std::string_view());
+    }
+
+    detail::TextPieces pieces_;            // of `text`
+    std::optional<std::size_t> value_at_;  // in `displays`
 };
 
 // A call that waits for an answer. Copies share the one answer; the first counts, and none counts
@@ -190,7 +224,8 @@ private:
     std::shared_ptr<Shared> state_;
 };
 
-using ExecutionEvent = std::variant<ApprovalRequest, CodeExecutionChunk, CodeExecutionResult>;
+using ExecutionEvent = std::variant<ApprovalRequest, CodeExecutionChunk, CodeExecutionDisplay,
+                                    CodeExecutionResult, InputRequest>;
 
 namespace executor {
 // Without a copy: the text may be large.
@@ -213,9 +248,9 @@ private:
 };
 }  // namespace executor
 
-// One kernel with its tools. All methods run on the executor's thread (ApprovalRequest answers
-// may come from any); the io_context must run. The registry must outlive the executor object and
-// everything it returned.
+// One kernel with its tools. All methods run on the executor's thread or strand (answers to
+// ApprovalRequest and InputRequest may come from any); the io_context must run. The registry must
+// outlive the executor object and everything it returned.
 class CodeExecutor {
     struct Session;
     struct Run;
@@ -224,11 +259,13 @@ public:
     // One running execution. Destroying it before its result cancels it.
     class Execution {
     public:
-        // The next event; the last one is a CodeExecutionResult, then nullopt forever. Output
-        // waits in the kernel while nobody asks for it.
+        // The next event; the last one is a CodeExecutionResult, then nullopt forever. Output and
+        // calls wait in the kernel while nobody asks for them: a few MiB of events are kept.
         awaitable<std::optional<ExecutionEvent>> next();
         // Interrupts the cell; the kernel's state stays. The result says cancelled.
         void cancel();
+        // Its id, as in the result, ToolCall::execution, spans and the audit log.
+        const std::string& id() const noexcept;
 
         ~Execution();
         // What was moved from cancels nothing.
@@ -241,9 +278,9 @@ public:
         std::shared_ptr<Run> run_;
     };
 
-    // Makes the plugins, starts nothing. executor: of an io_context that one thread runs. Throws
-    // Error: bad_argument (an option is wrong), bad_config (a configuration is), no_such_plugin
-    // (none has that name), bad_plugin (one cannot be loaded).
+    // Makes the plugins, starts nothing. executor: of an io_context that one thread runs,
+    // or a strand. Throws Error: bad_argument (an option is wrong), bad_config (a configuration
+    // is), no_such_plugin (none has that name), bad_plugin (one cannot be loaded).
     CodeExecutor(asio::any_io_executor executor, PluginRegistry& registry,
                  CodeExecutorOptions options);
     ~CodeExecutor();
@@ -264,32 +301,82 @@ public:
     // is lost. Works also after the kernel died. Throws what start() throws.
     awaitable<void> reset();
 
-    // Begins an execution. timeout: from now until it is interrupted, zero means never. chunks:
-    // whether next() yields CodeExecutionChunk events. text: ResultText::none for output that the
-    // caller does not need a second time; options.max_output counts it either way. check: looks
-    // through the code first, as options.check does for all. Throws Error: busy (another one is
-    // running), kernel_died (reset() is due).
+    // Begins an execution. Throws Error: busy (another one is running), kernel_not_started (start()
+    // is due), kernel_died (reset() is due).
+    awaitable<Execution> stream(std::string code, ExecutionOptions how);
+    // The same with the options that are asked for most.
     awaitable<Execution> stream(std::string code, Duration timeout = std::chrono::seconds(120),
                                 bool chunks = false, ResultText text = ResultText::whole,
                                 bool check = false);
 
-    // Runs code to its end. What the policy would ask is answered with yes; denials stand.
+    // Runs code to its end. What the policy asks is asked of options.approvers; without any it is
+    // denied, and the code told so. As stream() for the rest.
+    awaitable<CodeExecutionResult> execute(std::string code, ExecutionOptions how);
+    // The same with the options that are asked for most.
     awaitable<CodeExecutionResult> execute(std::string code,
                                            Duration timeout = std::chrono::seconds(120),
                                            bool check = false);
 
+    // The same, with everything allowed that the policy asks, and nobody asked. Its denials stand.
+    awaitable<CodeExecutionResult> execute_approved(std::string code, ExecutionOptions how);
+    // The same with the options that are asked for most.
+    awaitable<CodeExecutionResult> execute_approved(std::string code,
+                                                    Duration timeout = std::chrono::seconds(120),
+                                                    bool check = false);
+
     // Interrupts the running execution, if any.
     void cancel();
+
+    // The variables of the code that ran so far, 1000 at most, in the order of their making: not
+    // what begins with "_", nor IPython's own. The kernel runs none of their code to tell. What
+    // threads print meanwhile comes with the next execution. Throws Error: kernel_protocol (the
+    // kernel does not say), output_limit (it says too much, or threads print), timed_out (after ten
+    // seconds), and what stream() throws.
+    awaitable<std::vector<CodeVariable>> variables();
 
     // Makes an MCP server callable by name. Throws Error: bad_config (params of a wrong form).
     void register_server(const std::string& name, const json::object& params);
 
-    // Registers the server and writes its Python API to root_dir/<name> (relative to the
-    // workspace). Returns the names of the tools' modules in the server's order; what could not be
-    // generated is logged. When the server says later that its tools changed, the API is written
-    // again, between two executions.
+    // Registers an MCP server, starts it, and writes its Python API to root_dir/<name> (relative to
+    // the workspace). Returns the names of the tools' modules in the server's order; what could not
+    // be generated is logged. When the server says later that its tools changed, the API is written
+    // again, between two executions. Throws what register_server() and list_tools() throw, and
+    // Error: bad_argument (the name is no module's), io_error (the API cannot be written).
+    awaitable<std::vector<std::string>> add_server(std::string name, json::object params,
+                                                   std::filesystem::path root_dir = "mcptools");
+    // The same by the original's name for it.
     awaitable<std::vector<std::string>> generate_mcp_sources(
         std::string name, json::object params, std::filesystem::path root_dir = "mcptools");
+
+    // Tools of the application itself: coroutines in C++ that code calls as those of any other MCP
+    // server, through policy, schema checks and an API in root_dir/<name>. server: made with the
+    // same executor as this; once it has ended, calls of its tools fail. Returns the names of the
+    // modules. When tools come or go, the API is written again, between two executions. Throws
+    // Error: bad_argument (the name is no module's, or the server has another executor),
+    // bad_config (ipybox itself answers under that name).
+    awaitable<std::vector<std::string>> add_tools(std::string name, McpServer& server,
+                                                  std::filesystem::path root_dir = "mcptools");
+
+    // Stops an MCP server and forgets it. Calls of it that wait or run fail, and later ones too;
+    // both say why. Its generated API stays where it is. Throws Error: bad_argument (no server has
+    // that name).
+    awaitable<void> unregister_server(std::string name);
+
+    // The registered servers, by their names.
+    std::vector<ServerInfo> servers() const;
+
+    // The tools of a registered server with their hints, in the server's order; starts it. Throws
+    // Error: bad_argument (no server has that name), and what McpClient throws.
+    awaitable<std::vector<ToolInfo>> list_tools(std::string name);
+
+    // Another policy for the calls that are made from now on; those that are being judged keep the
+    // one they have. approval, approval_name: as in the options. The audit log records it. Throws
+    // Error: bad_config, no_such_plugin (they describe none), io_error (the audit log cannot be
+    // written); the policy stays as it was then.
+    void set_policy(const json::value& approval, const std::string& approval_name = "approval");
+    // The same with one that the application made. Throws Error: bad_argument (it is null),
+    // io_error.
+    void set_policy(PolicyPtr policy);
 
     // What is said of the tools that code can call; see ToolServer. Code gets the same by `from
     // ipybox_kernel import tools`. Starts no server. A line for each tool that fits `query`, the
@@ -349,7 +436,7 @@ public:
 
 private:
     using Status = CodeExecutionResult::Status;
-    static constexpr std::size_t queue_limit = 4u << 20;  // bytes of chunks before the kernel waits
+    static constexpr std::size_t queue_limit = 4u << 20;  // bytes of events before the kernel waits
 
     // What plugins made; tool calls that are being withdrawn keep it alive beyond the session.
     struct Doors {
@@ -357,7 +444,7 @@ private:
         std::unique_ptr<Sandbox> sandbox;
         std::unique_ptr<Sandbox> servers_sandbox;  // for MCP servers
         std::unique_ptr<KernelBackend> backend;
-        PolicyPtr policy;
+        std::shared_ptr<ApprovalPolicy> policy;
     };
 
     std::shared_ptr<Session> session_;
@@ -370,6 +457,7 @@ private:
 #include <ipybox/executor/impl/code_executor.ipp>
 #include <ipybox/executor/impl/kernel_spec.ipp>
 #include <ipybox/executor/impl/packages.ipp>
+#include <ipybox/executor/impl/results.ipp>
 #include <ipybox/executor/impl/runs.ipp>
 #include <ipybox/executor/impl/session.ipp>
 #include <ipybox/executor/impl/session_files.ipp>

@@ -75,6 +75,11 @@ public:
         co_return co_await connected().execute(std::move(code), timeout);
     }
 
+    // The same with all options.
+    awaitable<CodeExecutionResult> execute(std::string code, ExecutionOptions how) {
+        co_return co_await connected().execute(std::move(code), how);
+    }
+
     // Begins an execution whose next() gives CodeExecutionChunk events and, last, the result.
     // text: whether the result has again what the chunks had.
     awaitable<CodeExecutor::Execution> stream(std::string code,
@@ -82,6 +87,14 @@ public:
                                               ResultText text = ResultText::whole) {
         co_return co_await connected().stream(std::move(code), timeout, true, text);
     }
+
+    // The same with the events that `how` asks for.
+    awaitable<CodeExecutor::Execution> stream(std::string code, ExecutionOptions how) {
+        co_return co_await connected().stream(std::move(code), how);
+    }
+
+    // The variables of the code that ran so far; see CodeExecutor.
+    awaitable<std::vector<CodeVariable>> variables() { co_return co_await connected().variables(); }
 
     // Interrupts the running execution, if any.
     void interrupt() { connected().cancel(); }

@@ -27,7 +27,7 @@ inline json::object execute_content(ExecuteRequest request) {
     content["silent"] = request.silent;
     content["store_history"] = false;
     content["user_expressions"] = json::object();
-    content["allow_stdin"] = false;
+    content["allow_stdin"] = request.allow_input;
     // True would abort requests that arrive shortly after an error: the next cell, say.
     content["stop_on_error"] = false;
     return content;
@@ -85,6 +85,8 @@ public:
             display.is_result = type == "execute_result";
             display.data = object_of(content, "data");
             display.metadata = object_of(content, "metadata");
+            display.is_update = type == "update_display_data";
+            display.display_id = display_id_of(content);
             pending_.emplace_back(std::move(display));
         } else if (type == "error" && ours) {
             error_shown_ = true;
@@ -116,6 +118,20 @@ public:
         ok_ = status == "ok";
         replied_ = true;
         if (status == "error") unpublished_ = error_of(content);
+    }
+
+    // An input_request becomes an InputWanted, if the running execution sent it; true then. The
+    // caller feeds no other one before that is answered: a kernel's flood stays in the kernel.
+    template <class Read>
+    bool on_stdin(std::string_view type, std::string_view parent, Read read) {
+        if (type != "input_request" || id_.empty() || parent != id_) return false;
+        const json::object content = read();
+        InputWanted wanted;
+        wanted.prompt = text_of(content, "prompt");
+        const auto* password = content.if_contains("password");
+        wanted.is_password = password != nullptr && password->is_bool() && password->get_bool();
+        pending_.emplace_back(std::move(wanted));
+        return true;
     }
 
     // The next output, if it is known already; asked again when no message waits to be fed.
@@ -156,6 +172,13 @@ public:
     }
 
 private:
+    // Empty for one that no sensible program makes.
+    static std::string display_id_of(const json::object& content) {
+        const auto* transient = detail::object_of(content, "transient");
+        const auto* id = transient ? detail::find_string(*transient, "display_id") : nullptr;
+        return id && id->size() <= max_display_id ? detail::repair_utf8(*id) : std::string();
+    }
+
     static json::object object_of(json::object& content, std::string_view name) {
         auto* value = content.if_contains(name);
         if (value == nullptr || !value->is_object())

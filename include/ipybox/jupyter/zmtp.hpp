@@ -49,13 +49,19 @@ inline void append_zmtp_frame(std::string& to, std::string_view body, bool more)
 }
 
 // What a client says at once. Its first message waits until the peer is ready().
-// socket_type: ZeroMQ's name for it, such as "DEALER".
-inline std::string zmtp_opening(std::string_view socket_type) {
+// socket_type: ZeroMQ's name for it, such as "DEALER". identity: by which a ROUTER knows it, up to
+// 128 bytes, the first of them not 0; empty: the peer makes one.
+inline std::string zmtp_opening(std::string_view socket_type, std::string_view identity = {}) {
     std::string text("\xFF\0\0\0\0\0\0\0\x01\x7F\x03\0NULL", 16);
     text.resize(64, '\0');
     std::string ready("\x05READY\x0BSocket-Type\0\0\0", 21);
     ready += static_cast<char>(socket_type.size());
     ready += socket_type;
+    if (!identity.empty()) {
+        ready += std::string_view("\x08Identity\0\0\0", 12);
+        ready += static_cast<char>(identity.size());
+        ready += identity;
+    }
     text += '\x04';
     text += static_cast<char>(ready.size());
     text += ready;

@@ -62,6 +62,7 @@ public:
     void stop();
 
 private:
+    friend class LocalTransport;
     friend class McpHttpServer;
     std::shared_ptr<mcp::McpEngine> engine_;
 };

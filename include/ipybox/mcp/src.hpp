@@ -14,5 +14,6 @@
 #include <ipybox/mcp/impl/http_server_stream.ipp>
 #include <ipybox/mcp/impl/http_transport.ipp>
 #include <ipybox/mcp/impl/http_transport_streams.ipp>
+#include <ipybox/mcp/impl/local_transport.ipp>
 #include <ipybox/mcp/impl/server.ipp>
 #include <ipybox/mcp/impl/tasks.ipp>

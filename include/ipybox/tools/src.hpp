@@ -8,3 +8,4 @@
 #include <ipybox/tools/impl/tool_progress.ipp>
 #include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>
+#include <ipybox/tools/impl/tool_server_mcp.ipp>

@@ -13,12 +13,15 @@
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/mcp/client.hpp>
+#include <ipybox/mcp_transport.hpp>
 #include <ipybox/net/http_listener.hpp>
 #include <ipybox/registry.hpp>
 #include <ipybox/remote_kernel.hpp>
+#include <ipybox/span.hpp>
 #include <ipybox/tools/detail/server_arguments.hpp>
 #include <ipybox/tools/server_start.hpp>
 #include <ipybox/tools/tool_catalogue.hpp>
+#include <ipybox/tools/tool_info.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +30,8 @@
 #include <vector>
 
 namespace ipybox {
+
+class McpServer;
 
 // Limits of a tool server, and what one that is used alone asks and demands.
 struct ToolServerOptions {
@@ -55,7 +60,11 @@ struct ToolServerOptions {
     Duration stranger_timeout = std::chrono::seconds(10);
     Duration crowded_timeout = std::chrono::milliseconds(500);
     std::string session = "default";
-    AuditLogPtr audit;            // records every call; null: none is recorded
+    AuditLogPtr audit;    // records every call; null: none is recorded
+    SpanTellerPtr spans;  // told of every call and approval; null: nobody is
+    // Told how far a call is, by its id; messages are the server's, up to 4096 bytes. What it
+    // throws is logged.
+    std::function<void(const std::string& call, const CallProgress& report)> on_progress;
     bool shell_commands = false;  // answer what ipybox_kernel asks about shell commands
     bool async_api = false;       // the generated run() are coroutines; descriptions say so
     // ${WORKSPACE} of server parameters, and where confined servers start; empty: the current
@@ -142,6 +151,22 @@ public:
         register_in(*state_, name, checked_params(name, params));
     }
 
+    // The same for a server of this process: functions of the application as tools. It may end
+    // before; calls of its tools fail then. Throws Error: bad_argument (it has another
+    // executor), bad_config (ipybox itself answers under that name).
+    void register_server(const std::string& name, McpServer& server);
+
+    // Stops a server and forgets it: calls of it that wait or run fail, and say why. Throws Error:
+    // bad_argument (no server has that name).
+    awaitable<void> unregister_server(std::string name);
+
+    // The servers that calls reach, by their names.
+    std::vector<ServerInfo> servers() const;
+
+    // policy: decides on calls that are made from now on; those that are being judged keep the one
+    // they have, and share it. Throws Error: bad_argument (it is null).
+    void set_policy(std::shared_ptr<ApprovalPolicy> policy);
+
     // Where ${NAME} in server parameters is looked up besides the environment; ${WORKSPACE} is
     // defined.
     void set_variables(Variables variables);
@@ -169,10 +194,11 @@ public:
     // bad_argument (no server has that name, or it was not started yet).
     std::string list_stubs(std::string_view server) const;
 
-    // Calls are accepted from here to end_execution().
-    void begin_execution();
-    // The number of the execution in audit records.
-    unsigned long execution() const noexcept;
+    // Calls are accepted from here to end_execution(). id: of the execution, for policies, spans
+    // and audit records; empty: it gets one.
+    void begin_execution(std::string id = {});
+    // The id of the execution that has begun; empty between executions.
+    const std::string& execution() const noexcept;
     // Withdraws what is pending; calls are refused until the next execution.
     void end_execution();
 
@@ -196,6 +222,7 @@ private:
     static ToolServerOptions for_use_alone(const std::shared_ptr<Alone>& alone,
                                            ToolServerOptions options);
 
+    static void check_name(const std::string& name);
     static json::object checked_params(const std::string& name, const json::object& params);
 
     struct Tool {
@@ -210,12 +237,14 @@ private:
             : name(std::move(n)), params(std::move(p)), changed(executor) {}
         std::string name;
         json::object params;
-        std::unique_ptr<Sandbox> sandbox;  // its own; outlives the client
+        std::function<std::unique_ptr<McpTransport>()> local;  // of one in this process
+        std::unique_ptr<Sandbox> sandbox;                      // its own; outlives the client
         std::shared_ptr<McpClient> client;
         McpEra era = McpEra::detect;  // known from the second start on
         bool connecting = false;
         bool was_listed = false;
         bool told = false;          // what its arguments are taken for
+        bool removed = false;       // unregistered: calls end
         unsigned long listing = 0;  // grows when the tools change
         Event changed;
         json::array tools;
@@ -237,7 +266,7 @@ private:
 
     static Reply failure(std::string message, const char* type = nullptr, unsigned status = 200);
 
-    static void register_in(Impl& state, const std::string& name, json::object params);
+    static Server& register_in(Impl& state, const std::string& name, json::object params);
 
     static awaitable<void> stop_servers(ImplPtr state);
 
@@ -261,6 +290,10 @@ private:
     // Decides where a server of a "command" runs: in its own sandbox, or on the host by
     // UnconfinedServer.
     static void place_server(Impl& state, Server& server, json::object& params);
+
+    // The transport's own parameters are what its plugin judges and gets.
+    static std::unique_ptr<McpTransport> make_transport(Impl& state, const Server& server,
+                                                        json::object params);
 
     static void tell_changed(const Impl& state, const Server& server);
 
@@ -308,14 +341,19 @@ private:
     };
     using ProgressPtr = std::shared_ptr<Progress>;
     static awaitable<void> tell(net::HttpPeerPtr peer, ProgressPtr progress);
+    static void tell_host(const Impl& state, const std::string& call, const CallProgress& report);
 
     static awaitable<void> handle(ImplPtr state, std::string body, Reply& reply,
                                   ProgressPtr progress);
 
-    static awaitable<void> withdrawal(ImplPtr state, unsigned long execution);
+    // serving: the server of the call, once it is known.
+    static awaitable<void> withdrawal(ImplPtr state, unsigned long turn, const ServerPtr& serving);
 
-    static awaitable<void> call(ImplPtr state, std::string body, Reply& reply,
-                                ProgressPtr progress);
+    static awaitable<void> call(ImplPtr state, std::string body, Reply& reply, ProgressPtr progress,
+                                ServerPtr& serving);
+    static std::string unregistered_text(const std::string& name);
+    // How a call is named in spans.
+    static Span span_of(const Impl& state, const ToolCall& request, Span::Kind kind);
 
     // What the policy says; it is not recorded yet.
     static awaitable<Decision> judge(ImplPtr state, ToolCall request);
@@ -330,7 +368,7 @@ private:
     static void describe(Server& server, ToolCall& request);
 
     static awaitable<Reply> run(ImplPtr state, ToolCall request, AuditedCall& audit,
-                                ProgressPtr progress);
+                                ProgressPtr progress, ServerPtr& serving);
 
     // Text and structured results go as "result", as in the original; media as "content", with a
     // structured result beside it where there is one. An error has "error" as well.
@@ -349,4 +387,5 @@ private:
 #include <ipybox/tools/impl/tool_progress.ipp>
 #include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>
+#include <ipybox/tools/impl/tool_server_mcp.ipp>
 #endif

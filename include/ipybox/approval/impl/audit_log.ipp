@@ -156,19 +156,18 @@ IPYBOX_DECL std::string AuditLog::now() {
     return all;
 }
 
-IPYBOX_DECL AuditedCall::AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets,
-                                     unsigned long execution)
-    : log_(std::move(log)), secrets_(secrets), execution_(execution) {
-    if (!log_) return;
-    id_ = detail::random_hex(8);
-    call_ = call;
+IPYBOX_DECL AuditedCall::AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets)
+    : log_(std::move(log)), secrets_(secrets) {
+    if (log_) call_ = call;
 }
 
 IPYBOX_DECL void AuditedCall::decided(const Decision& decision) {
-    if (!log_ || decided_) return;
+    if (decided_) return;
     decided_ = true;
     allowed_ = decision.verdict == Verdict::allow;
     ended_ = !allowed_;
+    if (!allowed_) outcome_ = decision.expired ? "expired" : "denied";
+    if (!log_) return;
     json::object record = record_of("call");
     record["origin"] = to_string(call_.origin);
     record["server"] = secrets_.hide(call_.server);
@@ -183,8 +182,10 @@ IPYBOX_DECL void AuditedCall::decided(const Decision& decision) {
 }
 
 IPYBOX_DECL void AuditedCall::ended(std::string_view outcome, const std::string& error) {
-    if (!log_ || ended_) return;
+    if (ended_) return;
     ended_ = true;
+    outcome_ = outcome;
+    if (!log_) return;
     json::object record = record_of("result");
     record["outcome"] = outcome;
     if (!error.empty()) record["error"] = secrets_.hide(error);
@@ -199,6 +200,7 @@ IPYBOX_DECL void AuditedCall::failed(const std::string& why) noexcept {
             Decision refused(Verdict::deny, why);
             refused.by = "tool server";
             decided(refused);
+            outcome_ = "failed";
         } else {
             ended(why == "withdrawn" ? "withdrawn" : "failed", why == "withdrawn" ? "" : why);
         }
@@ -211,8 +213,8 @@ IPYBOX_DECL json::object AuditedCall::record_of(std::string_view event) const {
     json::object record;
     record["event"] = event;
     record["session"] = call_.session;
-    record["execution"] = execution_;
-    record["call"] = id_;
+    if (!call_.execution.empty()) record["execution"] = call_.execution;
+    record["call"] = call_.id;
     return record;
 }
 
@@ -227,8 +229,8 @@ IPYBOX_DECL json::value AuditedCall::shown_arguments() {
     return shown;
 }
 
-IPYBOX_DECL void audit_execution(AuditLog& log, const std::string& session, unsigned long execution,
-                                 const std::string& code) {
+IPYBOX_DECL void audit_execution(AuditLog& log, const std::string& session,
+                                 const std::string& execution, const std::string& code) {
     json::object record;
     record["event"] = "execution";
     record["session"] = session;
@@ -239,7 +241,7 @@ IPYBOX_DECL void audit_execution(AuditLog& log, const std::string& session, unsi
 }
 
 IPYBOX_DECL void audit_execution_end(AuditLog& log, const std::string& session,
-                                     unsigned long execution, std::string_view outcome,
+                                     const std::string& execution, std::string_view outcome,
                                      Duration spent) {
     json::object record;
     record["event"] = "execution_end";

@@ -8,9 +8,13 @@
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <cctype>
 #include <cerrno>
+#include <cstdlib>
+#include <ipybox/approval/detail/prompt.hpp>
 #include <ipybox/compilation.hpp>
 
 namespace ipybox {
@@ -28,7 +32,11 @@ IPYBOX_DECL Console::Console(asio::any_io_executor executor, ConsoleOptions opti
 }
 
 IPYBOX_DECL Console::Impl::Impl(asio::any_io_executor executor, ConsoleOptions o)
-    : options(std::move(o)), terminal(executor), free(executor) {
+    : options(std::move(o)),
+      terminal(executor),
+      free(executor),
+      color(detail::may_color(std::getenv("NO_COLOR"), std::getenv("TERM"))),
+      movable(detail::may_move(std::getenv("TERM"))) {
     const int fd = ::open(options.terminal.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) return;
     if (::isatty(fd) == 1)
@@ -50,8 +58,17 @@ IPYBOX_DECL void Console::Impl::say(std::string_view text) {
     }
 }
 
+IPYBOX_DECL Console::Turn::Turn(ImplPtr s, Clock::time_point until)
+    : state(std::move(s)),
+      countdown(std::make_shared<Countdown>(until, state->terminal.get_executor())) {}
+
 IPYBOX_DECL Console::Turn::~Turn() {
-    if (open) state->say("\n[withdrawn]\n");
+    countdown->over = true;
+    countdown->changed.notify();
+    // Whoever set the time cancels a moment before or after it.
+    const bool late = countdown->until != never &&
+                      Clock::now() + std::chrono::milliseconds(100) >= countdown->until;
+    if (open) state->say(late ? "\n[no answer in time: denied]\n" : "\n[withdrawn]\n");
     if (begun && state->options.after_question) state->options.after_question();
     detail::terminal_turns.leave();
 }
@@ -71,11 +88,30 @@ IPYBOX_DECL bool Console::remembered(Impl& state, const ToolCall& call) {
     return false;
 }
 
-IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call) {
+IPYBOX_DECL awaitable<void> Console::count_down(ImplPtr state,
+                                                std::shared_ptr<Countdown> countdown) {
+    using std::chrono::seconds;
+    while (!countdown->over && Clock::now() < countdown->until) {
+        const auto left = std::chrono::ceil<seconds>(countdown->until - Clock::now());
+        winsize size{};
+        ::ioctl(state->terminal.native_handle(), TIOCGWINSZ, &size);
+        const auto text = detail::countdown_text(static_cast<long>(left.count()), state->movable,
+                                                 size.ws_col, countdown->prompt.size());
+        const bool in_place = detail::counts_in_place(text);
+        // Lines come every five seconds.
+        const bool due = in_place || left.count() % 5 == 0;
+        if (!countdown->prompt.empty() && due) state->say(text);
+        const auto next = countdown->until - (left - seconds(1));
+        co_await countdown->changed.wait(next);
+    }
+}
+
+IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call,
+                                               Clock::time_point until) {
     if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
     if (!state->terminal.is_open()) co_return Decision();
     while (!detail::terminal_turns.take()) co_await state->free.wait();
-    Turn turn(state);
+    Turn turn(state, until);
     // Answered while others were asked about.
     if (remembered(*state, call)) co_return said(Verdict::allow, "this session");
     if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
@@ -85,18 +121,26 @@ IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call) {
     if (state->options.before_question) state->options.before_question();
     const auto number = detail::terminal_turns.open();
     turn.open = true;
-    state->say("Question " + std::to_string(number) + ": " + question.text());
+    const std::string text = "Question " + std::to_string(number) + ": " + question.text();
+    state->say((state->color ? detail::colored_question(text) : text) +
+               detail::hints_line(call.annotations, state->color));
     const auto read_by = Clock::now() + reading_time;
     co_await sleep_until(read_by);
     int early = 0;
     if (::ioctl(state->terminal.native_handle(), FIONREAD, &early) == 0 && early > 0)
         state->say("[what was typed before now is no answer]\n");
+    const std::string prompt = "Allow " + question.name() + "? [y/s/a/N/r/?] ";
+    if (until != never)
+        asio::co_spawn(state->terminal.get_executor(), count_down(state, turn.countdown),
+                       asio::detached);
     for (int attempt = 0; attempt < 20; ++attempt) {
         ::tcflush(state->terminal.native_handle(), TCIFLUSH);
-        state->say("Allow " + question.name() + "? [y/s/a/N/r/?] ");
+        state->say(state->color ? detail::in_color(detail::Color::bold, prompt) : prompt);
+        turn.countdown->prompt = prompt;
         std::string line;
         const bool read = co_await read_line(state, line);
         if (!read) co_return said(Verdict::deny, "gone", "the terminal was closed");
+        turn.countdown->prompt.clear();
         if (line == "?") {
             state->say("  y  yes, this once\n  s  yes, and " + scope +
                        " for this session\n  a  yes, and " + scope + " always (" +

@@ -157,7 +157,8 @@ IPYBOX_DECL awaitable<bool> CodeExecutor::Session::passes_check(std::shared_ptr<
     if (!self->generated.empty()) names = co_await known_names(self, output);
     const CheckResult found = co_await self->checker->check(code, std::move(names));
     if (!found.problem.empty())
-        output.add_text("[ipybox] this cell was not checked: " + found.problem + "\n", true);
+        output.add_text("[ipybox] this cell was not checked: " + found.problem + "\n",
+                        Output::Source::standard_error);
     for (const auto& fault : found.faults) result.error += "check: " + fault + '\n';
     if (!found.faults.empty())
         result.error +=

@@ -7,7 +7,7 @@
 
 namespace ipybox {
 
-IPYBOX_DECL const CodeExecutionResult& CodeExecutionResult::value() const {
+IPYBOX_DECL const CodeExecutionResult& CodeExecutionResult::ok_or_throw() const {
     static constexpr errc codes[] = {errc::code_failed, errc::code_failed, errc::timed_out,
                                      errc::cancelled,   errc::kernel_died, errc::output_limit,
                                      errc::code_failed};
@@ -63,16 +63,16 @@ IPYBOX_DECL awaitable<std::optional<ExecutionEvent>> CodeExecutor::Execution::ne
     if (run->events.empty()) co_return std::nullopt;
     std::optional<ExecutionEvent> event(std::move(run->events.front()));
     run->events.pop_front();
-    if (const auto* chunk = std::get_if<CodeExecutionChunk>(&*event)) {
-        run->queued -= chunk->text.size();
-        run->changed.notify();
-    }
+    run->queued -= Run::weight(*event);
+    run->changed.notify();
     co_return event;
 }
 
 IPYBOX_DECL void CodeExecutor::Execution::cancel() {
     run_->request_stop(CodeExecutionResult::Status::cancelled);
 }
+
+IPYBOX_DECL const std::string& CodeExecutor::Execution::id() const noexcept { return run_->id; }
 
 IPYBOX_DECL CodeExecutor::Execution::~Execution() {
     if (!run_) return;
@@ -107,19 +107,57 @@ IPYBOX_DECL awaitable<void> CodeExecutor::reset() {
 }
 
 IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code,
+                                                                    ExecutionOptions how) {
+    auto session = session_;
+    auto run = co_await session->begin(session, std::move(code), how, Run::Asked::reader);
+    co_return Execution(std::move(run));
+}
+
+IPYBOX_DECL awaitable<CodeExecutor::Execution> CodeExecutor::stream(std::string code,
                                                                     Duration timeout, bool chunks,
                                                                     ResultText text, bool check) {
+    ExecutionOptions how;
+    how.timeout = timeout;
+    how.chunks = chunks;
+    how.text = text;
+    how.check = check;
+    return stream(std::move(code), how);
+}
+
+IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code,
+                                                                 ExecutionOptions how) {
     auto session = session_;
-    auto run =
-        co_await session->begin(session, std::move(code), timeout, chunks, text, false, check);
-    co_return Execution(std::move(run));
+    co_return co_await Session::run_to_end(session, std::move(code), how, Run::Asked::nobody);
 }
 
 IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute(std::string code, Duration timeout,
                                                                  bool check) {
+    ExecutionOptions how;
+    how.timeout = timeout;
+    how.check = check;
+    return execute(std::move(code), how);
+}
+
+IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute_approved(std::string code,
+                                                                          ExecutionOptions how) {
     auto session = session_;
-    Execution execution(co_await session->begin(session, std::move(code), timeout, false,
-                                                ResultText::whole, true, check));
+    co_return co_await Session::run_to_end(session, std::move(code), how, Run::Asked::all_allowed);
+}
+
+IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::execute_approved(std::string code,
+                                                                          Duration timeout,
+                                                                          bool check) {
+    ExecutionOptions how;
+    how.timeout = timeout;
+    how.check = check;
+    return execute_approved(std::move(code), how);
+}
+
+IPYBOX_DECL awaitable<CodeExecutionResult> CodeExecutor::Session::run_to_end(
+    std::shared_ptr<Session> self, std::string code, ExecutionOptions how, Run::Asked asked) {
+    // Nobody would read them.
+    how.chunks = how.displays = false;
+    Execution execution(co_await self->begin(self, std::move(code), how, asked));
     for (;;) {
         auto event = co_await execution.next();
         if (!event) throw Error(errc::cancelled, "the execution ended without a result");
@@ -137,19 +175,67 @@ IPYBOX_DECL void CodeExecutor::register_server(const std::string& name,
     session_->tools->register_server(name, params);
 }
 
+IPYBOX_DECL awaitable<void> CodeExecutor::unregister_server(std::string name) {
+    const auto session = session_;
+    session->generated.erase(name);
+    session->outdated.erase(name);
+    co_await session->tools->unregister_server(std::move(name));
+}
+
+IPYBOX_DECL std::vector<ServerInfo> CodeExecutor::servers() const {
+    return session_->tools->servers();
+}
+
+IPYBOX_DECL awaitable<std::vector<ToolInfo>> CodeExecutor::list_tools(std::string name) {
+    const auto session = session_;
+    const json::array listed = co_await session->tools->list_tools(std::move(name));
+    std::vector<ToolInfo> tools;
+    for (const auto& tool : listed) tools.push_back(ToolInfo::of(tool.as_object()));
+    co_return tools;
+}
+
+IPYBOX_DECL void CodeExecutor::set_policy(const json::value& approval,
+                                          const std::string& approval_name) {
+    session_->set_policy(make_policy(session_->registry, session_->host, approval, approval_name),
+                         approval);
+}
+
+IPYBOX_DECL void CodeExecutor::set_policy(PolicyPtr policy) {
+    session_->set_policy(std::move(policy), std::nullopt);
+}
+
 IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::generate_mcp_sources(
+    std::string name, json::object params, std::filesystem::path root_dir) {
+    return add_server(std::move(name), std::move(params), std::move(root_dir));
+}
+
+IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::add_server(
     std::string name, json::object params, std::filesystem::path root_dir) {
     auto session = session_;
     register_server(name, params);
-    const json::array tools = co_await session->tools->list_tools(name);
-    const auto package = generate_package(name, tools, session->api_style());
-    session->write_api(name, root_dir, package);
-    session->generated[name] = root_dir;
-    co_await session->deliver_apis();
+    co_return co_await session->make_api(std::move(name), std::move(root_dir));
+}
+
+IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::add_tools(
+    std::string name, McpServer& server, std::filesystem::path root_dir) {
+    auto session = session_;
+    check_server_name(name);
+    session->tools->register_server(name, server);
+    co_return co_await session->make_api(std::move(name), std::move(root_dir));
+}
+
+IPYBOX_DECL awaitable<std::vector<std::string>> CodeExecutor::Session::make_api(
+    std::string name, std::filesystem::path root_dir) {
+    const auto self = shared_from_this();
+    const json::array listed = co_await tools->list_tools(name);
+    const auto package = generate_package(name, listed, api_style());
+    write_api(name, root_dir, package);
+    generated[name] = root_dir;
+    co_await deliver_apis();
     std::map<std::string_view, std::string_view> modules;
     for (const auto& made : package.tools) modules.emplace(made.tool, made.module);
     std::vector<std::string> names;
-    for (const auto& tool : tools) {
+    for (const auto& tool : listed) {
         const auto made = modules.find(detail::string_of(tool.as_object(), "name"));
         if (made == modules.end()) continue;
         names.emplace_back(made->second);

@@ -100,6 +100,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     spec.logger = options.logger;
     spec.init_timeout = options.kernel_init_timeout;
     spec.extensions = {"ipybox_kernel"};
+    spec.allow_input = options.allow_input;
     spec.policy = base_policy();
     spec.policy.readable = environment->readable;
     spec.policy.limits = options.limits;
@@ -195,6 +196,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::distant_spec(const Capabilities& a
     spec.logger = options.logger;
     spec.init_timeout = options.kernel_init_timeout;
     spec.extensions = {"ipybox_kernel"};
+    spec.allow_input = options.allow_input;
     spec.channels = own_channels();
     const auto library = spec.channels[1].host_path;
     auto& env = spec.policy.env = options.kernel_env;

@@ -88,7 +88,8 @@ IPYBOX_DECL awaitable<void> McpService::judge(ImplPtr state, SessionPtr session,
     const Asking asking(session->judging, context);
     call.session = session->name;
     const Secrets nothing;
-    AuditedCall audited(state->options.executor.audit, call, nothing, 0);
+    call.id = detail::random_hex(8);
+    AuditedCall audited(state->options.executor.audit, call, nothing);
     auto& policy =
         call.origin == CallOrigin::package ? *session->installation : *session->registration;
     const std::string what =

@@ -324,7 +324,7 @@ IPYBOX_DECL awaitable<void> McpService::Impl::start_kernel(SessionPtr session) {
 
 IPYBOX_DECL awaitable<void> McpService::Impl::start_server(SessionPtr session, std::string name,
                                                            json::object params) {
-    co_await session->executor->generate_mcp_sources(std::move(name), std::move(params));
+    co_await session->executor->add_server(std::move(name), std::move(params));
 }
 
 IPYBOX_DECL awaitable<void> McpService::Impl::ready(ImplPtr self, SessionPtr session) {

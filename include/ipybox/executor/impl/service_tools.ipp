@@ -4,6 +4,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/executor/impl/service_state.hpp>
+#include <ipybox/executor/picture.hpp>
 #include <ipybox/mcp/result_text.hpp>
 
 namespace ipybox {
@@ -67,6 +68,8 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(ImplPtr state, Mcp
                 printed.add(chunk->text);
             } else if (const auto* request = std::get_if<ApprovalRequest>(&*event)) {
                 request->reject("nobody is there to approve this call");
+            } else if (const auto* question = std::get_if<InputRequest>(&*event)) {
+                question->refuse();
             } else {
                 result = std::get<CodeExecutionResult>(std::move(*event));
             }
@@ -169,22 +172,16 @@ IPYBOX_DECL std::string McpService::headed(const std::string& traceback) {
 
 IPYBOX_DECL void McpService::add_image(json::array& blocks, const json::object& display,
                                        std::size_t& bytes) {
-    for (const std::string_view mime : {"image/png", "image/jpeg", "image/gif", "image/webp"}) {
-        const auto* encoded = detail::find_string(display, mime);
-        if (!encoded) continue;
-        const auto image = detail::decode_base64(*encoded);
-        const auto type = image ? mcp::image_type(*image) : std::string_view();
-        if (type.empty()) continue;
-        const std::size_t size = image->size() / 3 * 4 + 200;
-        if (size > bytes) {
-            blocks.push_back(McpContent::text(
-                "[Image omitted: " + std::to_string(image->size()) +
-                " bytes exceed what one result may hold; its file is listed above]"));
-        } else {
-            bytes -= size;
-            blocks.push_back(McpContent::image(*image, type));
-        }
-        return;
+    const auto picture = executor::picture_of(display);
+    if (!picture) return;
+    const std::size_t size = picture->bytes.size() / 3 * 4 + 200;
+    if (size > bytes) {
+        blocks.push_back(
+            McpContent::text("[Image omitted: " + std::to_string(picture->bytes.size()) +
+                             " bytes exceed what one result may hold; its file is listed above]"));
+    } else {
+        bytes -= size;
+        blocks.push_back(McpContent::image(picture->bytes, picture->type));
     }
 }
 
@@ -196,7 +193,7 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::register_server(ImplPtr state, 
     const Use use(state->session_of(context, arguments));
     ToolCall call = registration_call(name, params);
     co_await judge(state, use.session, context, std::move(call));
-    const auto tools = co_await use.session->executor->generate_mcp_sources(name, params);
+    const auto tools = co_await use.session->executor->add_server(name, params);
     use.session->registered.insert(name);
     use.session->broken.erase(name);
     state->remember(name, params);

@@ -10,15 +10,19 @@
 #include <ipybox/remote_kernel.hpp>
 #include <ipybox/sandbox_kit/file_watch.hpp>
 #include <ipybox/sandbox_kit/network_proxy.hpp>
+#include <ipybox/sandbox_kit/workspace_snapshot.hpp>
 #include <set>
 
 namespace ipybox {
 
-struct CodeExecutor::Run {
+struct CodeExecutor::Run : std::enable_shared_from_this<CodeExecutor::Run> {
     explicit Run(const asio::any_io_executor& executor);
+    const std::string id = detail::random_hex(8);
     void push(ExecutionEvent event);
     void request_stop(Status why);
-    bool backlog() const { return chunks && !stop && !abandoned && queued > queue_limit; }
+    bool backlog() const { return !stop && !abandoned && queued > queue_limit; }
+    // Bytes that an event takes while it waits.
+    static std::size_t weight(const ExecutionEvent& event);
 
     std::deque<ExecutionEvent> events;
     std::size_t queued = 0;
@@ -27,16 +31,19 @@ struct CodeExecutor::Run {
     std::string stop_reason;
     std::vector<Violation> violations;
     bool kernel_lost = false;  // it did not react, and was killed
+    bool ended = false;        // the cell has, its result is being made
     bool finished = false;
     bool abandoned = false;
-    bool chunks = false;
-    bool keeps_text = true;  // for the result
-    bool auto_approve = false;
-    bool check = false;   // the code is looked through first
+    ExecutionOptions how;
+    // Who is asked what the policy asks, when there are no approvers. host: nobody, because the
+    // code is the host's own; it may make no calls, and no record is made of it.
+    enum class Asked { reader, nobody, all_allowed, host };
+    Asked asked = Asked::reader;
     bool opened = false;  // calls are accepted, the audit log knows of it
-    Duration timeout{};
     Clock::time_point started = Clock::now();
-    int approvals = 0;  // waiting now
+    std::optional<OpenSpan> span;                 // when somebody wants to know
+    std::shared_ptr<InputRequest::Shared> input;  // that of the code waits for an answer
+    int approvals = 0;                            // waiting now
     Clock::time_point approvals_since{};
     Duration approvals_waited{};
 };
@@ -58,6 +65,9 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
 
     ApiStyle api_style() const { return options.async_api ? ApiStyle::async : ApiStyle::blocking; }
 
+    // Writes the API of a registered server, and returns the names of its modules in the server's
+    // order.
+    awaitable<std::vector<std::string>> make_api(std::string name, std::filesystem::path root_dir);
     // Returns false when the files were as they should be.
     bool write_api(const std::string& name, const std::filesystem::path& root_dir,
                    const GeneratedPackage& package);
@@ -171,8 +181,14 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     static awaitable<Decision> ask(std::weak_ptr<Session> weak, ToolCall call);
 
     awaitable<std::shared_ptr<Run>> begin(std::shared_ptr<Session> self, std::string code,
-                                          Duration timeout, bool chunks, ResultText text,
-                                          bool auto_approve, bool check);
+                                          ExecutionOptions how, Run::Asked asked);
+    static awaitable<CodeExecutionResult> run_to_end(std::shared_ptr<Session> self,
+                                                     std::string code, ExecutionOptions how,
+                                                     Run::Asked asked);
+
+    static awaitable<std::vector<CodeVariable>> variables(std::shared_ptr<Session> self);
+    // What of the kernel's answer is of the form that ipybox_kernel/variables.py writes.
+    static std::vector<CodeVariable> variables_in(const json::object& answer);
 
     // Records the execution, and lets its calls through. Throws Error: io_error.
     void open_execution(Run& current, const std::string& code);
@@ -181,7 +197,16 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current,
                                 std::string code);
 
+    // How an execution ended, as spans and the audit log say it.
+    static std::string_view outcome_of(Status status);
     void record_end(const Run& current, const CodeExecutionResult& result);
+
+    void set_policy(PolicyPtr policy, std::optional<json::value> config);
+
+    // Puts the code's question before the reader of events, or refuses it.
+    void ask_input(const std::shared_ptr<Run>& current, InputWanted wanted);
+    // Nobody needs an answer any more.
+    static void withdraw_input(Run& current);
 
     // ---- checks before a cell runs ----
 
@@ -204,6 +229,14 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     static awaitable<bool> passes_check(std::shared_ptr<Session> self, Output& output,
                                         std::string code);
 
+    // The workspace as it is now; null where the kernel does not share it.
+    static awaitable<std::unique_ptr<sandbox_kit::WorkspaceSnapshot>> look_at_workspace(
+        std::shared_ptr<Session> self);
+    // before: what look_at_workspace() returned before the cell.
+    static awaitable<void> measure(std::shared_ptr<Session> self, CodeExecutionResult& result,
+                                   const Kernel& from,
+                                   std::unique_ptr<sandbox_kit::WorkspaceSnapshot> before);
+
     // Interrupts at the deadline or on request, kills what does not react.
     static awaitable<void> watch(std::shared_ptr<Session> self, std::shared_ptr<Run> current);
 
@@ -216,6 +249,9 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
         CodeExecutionResult& result;
         std::string text;
         std::uint64_t size;
+        // Where in result.displays the newest with a display_id is.
+        std::map<std::string, std::size_t> shown;
+        static constexpr std::size_t max_shown = 1000;
 
         // True when the cell is done.
         bool take(KernelOutput item);
@@ -226,10 +262,19 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
         static std::string note_on_limits(const PythonError& error, const Limits& limits);
 
         bool fits(std::size_t more);
+        std::uint64_t limit() const;
 
-        void add_text(std::string piece, bool is_stderr);
+        using Source = detail::TextSource;
+        void add_text(std::string piece, Source source);
 
         void add_display(Display display);
+        // Puts it in the result, in the place of what it updates.
+        void keep(Display display);
+
+        void add_error(const PythonError& error);
+
+        // Of the host's own code; keeps what is not meant for it for the next execution.
+        bool take_answer(KernelOutput item);
 
         void save_image(const std::string& bytes, const char* extension);
     };
@@ -238,7 +283,8 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     CodeExecutorOptions options;
     std::shared_ptr<Doors> doors;
     Host& host;
-    Event idle;  // an execution ended
+    Event idle;           // an execution ended
+    SpanTellerPtr spans;  // null: nobody wants to know
     std::unique_ptr<Sandbox> checker_sandbox;
     std::unique_ptr<CodeChecker> checker;  // once there was something to check
     std::set<std::string> unchecked;       // servers whose stubs the checker does not have
@@ -262,10 +308,16 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     std::map<std::string, std::filesystem::path> generated;  // root_dir of each server's API
     std::set<std::string> outdated;                          // of these, those to be written again
     bool library_changed = false;                            // since a distant kernel got it
+    bool started = false;                                    // at least once
     std::unique_ptr<Kernel> kernel;
     Limits kernel_limits;                       // what it was given
     std::map<std::string, std::uint64_t> seen;  // its violations: how many of each layer
     std::shared_ptr<Run> run;
+    // What the kernel sent besides its answer to the host's own code: the next execution's.
+    std::deque<KernelOutput> unclaimed;
+    std::uint64_t unclaimed_size = 0;
+    static constexpr std::uint64_t max_answer = 8u << 20;  // bytes of an answer and of these
+    static constexpr const char* variables_type = "application/vnd.ipybox.variables+json";
     bool told_unprotected = false;
     bool told_unrecorded = false;
     bool abandoned = false;

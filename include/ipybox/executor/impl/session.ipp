@@ -20,6 +20,7 @@ IPYBOX_DECL CodeExecutor::Session::Session(asio::any_io_executor executor, Plugi
       idle(executor) {
     host.executor = std::move(executor);
     host.logger = options.logger;
+    if (options.on_span) spans = std::make_shared<SpanTeller>(options.on_span, options.logger);
 }
 
 IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& self) {
@@ -36,6 +37,9 @@ IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& se
     doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
     doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
     doors->backend = registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
+    if (options.allow_input && !doors->backend->takes_input())
+        throw Error(errc::bad_argument, "allow_input: kernels of \"" + options.kernel +
+                                            "\" cannot ask; those of \"zmq\" can");
     doors->policy = options.make_policy
                         ? options.make_policy(host)
                         : make_policy(registry, host, options.approval, options.approval_name);
@@ -63,6 +67,13 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
     settings.owner = doors;
     settings.session = options.session;
     settings.audit = options.audit;
+    settings.spans = spans;
+    if (options.on_progress)
+        settings.on_progress = [self = weak_from_this()](const std::string& call,
+                                                         const CallProgress& report) {
+            const auto session = self.lock();
+            if (session && !session->abandoned) session->options.on_progress(call, report);
+        };
     settings.on_connect = [self = weak_from_this(), use = options.on_mcp_connect](
                               const std::string& server, McpClientOptions& client) {
         if (const auto session = self.lock())
@@ -93,6 +104,23 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
     tools = std::make_unique<ToolServer>(registry, host, *doors->servers_sandbox, *doors->policy,
                                          std::move(settings));
     tools->set_variables(options.variables);
+    tools->set_policy(doors->policy);
+}
+
+IPYBOX_DECL void CodeExecutor::Session::set_policy(PolicyPtr policy,
+                                                   std::optional<json::value> config) {
+    if (!policy) throw Error(errc::bad_argument, "set_policy() needs a policy");
+    if (options.audit) {
+        json::object record;
+        record["event"] = "policy";
+        record["session"] = options.session;
+        if (run) record["execution"] = run->id;
+        const Secrets by_name;
+        if (config) record["approval"] = approval::masked(*config, by_name);
+        options.audit->write(std::move(record));
+    }
+    doors->policy = std::move(policy);
+    tools->set_policy(doors->policy);
 }
 
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::refresh_view(std::weak_ptr<Session> weak) {
@@ -190,6 +218,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
     kernel_limits = spec.policy.limits;
     watch_files(spec.policy);
     kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
+    started = true;
     if (!shares_files() && !remote_kernel()) {
         kernel.reset();
         throw Error(errc::bad_plugin,
@@ -270,6 +299,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::stop() {
 
 IPYBOX_DECL void CodeExecutor::Session::abandon() {
     abandoned = true;
+    if (spans) spans->close();
     if (checker) checker->stop();
     if (run) {
         run->abandoned = true;
@@ -286,14 +316,18 @@ IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session
                                                            ToolCall call) {
     auto self = weak.lock();
     auto current = self ? self->run : nullptr;
-    const bool running = current && !current->finished;
+    const bool running = current && !current->finished && current->asked != Run::Asked::host;
     const bool others = self && !self->options.approvers.empty();
     if (!running && !others) co_return Decision(Verdict::deny, "no execution is there to ask for");
-    if (running && current->auto_approve) {
+    if (running && current->asked == Run::Asked::all_allowed) {
         Decision yes(Verdict::allow);
-        yes.by = "execute()";
+        yes.by = "execute_approved()";
         co_return yes;
     }
+    if (!others && current->asked == Run::Asked::nobody)
+        co_return Decision(Verdict::deny,
+                           "this call needs a yes, and execute() has nobody to ask: set approvers, "
+                           "answer the events of stream(), or call execute_approved()");
     struct Waiting {
         std::shared_ptr<Run> run;
         ~Waiting() {
@@ -308,6 +342,8 @@ IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session
     auto state = std::make_shared<ApprovalRequest::Shared>(self->host.executor, std::move(call));
     state->question.show(ApprovalRequest::application);
     const ApprovalRequest::Withdrawal withdrawal{state};
+    while (current->backlog()) co_await current->changed.wait();
+    if (current->finished) co_return Decision(Verdict::deny, "the execution has ended");
     current->push(ApprovalRequest(state));
     while (state->question.open()) co_await state->changed.wait();
     co_return state->question.take();

@@ -41,7 +41,7 @@ IPYBOX_DECL void CodeExecutor::Session::tell_protection(const sandbox_kit::Prote
 IPYBOX_DECL void CodeExecutor::Session::record_files(json::object record) {
     if (!options.audit) return;
     record["session"] = options.session;
-    record["execution"] = tools->execution();
+    if (run) record["execution"] = run->id;
     try {
         options.audit->write(std::move(record));
     } catch (const Error& error) {  // the log keeps it, and refuses the next execution

@@ -2,8 +2,19 @@
 #include <ipybox/tools/tool_server.hpp>
 
 #include <ipybox/compilation.hpp>
+#include <ipybox/tools/impl/tool_server_state.hpp>
 
 namespace ipybox {
+
+IPYBOX_DECL void ToolServer::tell_host(const Impl& state, const std::string& call,
+                                       const CallProgress& report) {
+    if (!state.options.on_progress) return;
+    try {
+        state.options.on_progress(call, report);
+    } catch (const std::exception& error) {
+        state.host.logger(LogLevel::error, std::string("on_progress: ") + error.what());
+    }
+}
 
 // By interim answers, one at a time: a caller that does not read gets fewer.
 IPYBOX_DECL awaitable<void> ToolServer::tell(net::HttpPeerPtr peer, ProgressPtr progress) {

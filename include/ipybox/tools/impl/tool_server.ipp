@@ -13,6 +13,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/nearest.hpp>
+#include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/net/private_listener.hpp>
 #include <ipybox/tools/impl/tool_server_state.hpp>
 
@@ -83,9 +84,17 @@ IPYBOX_DECL const json::array& ToolServer::listed_tools(std::string_view name) c
     return find(*state_, name)->tools;
 }
 
-IPYBOX_DECL void ToolServer::begin_execution() { state_->active = true; }
+IPYBOX_DECL void ToolServer::begin_execution(std::string id) {
+    state_->execution = id.empty() ? detail::random_hex(8) : std::move(id);
+    state_->active = true;
+}
 
-IPYBOX_DECL unsigned long ToolServer::execution() const noexcept { return state_->execution; }
+IPYBOX_DECL const std::string& ToolServer::execution() const noexcept { return state_->execution; }
+
+IPYBOX_DECL void ToolServer::set_policy(std::shared_ptr<ApprovalPolicy> policy) {
+    if (!policy) throw Error(errc::bad_argument, "set_policy() needs a policy");
+    state_->policy = std::move(policy);
+}
 
 IPYBOX_DECL void ToolServer::end_execution() { state_->withdraw(); }
 
@@ -113,35 +122,14 @@ IPYBOX_DECL ToolServerOptions ToolServer::for_use_alone(const std::shared_ptr<Al
     return options;
 }
 
-IPYBOX_DECL json::object ToolServer::checked_params(const std::string& name,
-                                                    const json::object& params) {
-    if (name == own_name)
-        throw Error(
-            errc::bad_config,
-            "MCP server " + name + ": ipybox itself answers under this name; choose another");
-    return check_server_params(params, "MCP server " + name);
-}
-
-IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
-    const bool first = !std::exchange(was_listed, true);
-    if (!first && listed == tools) return false;
-    ++listing;
-    by_name.clear();
-    tools = std::move(listed);
-    for (const auto& entry : tools) {
-        const auto& object = entry.as_object();
-        Tool tool;
-        if (const auto* hints = detail::object_of(object, "annotations")) tool.annotations = *hints;
-        if (const auto* schema = detail::object_of(object, "inputSchema"))
-            tool.schema = std::make_shared<const json::value>(*schema);
-        by_name.insert_or_assign(std::string(detail::string_of(object, "name")), std::move(tool));
-    }
-    return !first;
-}
-
 IPYBOX_DECL ToolServer::Impl::Impl(PluginRegistry& r, Host& h, Sandbox& s, ApprovalPolicy& p,
                                    ToolServerOptions o)
-    : registry(r), host(h), sandbox(s), policy(p), options(std::move(o)), withdrawn(h.executor) {
+    : registry(r),
+      host(h),
+      sandbox(s),
+      policy(std::shared_ptr<void>(), &p),  // its owner keeps it
+      options(std::move(o)),
+      withdrawn(h.executor) {
     options.token = net::checked_token(std::move(options.token), "the tool server");
     options.control_token = net::checked_token(std::move(options.control_token), "the tool server");
     if (options.token == options.control_token)
@@ -183,7 +171,8 @@ IPYBOX_DECL net::HttpReply ToolServer::Impl::refusal(unsigned status, const std:
 
 IPYBOX_DECL void ToolServer::Impl::withdraw() {
     active = false;
-    ++execution;
+    execution.clear();
+    ++turn;
     withdrawn.notify();
 }
 
@@ -202,180 +191,6 @@ IPYBOX_DECL ToolServer::Reply ToolServer::failure(std::string message, const cha
     if (type != nullptr) reply.body["type"] = type;
     reply.status = status;
     return reply;
-}
-
-IPYBOX_DECL void ToolServer::register_in(Impl& state, const std::string& name,
-                                         json::object params) {
-    state.catalogue = nullptr;
-    if (auto old = state.servers.find(name); old != state.servers.end()) {
-        old->second->client = nullptr;
-        state.servers.erase(old);
-    }
-    // Who lets a server send more has room for its answers.
-    if (const auto* most = params.if_contains("max_message");
-        most && most->is_int64() && most->get_int64() > 0) {
-        const auto room = 4 * static_cast<std::size_t>(most->get_int64());
-        state.memory.ensure(room);
-        MemoryBudget::process().ensure(room);
-    }
-    state.servers.emplace(name,
-                          std::make_shared<Server>(name, std::move(params), state.host.executor));
-}
-
-IPYBOX_DECL awaitable<void> ToolServer::stop_servers(ImplPtr state) {
-    state->withdraw();
-    std::vector<std::shared_ptr<McpClient>> clients;  // servers may be registered meanwhile
-    for (auto& [name, server] : state->servers)
-        if (auto client = std::exchange(server->client, nullptr))
-            clients.push_back(std::move(client));
-    for (const auto& client : clients) co_await client->close();
-}
-
-IPYBOX_DECL ToolServer::ServerPtr ToolServer::find(Impl& state, std::string_view name) {
-    if (const auto found = state.servers.find(name); found != state.servers.end())
-        return found->second;
-    std::string known;
-    for (const auto& entry : state.servers) known += (known.empty() ? "" : ", ") + entry.first;
-    throw Error(errc::bad_argument, "no MCP server is registered as \"" + std::string(name) +
-                                        "\"; registered: " + (known.empty() ? "none" : known));
-}
-
-IPYBOX_DECL awaitable<void> ToolServer::connect(ImplPtr state, ServerPtr server) {
-    std::optional<Error> failure;
-    try {
-        co_await connect_once(state, server);
-    } catch (const Error& error) {
-        failure.emplace(error.code(), state->secrets.hide(error.detail()));
-    }
-    if (failure) throw *failure;
-}
-
-IPYBOX_DECL awaitable<void> ToolServer::connect_once(ImplPtr state, ServerPtr server) {
-    while (server->connecting) co_await server->changed.wait();
-    if (server->client && server->client->alive() && server->client->tools_current()) co_return;
-    server->connecting = true;
-    struct Finished {
-        Server& server;
-        ~Finished() {
-            server.connecting = false;
-            server.changed.notify();
-        }
-    } const finished{*server};
-    if (server->client && server->client->alive()) {  // its tools changed since they were listed
-        auto client = server->client;
-        json::value tools = co_await client->list_tools();
-        state->secrets.hide_in_result(tools);
-        state->catalogue = nullptr;
-        if (server->adopt(std::move(tools.as_array()))) tell_changed(*state, *server);
-        co_return;
-    }
-    server->client = nullptr;
-    const std::string where = "MCP server " + server->name;
-    auto params =
-        substitute_variables(server->params, state->variables, where, state->secrets).as_object();
-    for (const char* field : {"env", "headers"})
-        if (const auto* values = params.if_contains(field))
-            for (const auto& entry : values->as_object()) {
-                const bool confidential = config::names_a_secret(entry.key());
-                std::string value(entry.value().as_string());
-                if (!confidential && is_directory_name(value)) continue;
-                // Of "Bearer TOKEN" the second word.
-                if (const auto blank = value.rfind(' '); confidential && blank != value.npos)
-                    state->secrets.add(value.substr(blank + 1), true);
-                state->secrets.add(std::move(value), confidential);
-            }
-    if (const auto* auth = params.if_contains("auth")) {
-        for (const char* field : {"client_secret", "private_key", "assertion"})
-            if (const auto* value = auth->as_object().if_contains(field))
-                state->secrets.add(std::string(value->as_string()), true);
-    }
-    if (params.contains("command")) place_server(*state, *server, params);
-    Sandbox& sandbox = server->sandbox ? *server->sandbox : state->sandbox;
-    // What a person is told to do names the server.
-    if (params.contains("url")) params["name"] = server->name;
-    auto transport = state->registry.make<McpTransport>(transport_of(params), state->host, params);
-    McpClientOptions options;
-    if (state->options.on_connect) state->options.on_connect(server->name, options);
-    options.name = server->name;
-    options.exact_numbers = true;
-    options.era = server->era;
-    options.connect_timeout = state->options.connect_timeout;
-    options.logger.level = state->host.logger.level;
-    if (state->host.logger.write)
-        options.logger.write = [weak = std::weak_ptr<Impl>(state)](LogLevel level,
-                                                                   std::string_view line) {
-            if (const auto held = weak.lock())
-                held->host.logger(level, held->secrets.hide(std::string(line)));
-        };
-    options.on_tools_changed = [weak_state = std::weak_ptr<Impl>(state),
-                                weak = std::weak_ptr<Server>(server)] {
-        auto held = weak_state.lock();
-        auto changed = weak.lock();
-        if (held && changed)
-            asio::co_spawn(held->host.executor, relist(held, changed), asio::detached);
-    };
-    auto client =
-        std::make_shared<McpClient>(state->host.executor, std::move(transport), std::move(options));
-    co_await client->connect(sandbox);
-    server->era = client->era();
-    json::value tools = co_await client->list_tools();
-    state->secrets.hide_in_result(tools);  // code reads the sources that are made of them
-    state->catalogue = nullptr;
-    const bool differs = server->adopt(std::move(tools.as_array()));
-    server->client = std::move(client);
-    if (differs) tell_changed(*state, *server);
-}
-
-IPYBOX_DECL bool ToolServer::is_directory_name(const std::string& value) {
-    std::error_code ignored;
-    return value.starts_with('/') && std::filesystem::is_directory(value, ignored);
-}
-
-IPYBOX_DECL void ToolServer::place_server(Impl& state, Server& server, json::object& params) {
-    const std::string where = "MCP server " + server.name;
-    const auto& workspace = state.options.workspace;
-    if (const auto settings = params.find("sandbox"); settings != params.end()) {
-        if (!state.options.make_sandbox)
-            throw Error(errc::bad_config, where + ": \"sandbox\" is not supported here");
-        if (!settings->value().is_object())
-            throw Error(errc::bad_config, where + ": \"sandbox\" must be an object");
-        if (!server.sandbox)
-            server.sandbox = state.options.make_sandbox(settings->value().get_object());
-        params.erase(settings);
-        params.erase("trust_cwd");  // what it confines needs no trust
-        if (!params.contains("cwd")) params["cwd"] = workspace.string();
-        return;
-    }
-    if (!params.contains("cwd")) {
-        std::error_code ignored;
-        detail::ServerArguments arguments(where, server.params, params, workspace,
-                                          std::filesystem::current_path(ignored));
-        const auto notices = arguments.correct();
-        if (!std::exchange(server.told, true))
-            for (const auto& notice : notices)
-                state.host.logger(notice.level, state.secrets.hide(notice.text));
-    }
-    if (!server.sandbox)
-        server.sandbox = std::make_unique<UnconfinedServer>(
-            state.sandbox, server.name, params,
-            ServerPlace{workspace, state.options.kernel_user, state.host.logger,
-                        state.options.record_places});
-    for (const char* field : {"user", "trust_cwd"}) params.erase(field);  // not the transport's
-}
-
-IPYBOX_DECL void ToolServer::tell_changed(const Impl& state, const Server& server) {
-    state.host.logger(LogLevel::info, "the tools of MCP server " + server.name + " changed");
-    if (state.options.on_tools_changed) state.options.on_tools_changed(server.name);
-}
-
-IPYBOX_DECL awaitable<void> ToolServer::relist(ImplPtr state, ServerPtr server) {
-    if (state->closed || !server->client || !server->client->alive()) co_return;
-    try {
-        co_await connect(state, server);
-    } catch (const std::exception& error) {
-        state->host.logger(LogLevel::warning,
-                           std::string("its changed tools could not be listed: ") + error.what());
-    }
 }
 
 IPYBOX_DECL ToolServer::TlsAddress ToolServer::load_certificate(asio::ssl::context& context,
@@ -557,26 +372,54 @@ IPYBOX_DECL awaitable<void> ToolServer::handle(ImplPtr state, std::string body, 
             "inactive");
         co_return;
     }
-    auto work = call(state, std::move(body), reply, std::move(progress));
-    auto end = withdrawal(state, state->execution);
+    ServerPtr serving;
+    auto work = call(state, std::move(body), reply, std::move(progress), serving);
+    auto end = withdrawal(state, state->turn, serving);
     const bool answered = co_await ends_first(std::move(work), std::move(end));
-    if (!answered)
+    if (answered) co_return;
+    if (serving && serving->removed) {
+        reply = failure(unregistered_text(serving->name));
+    } else {
         reply = failure("the execution ended before this call was answered", "withdrawn");
+    }
 }
 
-IPYBOX_DECL awaitable<void> ToolServer::withdrawal(ImplPtr state, unsigned long execution) {
+IPYBOX_DECL std::string ToolServer::unregistered_text(const std::string& name) {
+    return "MCP server " + name + " was unregistered before this call was answered";
+}
+
+IPYBOX_DECL awaitable<void> ToolServer::withdrawal(ImplPtr state, unsigned long turn,
+                                                   const ServerPtr& serving) {
     for (bool over = false; !over;) {
         co_await state->withdrawn.wait();
         // Asked, because another co_await would throw: that costs too much on the way of every
         // call.
         const auto cancelled = co_await asio::this_coro::cancellation_state;
-        over =
-            state->execution != execution || cancelled.cancelled() != asio::cancellation_type::none;
+        over = state->turn != turn || (serving && serving->removed) ||
+               cancelled.cancelled() != asio::cancellation_type::none;
     }
 }
 
+IPYBOX_DECL Span ToolServer::span_of(const Impl& state, const ToolCall& request, Span::Kind kind) {
+    constexpr std::size_t longest = 128;
+    const auto shown = [&state](std::string name) {
+        name = state.secrets.hide(std::move(name));
+        name.resize(detail::utf8_border(name, longest));
+        return detail::printable(name);
+    };
+    Span span;
+    span.kind = kind;
+    span.id = kind == Span::Kind::call ? request.id : detail::random_hex(8);
+    span.parent = kind == Span::Kind::call ? request.execution : request.id;
+    span.root = request.execution.empty() ? request.id : request.execution;
+    span.session = request.session;
+    span.name = "call";  // of none that could be read
+    if (!request.server.empty()) span.name = shown(request.server) + "." + shown(request.tool);
+    return span;
+}
+
 IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Reply& reply,
-                                             ProgressPtr progress) {
+                                             ProgressPtr progress, ServerPtr& serving) {
     ToolCall request;
     MemoryReservation memory(state->memory);
     std::string problem = parse_call(std::move(body), request, memory);
@@ -595,10 +438,16 @@ IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Re
         if (request.tool == "shell") request.origin = CallOrigin::shell;
         if (request.tool == "shell_magic") request.origin = CallOrigin::shell_magic;
     }
-    AuditedCall audit(state->options.audit, request, state->secrets, state->execution);
+    request.id = detail::random_hex(8);
+    request.execution = state->execution;
+    std::optional<OpenSpan> span;
+    if (state->options.spans)
+        span.emplace(state->options.spans, span_of(*state, request, Span::Kind::call));
+    AuditedCall audit(state->options.audit, request, state->secrets);
     try {
         if (problem.empty()) {
-            reply = co_await run(state, std::move(request), audit, std::move(progress));
+            reply = co_await run(state, std::move(request), audit, std::move(progress), serving);
+            if (span) span->end(audit.outcome());
             // As it is, as text, and as what is sent.
             if (!reserve(memory, 3 * detail::memory_size(reply.body))) reply = too_much();
             reply.memory = std::move(memory);
@@ -610,12 +459,27 @@ IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Re
         problem = error.what();
     }
     problem = state->secrets.hide(std::move(problem));
+    // Its connection may tell of its end before anybody else does.
+    if (serving && serving->removed) problem = unregistered_text(serving->name);
+    const auto fate = co_await asio::this_coro::cancellation_state;
+    if (fate.cancelled() != asio::cancellation_type::none) co_return;  // withdrawn
     audit.failed(problem);
+    if (span) span->end(audit.outcome());
     reply = failure(std::move(problem));
 }
 
 IPYBOX_DECL awaitable<Decision> ToolServer::judge(ImplPtr state, ToolCall request) {
-    co_return co_await approve(state->policy, std::move(request), state->options.approval_timeout);
+    std::optional<OpenSpan> span;
+    if (state->options.spans)
+        span.emplace(state->options.spans, span_of(*state, request, Span::Kind::approval));
+    const auto policy = state->policy;  // another may take its place meanwhile
+    Decision decision =
+        co_await approve(*policy, std::move(request), state->options.approval_timeout);
+    if (span)
+        span->end(decision.expired                     ? "expired"
+                  : decision.verdict == Verdict::allow ? "allowed"
+                                                       : "denied");
+    co_return decision;
 }
 
 IPYBOX_DECL std::optional<ToolServer::Reply> ToolServer::refusal_of(const Decision& decision,
@@ -667,10 +531,12 @@ IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
 }
 
 IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall request,
-                                                         AuditedCall& audit, ProgressPtr progress) {
+                                                         AuditedCall& audit, ProgressPtr progress,
+                                                         ServerPtr& serving) {
     if (request.origin != CallOrigin::mcp)
         co_return co_await shell_command(state, std::move(request), audit);
     auto server = find(*state, request.server);
+    serving = server;
     co_await connect(state, server);
     describe(*server, request);
     // What is sent is what was judged: a tool that changed meanwhile is judged again, though not
@@ -709,11 +575,14 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall
     CallOptions options;
     options.idle_timeout = state->options.call_idle_timeout;
     options.total_timeout = state->options.call_timeout;
-    if (progress)
-        options.on_progress = [state, progress](const CallProgress& report) {
-            progress->report = report;
+    if (progress || state->options.on_progress)
+        options.on_progress = [state, progress, id = request.id](const CallProgress& report) {
+            CallProgress shown = report;
             // A header that the kernel reads whole.
-            progress->report->message = mcp::excerpt(state->secrets.hide(report.message), 4096);
+            shown.message = mcp::excerpt(state->secrets.hide(report.message), 4096);
+            tell_host(*state, id, shown);
+            if (!progress) return;
+            progress->report = std::move(shown);
             progress->changed.notify();
         };
     CallResult result = co_await client->call_tool(name, std::move(arguments), std::move(options));

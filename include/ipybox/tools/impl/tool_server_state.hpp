@@ -2,6 +2,7 @@
 // What the parts of a ToolServer share.
 #include <ipybox/net/http_listener.hpp>
 #include <ipybox/tools/tool_server.hpp>
+#include <set>
 
 namespace ipybox {
 
@@ -21,7 +22,7 @@ struct ToolServer::Impl final : net::HttpService, std::enable_shared_from_this<I
     PluginRegistry& registry;
     Host& host;
     Sandbox& sandbox;
-    ApprovalPolicy& policy;
+    std::shared_ptr<ApprovalPolicy> policy;
     ToolServerOptions options;
     std::shared_ptr<net::HttpListener> listener;
     Event withdrawn;
@@ -31,7 +32,9 @@ struct ToolServer::Impl final : net::HttpService, std::enable_shared_from_this<I
     Clock::time_point files_trusted_until{};  // those of the workspace that it was made of
     VariableSource variables;
     Secrets secrets;
-    unsigned long execution = 0;  // which one; a call belongs to the one it began in
+    std::set<std::string, std::less<>> unregistered;  // names that had a server
+    std::string execution;                            // its id, while calls are accepted
+    unsigned long turn = 0;  // grows when calls are withdrawn; a call belongs to its own
     bool active = false;
     bool closed = false;
 };
