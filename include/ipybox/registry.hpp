@@ -204,8 +204,8 @@ public:
     // Makes an object of the plugin `name`. Throws Error: no_such_plugin (none has that name; names
     // those that exist and the places searched), bad_config (`config` does not fit; names the
     // field), bad_plugin (its factory made nothing, or threw what is no Error), and the Errors of
-    // its factory, which then name the plugin and its file. `host` must outlive the object. A
-    // sandbox comes in a GuardedSandbox.
+    // its factory, which then name the plugin and its file unless they are bad_config. `host` must
+    // outlive the object. A sandbox comes in a GuardedSandbox.
     template <class Interface>
     std::unique_ptr<Interface> make(std::string_view name, Host& host, const json::object& config) {
         const Entry entry = find(kind_name<Interface>(), name);
@@ -280,6 +280,7 @@ private:
             made = own ? std::get<Callable<Interface>>(own->make)(host, config)
                        : std::get<Factory<Interface>>(entry.plugin->make)(host, config);
         } catch (const Error& error) {
+            if (error.code() == errc::bad_config) throw;  // it names the place in the configuration
             throw Error(error.code(), where + error.detail());
         } catch (const std::exception& error) {
             throw Error(errc::bad_plugin, where + "its factory failed: " + error.what() +
@@ -386,6 +387,7 @@ private:
         if (error) {
             const char* loader = ::dlerror();  // the error code does not tell what is missing
             std::string why = loader != nullptr ? loader : error.message();
+            if (why.starts_with(file.string() + ": ")) why.erase(0, file.string().size() + 2);
             if (why.find("undefined symbol") != why.npos)
                 why += why.find("6ipybox") != why.npos || why.find("5boost") != why.npos
                            ? "; link the program with -Wl,--export-dynamic and all of "

@@ -32,9 +32,10 @@ def prepare(shell: Any) -> None:
     if getattr(shell, "kernel", None) is None:
         _plain_cells(shell, restore)
     else:
-        from . import kernel  # which needs ipykernel and ZeroMQ
+        # Which needs ipykernel and ZeroMQ. Not `from . import`: see __init__.py.
+        from .kernel import prepare as prepare_kernel
 
-        kernel.prepare(shell, restore)
+        prepare_kernel(shell, restore)
 
 
 def _plain_cells(shell: Any, restore: Callable[[], None]) -> None:

@@ -1,4 +1,5 @@
 #include <pty.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ struct ConsoleFixture {
             throw std::runtime_error("openpty failed");
         person.assign(ours);
         terminal = name;
+        ::setenv("NO_COLOR", "1", 1);  // tests/unit/prompt.cpp has the colours
     }
     ~ConsoleFixture() { ::close(slave); }
     PolicyPtr make(const std::string& path) {

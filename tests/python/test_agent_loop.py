@@ -13,6 +13,7 @@ SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 PROGRAM = Path(os.environ["IPYBOX_TEST_PROGRAM"]).parent / "examples/agent_loop/agent_loop"
 sys.path.insert(0, str(SUPPORT))
 from chat_server import ChatServer  # noqa: E402
+from terminal import PROMPT, converse  # noqa: E402
 
 KEY = "sk-key-of-the-test-0123456789"
 numbers = itertools.count()
@@ -41,17 +42,22 @@ class AgentLoopTest(unittest.TestCase):
         (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": {
             "command": "python3", "args": [str(SUPPORT / "mcp_server.py")]}}}))
 
-    def agent(self, *answers, typed="", **environment):
-        """Runs the agent on a replayed exchange; returns its end, and the requests it made."""
+    def agent(self, *answers, typed=None):
+        """Runs the agent on a replayed exchange, with a person at a terminal if there is something to type; returns
+        its end, and the requests it made. What a terminal shows is stdout and stderr."""
         server = ChatServer(answers)
         self.addCleanup(server.close)
-        run = subprocess.run(
-            [PROGRAM, "Add 2 and 3, then tell the person.", "mcp.json"], cwd=self.directory, input=typed,
-            capture_output=True, text=True, timeout=120,
-            env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"],
-                 "IPYBOX_PLUGIN_PATH": os.environ["IPYBOX_TEST_PLUGINS"], "AGENT_BASE_URL": server.url,
-                 "AGENT_MODEL": "replay", "AGENT_API_KEY": KEY, **environment})
-        return run, server.requests
+        command = [PROGRAM, "Add 2 and 3, then tell the person.", "mcp.json"]
+        env = {"PATH": os.environ["PATH"], "IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"],
+               "IPYBOX_PLUGIN_PATH": os.environ["IPYBOX_TEST_PLUGINS"], "AGENT_BASE_URL": server.url,
+               "AGENT_MODEL": "replay", "AGENT_API_KEY": KEY, "NO_COLOR": "1",
+               "XDG_CONFIG_HOME": str(self.directory / "settings")}
+        if typed is None:
+            run = subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=120, env=env,
+                                 stdin=subprocess.DEVNULL, start_new_session=True)
+            return run, server.requests
+        status, seen = converse(command, typed, PROMPT, self.directory, env)
+        return subprocess.CompletedProcess(command, status, seen, seen), server.requests
 
     @staticmethod
     def feedback(requests):
@@ -65,15 +71,16 @@ class AgentLoopTest(unittest.TestCase):
                     "print(echo.run(text=f'it is {sum}'))"),
             message(None, "print(sum + 1)", "import os\nprint([k for k in os.environ if 'AGENT' in k])", "1/0"),
             message("The sum is 5.\x1b[2J"),
-            typed="y\n")
-        self.assertEqual((run.returncode, run.stdout), (0, "The sum is 5.\n"), run.stderr)
+            typed=["y\n"])
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertTrue(run.stdout.endswith("\nThe sum is 5.\r\n"), run.stdout)
         cells = self.feedback(requests)
         self.assertEqual(cells[0], "own.add(a, b) – Adds two numbers.")
         self.assertEqual(cells[1:4], ["it is 5", "6", "[]"])
         self.assertIn("ZeroDivisionError", cells[4])
         # The server calls add read-only, but not echo: about that, the person was asked.
-        self.assertIn("Allow own.echo(text='it is 5') ? [y/N]", run.stderr)
-        self.assertNotIn("own.add(", run.stderr.replace("add.run(", ""))
+        self.assertIn("Question 1: own.echo\r\n  'text': 'it is 5'\r\n", run.stderr)
+        self.assertNotIn("own.add", run.stderr.replace("from mcptools.own import add", ""))
 
         paths, headers, bodies = zip(*requests)
         self.assertEqual(set(paths), {"/v1/chat/completions"})
@@ -88,18 +95,18 @@ class AgentLoopTest(unittest.TestCase):
         self.assertEqual(asked, [entry["tool_call_id"] for entry in bodies[3]["messages"] if entry["role"] == "tool"])
 
     def test_a_refusal_is_told_to_the_code(self):
-        for typed in ("n\n", ""):  # nobody there is a no
+        for typed, why in ((["n\n"], ": the user said no"), (None, ": ")):  # nobody there is a no
             run, requests = self.agent(
                 message(None, "from mcptools.own import echo\ntry:\n    echo.run(text='x')\n"
                         "except Exception as error:\n    print(type(error).__name__, error)"),
                 message("Refused."), typed=typed)
             self.assertEqual(run.returncode, 0, run.stderr)
-            self.assertEqual(self.feedback(requests),
-                             ["ApprovalRejectedError approval request for own.echo rejected: the user said no"])
+            (told,) = self.feedback(requests)
+            self.assertTrue(told.startswith(f"ApprovalRejectedError approval request for own.echo rejected{why}"), told)
 
     def test_long_output_is_cut_and_a_dead_kernel_replaced(self):
         run, requests = self.agent(
-            message(None, "print('x' + 'ä' * 15000)", "import os; os._exit(1)", "print('a new one')"), message("Done."))
+            message(None, "print('x' + 'ä' * 25000)", "import os; os._exit(1)", "print('a new one')"), message("Done."))
         self.assertEqual((run.returncode, run.stdout), (0, "Done.\n"), run.stderr)
         cut, dead, alive = self.feedback(requests)
         self.assertRegex(cut, r"^xä+\n\[cut after 20000 characters\]$")

@@ -2,13 +2,12 @@
 import base64
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +19,9 @@ from urllib.parse import parse_qsl, urlsplit
 PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
+sys.path.insert(0, str(SUPPORT))
+from terminal import PROMPT, converse  # noqa: E402
+
 CUSTOM_SANDBOX = Path(PROGRAM).parent / "examples/custom_sandbox/landlock.so"
 LOGGING_SANDBOX = Path(PROGRAM).parent / "examples/logging_sandbox/logging.so"
 BAD_PLUGINS = Path(os.environ["IPYBOX_TEST_BAD_PLUGINS"])
@@ -28,9 +30,6 @@ ENVIRONMENT = {
     "IPYBOX_PYTHON": PYTHON,
     "SUPPORT": str(SUPPORT),
 }
-
-
-PROMPT = re.compile(r"\n(?:\x1b\[1m)?Allow [^\n]*\? \[y/s/a/N/r/\?\] |Reason: ")
 
 
 class ProgramTest(unittest.TestCase):
@@ -101,7 +100,7 @@ class RunTest(ProgramTest):
                 (["--alow-host", "a.example"], ["unknown option --alow-host; did you mean --allow-host? See `ipybox serve --help`"]),
                 (["run", "code.py", "more.py"], ["unexpected argument \"more.py\""]),
                 (["srve"], ["there is no command \"srve\"; did you mean serve? There are: run, serve, "]),
-                (["auth", "lgin"], ["there is no command \"lgin\"; did you mean login?", "See `ipybox auth --help`"])):
+                (["auth", "lgin"], ["there is no command \"lgin\"; did you mean login?", "; see `ipybox auth --help`"])):
             run = self.ipybox(*arguments)
             self.assert_refused(run, *words)
             self.assertNotIn("secret", run.stderr)
@@ -556,31 +555,8 @@ class TerminalTest(ProgramTest):
 
     def converse(self, arguments, answers, prompt=PROMPT, **environment):
         """Runs the program on a terminal; each answer is typed when its prompt has appeared."""
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.chdir(self.directory)
-            os.execve(PROGRAM, [PROGRAM, *arguments],
-                      {**ENVIRONMENT, "TERM": "xterm", "NO_COLOR": "1", "XDG_CONFIG_HOME": str(self.directory / "settings"),
-                       **environment})
-        seen, answers, deadline = "", list(answers), time.monotonic() + 100
-        position = 0
-        while time.monotonic() < deadline:
-            if not select.select([terminal], [], [], 1)[0]:
-                continue
-            try:
-                data = os.read(terminal, 65536)
-            except OSError:
-                break
-            if not data:
-                break
-            seen += data.decode(errors="replace")
-            while answers and (asked := prompt.search(seen, position)):
-                position = asked.end()
-                time.sleep(0.2)
-                os.write(terminal, answers.pop(0).encode())
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.close(terminal)
-        return status, seen
+        return converse([PROGRAM, *arguments], answers, prompt, self.directory, {
+            **ENVIRONMENT, "NO_COLOR": "1", "XDG_CONFIG_HOME": str(self.directory / "settings"), **environment})
 
     def test_yes_and_no(self):
         code = ("from mcptools.own import echo\nfrom ipybox_kernel import ApprovalRejectedError\n"
@@ -990,7 +966,8 @@ class OtherCommandsTest(ProgramTest):
             return self.ipybox("apigen", "own", "--plugin-dir", plugins, "--out", "apis", "--server-params",
                                json.dumps(params))
         self.assert_refused(reach(type="addressed", address="somewhere"), "nobody listens at somewhere")
-        self.assert_refused(reach(type="addressed", adress="somewhere"), "MCP server own", "transport addressed", "adress")
+        self.assert_refused(reach(type="addressed", adress="somewhere"), "MCP server own", "transport addressed",
+                            "/address: is required")
         self.assert_refused(reach(type="adressed", address="somewhere"), "MCP server own", '"adressed"', "addressed", plugins)
 
     @unittest.skipUnless(LOGGING_SANDBOX.exists(), f"plugins are linked in: no {LOGGING_SANDBOX}")

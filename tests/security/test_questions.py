@@ -39,7 +39,7 @@ class Questions(InSandbox):
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.place.workspace)
-            os.execve(PROGRAM, [PROGRAM, *arguments], environment(TERM="xterm", XDG_CONFIG_HOME=str(self.place.outside / "settings")))
+            os.execve(PROGRAM, [PROGRAM, *arguments], environment(TERM="xterm", NO_COLOR="1", XDG_CONFIG_HOME=str(self.place.outside / "settings")))
         seen, position, steps, deadline = "", 0, list(script), time.monotonic() + 100
         while time.monotonic() < deadline:
             while steps and (found := re.search(steps[0][0], seen[position:])):
