@@ -151,16 +151,16 @@ print('end')
 
     def test_flood_the_terminal_while_a_question_is_open(self) -> None:
         seen = self.converse("""
-threading.Thread(target=lambda: print('z' * 3_000_000)).start()
+threading.Thread(target=lambda: print('Z' * 3_000_000)).start()
 try:
     send('own', 'echo', {'text': 'harmful'})
 except Exception as error:
     print('refused', error)
 """, (PROMPT, 1, "n\n"))
         asked, answered = seen.index("Question 1: own.echo"), seen.index("[y/s/a/N/r/?] n\n")
-        before = seen[:asked].count("z")  # it may begin before the question
-        self.assertNotIn("z", seen[asked:answered])
-        self.assertEqual(before + seen[answered:].count("z"), 3_000_000)
+        before = seen[:asked].count("Z")  # it may begin before the question; no name of a file has it
+        self.assertNotIn("Z", seen[asked:answered])
+        self.assertEqual(before + seen[answered:].count("Z"), 3_000_000)
 
     def test_use_an_answer_from_before_the_question(self) -> None:
         """Typed before it, in its first second, and for another one that was withdrawn."""

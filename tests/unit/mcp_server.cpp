@@ -410,10 +410,10 @@ BOOST_AUTO_TEST_CASE(questions_end_with_refusal_expiry_or_too_many_bad_answers) 
     }
     BOOST_TEST(asked.at("result").at("isError").as_bool());
     McpServerOptions options;
-    options.input_timeout = 10ms;
+    options.input_timeout = 300ms;
     Pipes hasty(std::move(options));
     asked = hasty.ask(modern(call(1, "ask"), able));
-    hasty.settle(50ms);
+    hasty.settle(500ms);
     auto late = call(2, "ask");
     late["params"].as_object()["requestState"] = asked.at("result").at("requestState");
     late["params"].as_object()["inputResponses"] = object(R"({"who": {"action": "decline"}})");
@@ -422,7 +422,7 @@ BOOST_AUTO_TEST_CASE(questions_end_with_refusal_expiry_or_too_many_bad_answers) 
 
 BOOST_AUTO_TEST_CASE(a_client_that_comes_back_late_gets_the_result) {
     McpServerOptions options;
-    options.input_timeout = 50ms;
+    options.input_timeout = 500ms;
     Pipes pipes(std::move(options));
     pipes.server->add_tool(
         {.name = "impatient",
@@ -431,7 +431,7 @@ BOOST_AUTO_TEST_CASE(a_client_that_comes_back_late_gets_the_result) {
              auto asking = [](McpContext one, json::object what) -> awaitable<void> {
                  co_await one.elicit("Who?", std::move(what));
              }(context, std::move(schema));
-             auto limit = sleep_until(Clock::now() + 10ms);
+             auto limit = sleep_until(Clock::now() + 100ms);
              const bool answered = co_await ends_first(std::move(asking), std::move(limit));
              co_return answered ? "answered" : "nobody answered";
          }});
@@ -439,12 +439,12 @@ BOOST_AUTO_TEST_CASE(a_client_that_comes_back_late_gets_the_result) {
     auto retry = call(2, "impatient");
     const auto asked = pipes.ask(modern(call(1, "impatient"), able));
     retry["params"].as_object()["requestState"] = asked.at("result").at("requestState");
-    pipes.settle(20ms);
+    pipes.settle(200ms);
     BOOST_TEST(text_of(pipes.ask(modern(retry, able))) == "nobody answered");
     BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == mcp::rpc_invalid_params);
     const auto again = pipes.ask(modern(call(3, "impatient"), able));
     retry["params"].as_object()["requestState"] = again.at("result").at("requestState");
-    pipes.settle(150ms);
+    pipes.settle(1500ms);
     BOOST_TEST(code_of(pipes.ask(modern(retry, able))) == mcp::rpc_invalid_params);
 }
 

@@ -17,7 +17,7 @@ struct Picture {
 };
 
 // The picture of a MIME bundle, if it has one of a type that models take and whose bytes are that.
-inline std::optional<Picture> picture_of(const json::object& display) {
+inline std::optional<Picture> picture_of(const boost::json::object& display) {
     for (const std::string_view mime : {"image/png", "image/jpeg", "image/gif", "image/webp"}) {
         const auto* encoded = detail::find_string(display, mime);
         if (!encoded) continue;

@@ -18,7 +18,7 @@ public:
     using Maker = std::function<std::unique_ptr<McpTransport>()>;
 
     // Makes ways to `server`, also after it has ended: then open() says so. executor: of who will
-    // use them. Throws Error: bad_argument (the server works in another execution context).
+    // use them. Throws Error: bad_argument (the server has another executor).
     static Maker to(McpServer& server, const asio::any_io_executor& executor);
 
     ~LocalTransport() override;

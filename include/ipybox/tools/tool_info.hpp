@@ -1,5 +1,6 @@
 #pragma once
 // What an application lists: MCP servers and their tools.
+#include <boost/json/object.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <optional>
 #include <string>
@@ -20,15 +21,15 @@ struct ServerInfo {
 struct ToolInfo {
     std::string name;  // the server's own
     std::string title, description;
-    json::object input_schema;
-    json::object output_schema;       // empty: it states none
-    std::optional<bool> read_only;    // changes nothing
-    std::optional<bool> destructive;  // what it changes may be lost; else it only adds
-    std::optional<bool> idempotent;   // a second call changes nothing more
-    std::optional<bool> open_world;   // it deals with what lies outside, such as the web
+    boost::json::object input_schema;
+    boost::json::object output_schema;  // empty: it states none
+    std::optional<bool> read_only;      // changes nothing
+    std::optional<bool> destructive;    // what it changes may be lost; else it only adds
+    std::optional<bool> idempotent;     // a second call changes nothing more
+    std::optional<bool> open_world;     // it deals with what lies outside, such as the web
 
     // tool: an entry of tools/list.
-    static ToolInfo of(const json::object& tool) {
+    static ToolInfo of(const boost::json::object& tool) {
         ToolInfo info;
         info.name = detail::string_of(tool, "name");
         info.title = detail::string_of(tool, "title");
