@@ -413,7 +413,7 @@ BOOST_AUTO_TEST_CASE(questions_end_with_refusal_expiry_or_too_many_bad_answers) 
     options.input_timeout = 300ms;
     Pipes hasty(std::move(options));
     asked = hasty.ask(modern(call(1, "ask"), able));
-    hasty.settle(500ms);
+    hasty.settle(1500ms);  // its end is kept as long again
     auto late = call(2, "ask");
     late["params"].as_object()["requestState"] = asked.at("result").at("requestState");
     late["params"].as_object()["inputResponses"] = object(R"({"who": {"action": "decline"}})");
