@@ -366,6 +366,9 @@ BOOST_AUTO_TEST_CASE(names_of_fields) {
     BOOST_TEST(has(module(R"({"type": "object", "properties": {"str": {"default": true}},
         "additionalProperties": {"type": "integer"}})"),
                    "str_: Annotated[Any, Field(alias=\"str\")]"));
+    // And what the class calls.
+    BOOST_TEST(has(fields(R"({"object_rule": {"type": "string"}})"),
+                   "object_rule_: Annotated[str | None, Field(alias=\"object_rule\")]"));
     // Pydantic takes no half of a surrogate pair as a name.
     BOOST_TEST(
         has(module(R"({"type": "object", "properties": {"\uD800": {}}})"),

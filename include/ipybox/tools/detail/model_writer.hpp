@@ -965,7 +965,7 @@ private:
         FreshNames fresh;
         const auto usable = [&](const std::string& name) {
             return !is_python_keyword(name) && !attributes.count(name) && !types.count(name) &&
-                   name != "Field" && name != "Annotated" &&
+                   name != "Field" && name != "Annotated" && name != "object_rule" &&
                    name.compare(0, 14, "model_validate") != 0 &&
                    name.compare(0, 10, "model_dump") != 0;
         };
