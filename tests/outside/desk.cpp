@@ -84,8 +84,8 @@ int main(int count, char** arguments) try {
 
     const auto apart = executor.execute(
         "import sys\nprint('out')\nprint('err', file=sys.stderr)\nvalue = 42\nvalue");
-    say("stdout", apart.stdout_text());
-    say("stderr", apart.stderr_text());
+    say("stdout", json::serialize(json::value(apart.stdout_text())));
+    say("stderr", json::serialize(json::value(apart.stderr_text())));
     say("value", apart.value_repr().value_or(""));
     const auto failed = executor.execute("1 / 0");
     say("error", failed.error_name + " " + failed.error_value);

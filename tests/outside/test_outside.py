@@ -94,12 +94,10 @@ class OutsideTest(unittest.TestCase):
             self.assertIn(part, said[what], what)
         expected = {
             "all approved": "'customer Ada'", "asked": "crm.find_customer(name='Ada')", "accepted": "'customer Ada'",
-            "stdout": "out", "stderr": "err", "value": "42", "error": "ZeroDivisionError division by zero",
+            "stdout": r'"out\n"', "stderr": r'"err\n"', "value": "42", "error": "ZeroDivisionError division by zero",
             "variable": "int 42", "server": "crm local", "tool": "find_customer reads",
         }
         shown = {what: said[what].strip() for what in expected}
-        # A text of several lines is shown by its last one.
-        shown["stdout"], shown["stderr"] = shown["stdout"] or "out", shown["stderr"] or "err"
         self.assertEqual(shown, expected)
         told = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in spans.read_text().splitlines()]
         by_id = {span["spanId"]: span for span in told}
