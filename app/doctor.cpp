@@ -4,7 +4,9 @@
 #include <iostream>
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/json_number.hpp>
+#include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/terminal_text.hpp>
+#include <ipybox/executor/code_executor.hpp>
 #include <ipybox/registry.hpp>
 #include <ipybox/sandbox_kit/cgroup.hpp>
 #include <ipybox/sandbox_kit/guest_identity.hpp>
@@ -41,6 +43,7 @@ public:
         check_reach();
         co_await check_sandbox("bubblewrap", true);
         co_await check_sandbox("srt", false);
+        co_await check_fork();
         check_limit("memory-total", "all processes of a sandbox together, by a control group",
                     memory_problem_);
         check_limit("workspace",
@@ -87,6 +90,7 @@ private:
             const auto python = find_python(configured);
             const PythonEnvironment found =
                 co_await inspect_python(executor_, python, std::chrono::seconds(30));
+            python_ = python;
             reached_.push_back({found.executable, R_OK | X_OK});
             for (const auto& directory : found.readable)
                 reached_.push_back({directory, R_OK | X_OK});
@@ -200,6 +204,41 @@ private:
         }
     }
 
+    // Whether kernels can be forked here is found out by forking one.
+    awaitable<void> check_fork() {
+        const std::string what = "forked kernels";
+        if (python_.empty()) co_return;
+        try {
+            const auto sandbox = registry_.make<Sandbox>("bubblewrap", host_, json::object{});
+            const auto guest = sandbox->guest_user(SandboxPolicy());
+            const ipybox::detail::PrivateDirectory workspace(guest, guest);
+            CodeExecutorOptions options;
+            options.python = python_;
+            options.workspace = workspace.path();
+            options.sandbox = "bubblewrap";
+            options.kernel = "fork";
+            options.kernel_options["start"] = "forked";
+            options.kernel_init_timeout = std::chrono::seconds(30);
+            CodeExecutor trial(executor_, registry_, std::move(options));
+            co_await trial.start();
+            co_await trial.stop();
+            good(what, "a warm Python process forks them into their sandboxes, in milliseconds");
+        } catch (const Error& error) {
+            line("missing ", what,
+                 "not needed: kernels start one by one instead, in about 0.15 s. " +
+                     error.detail() + restricted_namespaces());
+        }
+    }
+
+    static std::string restricted_namespaces() {
+        std::ifstream setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+        char value = '0';
+        setting >> value;
+        if (value != '1') return {};
+        return "; AppArmor takes the rights away that entering a sandbox needs: docs/kernels.md "
+               "has a profile that leaves them to bwrap";
+    }
+
     // A limit that not every machine can hold.
     void check_limit(const std::string& name, const std::string& how, const std::string& problem) {
         if (problem.empty()) {
@@ -241,6 +280,7 @@ private:
     std::vector<std::filesystem::path> plugin_dirs_;
     asio::any_io_executor executor_;
     std::filesystem::path workspace_;
+    std::filesystem::path python_;
     std::filesystem::path setup_modules_;
     std::vector<ipybox::sandbox_kit::Access> reached_;
     std::string memory_problem_;  // why total memory cannot be limited; empty: it can

@@ -25,7 +25,7 @@ struct ExecutorFlags {
     std::string sandbox_user;
     std::string sandbox_options;
     std::string kernel_options;
-    std::string kernel = "zmq";
+    std::string kernel = "auto";
     std::string python;
     std::string config;
     std::string images_dir = "images";
@@ -168,7 +168,9 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
         .add_option("--sandbox-options", flags.sandbox_options,
                     "The sandbox plugin's own configuration; `ipybox plugins` shows its schema")
         ->type_name("JSON");
-    command.add_option("--kernel", flags.kernel, "Kernel backend plugin")
+    command
+        .add_option("--kernel", flags.kernel,
+                    "Kernel backend plugin; auto: fork where it works, else zmq")
         ->type_name("NAME")
         ->capture_default_str();
     command

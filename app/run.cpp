@@ -64,6 +64,9 @@ public:
         auto options = executor_options(flags);
         options.variables = read_env_file(".", options.logger);
         options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
+        // One kernel, which need not wait for a process that others would be forked from.
+        if (flags.kernel == "auto" || flags.kernel == "fork")
+            options.kernel_options.emplace("start", "cold");
         options.approval_timeout = seconds(flags.approval_timeout);
         // A person's time to read is not the code's.
         options.timeout_excludes_approval = flags.approve == "ask";

@@ -1,24 +1,18 @@
 // Measures ipybox against floors and peers in one process, in turns, and prints ratios. Every
 // output is compared byte for byte: a fast way to lose some does not count.
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <ipybox/jupyter/wire.hpp>
 #include <ipybox/registry.hpp>
-#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,6 +20,8 @@
 
 #include "apigen.hpp"
 #include "approval.hpp"
+#include "contenders.hpp"
+#include "forks.hpp"
 #include "many_kernels.hpp"
 #include "mcp_round_trip.hpp"
 #include "tool_calls.hpp"
@@ -33,6 +29,7 @@
 
 namespace {
 using namespace ipybox;
+using namespace bench;
 using jupyter::WireSession;
 
 struct Options {
@@ -43,202 +40,6 @@ struct Options {
     int apigen_rounds = 5;
     std::string sandbox = "none";
     std::string only;
-};
-
-std::string required(const char* name) {
-    const char* value = std::getenv(name);
-    if (value == nullptr)
-        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
-    return value;
-}
-
-[[noreturn]] void wrong_output(const std::string& who) {
-    throw std::runtime_error(who + " lost or changed output; its times mean nothing");
-}
-
-std::string sha256(std::string_view text) {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned size = 0;
-    EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr);
-    std::string hex;
-    char two[3];
-    for (unsigned i = 0; i < size; ++i) {
-        std::snprintf(two, sizeof two, "%02x", digest[i]);
-        hex += two;
-    }
-    return hex;
-}
-
-// One row each for whoever takes part in a measurement; milliseconds.
-class Table {
-public:
-    Table(std::string title, std::string floor)
-        : title_(std::move(title)), floor_(std::move(floor)) {}
-
-    void add(const std::string& who, double milliseconds) {
-        if (!samples_.contains(who)) order_.push_back(who);
-        samples_[who].push_back(milliseconds);
-    }
-
-    // Ratios are of medians: to the floor, and of ours to that row.
-    void print(const std::string& ours) {
-        std::printf("\n%s\n%-34s %6s %10s %10s %10s %9s %9s\n", title_.c_str(), "", "n", "min ms",
-                    "p50 ms", "p99 ms", "x floor", "x ipybox");
-        for (const auto& who : order_) {
-            auto& values = samples_[who];
-            std::sort(values.begin(), values.end());
-            std::printf("%-34s %6zu %10.3f %10.3f %10.3f %9.2f %9.2f\n", who.c_str(), values.size(),
-                        values.front(), median(who), at(values, 0.99), median(who) / median(floor_),
-                        median(who) / median(ours));
-        }
-    }
-
-    double median(const std::string& who) {
-        auto& values = samples_.at(who);
-        std::sort(values.begin(), values.end());
-        return at(values, 0.5);
-    }
-
-private:
-    static double at(const std::vector<double>& sorted, double part) {
-        return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1) +
-                                               0.5)];
-    }
-
-    std::string title_, floor_;
-    std::vector<std::string> order_;
-    std::map<std::string, std::vector<double>> samples_;
-};
-
-class Stopwatch {
-public:
-    double milliseconds() const {
-        return std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
-    }
-
-private:
-    Clock::time_point start_ = Clock::now();
-};
-
-// The host's side of everything that runs in this process.
-struct Machine {
-    explicit Machine(const std::string& sandbox_name) {
-        host.executor = context.get_executor();
-        registry.add_directory(required("IPYBOX_TEST_PLUGINS"));
-        none = registry.make<Sandbox>("none", host, {});
-        sandbox = registry.make<Sandbox>(sandbox_name, host, {});
-        confined = sandbox_name != "none";
-        backend = registry.make<KernelBackend>("zmq", host, {});
-        gateway = registry.make<KernelBackend>("gateway", host, {});
-    }
-
-    template <class T>
-    T run(awaitable<T> work) {
-        std::optional<T> value;
-        std::exception_ptr failure;
-        asio::co_spawn(context, std::move(work), [&](std::exception_ptr error, T result) {
-            failure = error;
-            value.emplace(std::move(result));
-        });
-        context.restart();
-        while (!value && context.run_one() > 0) {
-        }
-        if (failure) std::rethrow_exception(failure);
-        return std::move(*value);
-    }
-
-    asio::io_context context;
-    Host host;
-    PluginRegistry registry;
-    std::unique_ptr<Sandbox> none, sandbox;
-    std::unique_ptr<KernelBackend> backend, gateway;
-    bool confined = false;
-};
-
-// What every contender can do.
-class Contender {
-public:
-    virtual ~Contender() = default;
-    virtual double start() = 0;  // to the first result, 1 + 1
-    virtual double execute(const std::string& code, const std::string& expected) = 0;
-    virtual void stop() = 0;
-};
-
-class Ours final : public Contender {
-public:
-    Ours(Machine& machine, bool confined) : Ours(machine, confined, *machine.backend) {}
-    Ours(Machine& machine, bool confined, KernelBackend& backend)
-        : machine_(machine), confined_(confined), backend_(backend) {}
-
-    double start() override {
-        const Stopwatch watch;
-        kernel_ = machine_.run(open());
-        if (take("1 + 1") != "2") wrong_output("ipybox");
-        return watch.milliseconds();
-    }
-    double execute(const std::string& code, const std::string& expected) override {
-        const Stopwatch watch;
-        const auto output = take(code);
-        const auto spent = watch.milliseconds();
-        if (output != expected) wrong_output("ipybox");
-        return spent;
-    }
-    void stop() override { kernel_.reset(); }
-
-private:
-    awaitable<std::unique_ptr<Kernel>> open() {
-        auto& sandbox = confined_ ? *machine_.sandbox : *machine_.none;
-        KernelSpec spec;
-        spec.python = required("IPYBOX_TEST_PYTHON");
-        spec.policy.cwd = std::filesystem::temp_directory_path();
-        spec.policy.env["PATH"] = "/usr/bin:/bin";
-        if (confined_) {
-            spec.policy.cwd = "/";
-            spec.policy.readable.push_back(spec.python.parent_path().parent_path());
-            // What CodeExecutor sets.
-            spec.policy.limits.processes = 1024;
-            spec.policy.limits.open_files = 4096;
-            const auto able = co_await sandbox.probe();
-            if (able.scratch_size) spec.policy.limits.scratch_size = std::uint64_t{1} << 30;
-            if (able.scratch_inodes) spec.policy.limits.scratch_inodes = 1 << 18;
-        } else {
-            spec.policy.network.mode = NetworkPolicy::Mode::full;
-        }
-        Channel package;
-        package.name = "python";
-        package.host_path = required("IPYBOX_TEST_PYTHON_PACKAGE");
-        spec.policy.env["PYTHONPATH"] = sandbox.guest_address(spec.policy, package);
-        spec.channels.push_back(package);
-        spec.extensions.push_back("ipybox_kernel");
-        spec.init_timeout = std::chrono::seconds(60);
-        auto kernel = co_await backend_.start(sandbox, std::move(spec));
-        co_return kernel;
-    }
-
-    std::string take(std::string code) {
-        const auto work = [](Kernel& kernel, std::string text) -> awaitable<std::string> {
-            ExecuteRequest request;
-            request.code = std::move(text);
-            // As an executor does.
-            const auto process = kernel.process();
-            if (process && process->may_be_stale()) co_await process->refresh_view();
-            co_await kernel.execute(std::move(request));
-            std::string output;
-            for (;;) {
-                auto item = co_await kernel.next(never);
-                if (auto* stream = std::get_if<Stream>(&*item)) output += stream->text;
-                if (auto* display = std::get_if<Display>(&*item))
-                    output += display->data.at("text/plain").as_string();
-                if (std::holds_alternative<Done>(*item)) co_return output;
-            }
-        };
-        return machine_.run(work(*kernel_, std::move(code)));
-    }
-
-    Machine& machine_;
-    bool confined_;
-    KernelBackend& backend_;
-    std::unique_ptr<Kernel> kernel_;
 };
 
 // The least that a ZeroMQ client in C++ can do: blocking sockets, no check of any signature, no
@@ -383,71 +184,6 @@ private:
     std::unique_ptr<SandboxedProcess> process_;
 };
 
-// A peer written in Python, in a process of its own; see jupyter_client_peer.py.
-class PythonPeer final : public Contender {
-public:
-    PythonPeer(std::string name, std::string python, std::string script) : name_(std::move(name)) {
-        script = IPYBOX_BENCHMARKS "/" + script;
-        int to[2], from[2];
-        if (::pipe(to) != 0 || ::pipe(from) != 0) throw std::runtime_error("pipe failed");
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            ::dup2(to[0], 0);
-            ::dup2(from[1], 1);
-            for (const int fd : {to[0], to[1], from[0], from[1]}) ::close(fd);
-            ::execl(python.c_str(), python.c_str(), script.c_str(), nullptr);
-            ::_exit(127);
-        }
-        ::close(to[0]);
-        ::close(from[1]);
-        input_ = ::fdopen(to[1], "w");
-        output_ = ::fdopen(from[0], "r");
-        const auto hello = answer();
-        versions = "Python " + std::string(hello.at("python").as_string()) + ", " +
-                   std::string(hello.at("versions").as_string());
-    }
-    ~PythonPeer() override {
-        std::fclose(input_);
-        std::fclose(output_);
-        ::waitpid(pid_, nullptr, 0);
-    }
-    PythonPeer(const PythonPeer&) = delete;
-    PythonPeer& operator=(const PythonPeer&) = delete;
-
-    double start() override { return ask("start", "1 + 1", "2"); }
-    double execute(const std::string& code, const std::string& expected) override {
-        return ask("execute", code, expected);
-    }
-    void stop() override { ask("stop", "", ""); }
-
-    std::string versions;
-
-private:
-    double ask(const char* what, const std::string& code, const std::string& expected) {
-        json::object command;
-        command["do"] = what;
-        command["code"] = code;
-        std::fprintf(input_, "%s\n", json::serialize(command).c_str());
-        std::fflush(input_);
-        const auto reply = answer();
-        if (const auto* digest = reply.if_contains("sha256"))
-            if (digest->as_string() != sha256(expected)) wrong_output(name_);
-        return reply.at("ns").to_number<double>() / 1e6;
-    }
-    json::object answer() {
-        std::string line;
-        for (int c = 0; (c = std::fgetc(output_)) != EOF && c != '\n';)
-            line += static_cast<char>(c);
-        if (line.empty()) throw std::runtime_error("the peer " + name_ + " died");
-        return json::parse(line).as_object();
-    }
-
-    std::string name_;
-    pid_t pid_ = -1;
-    FILE* input_ = nullptr;
-    FILE* output_ = nullptr;
-};
-
 // sandbox-runtime around a program that does nothing, as the user that ours would run it as: what
 // it costs without us.
 class SrtAlone final : public Contender {
@@ -476,13 +212,6 @@ private:
     Workspace place_;
     std::string command_;
 };
-
-// Each contender once per round, so that whatever else the machine does hits all of them.
-void in_turns(Table& table, const std::vector<std::pair<std::string, Contender*>>& contenders,
-              int rounds, const std::function<double(Contender&)>& measure) {
-    for (int i = 0; i < rounds; ++i)
-        for (const auto& [who, contender] : contenders) table.add(who, measure(*contender));
-}
 
 void kernels(const Options& options) {
     Machine machine(options.sandbox);
@@ -586,7 +315,7 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--only", options.only, "one measurement")
         ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval",
-                               "apigen", "many-kernels"}));
+                               "apigen", "many-kernels", "fork"}));
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
@@ -601,6 +330,7 @@ int main(int argc, char** argv) {
         if (only.empty() || of_kernels) kernels(options);
         if (only.empty() || only == "gateway") gateways(options);
         if (only == "many-kernels") measure_many_kernels();
+        if (only.empty() || only == "fork") measure_forks(options.starts, options.round_trips);
         if (only.empty() || only == "tools") {
             measure_mcp_round_trips(options.tool_calls);
             measure_tool_calls(options.tool_calls);

@@ -1,11 +1,6 @@
 // The first program inside a sandbox: takes rights away from itself that the sandbox around it
 // cannot take, then becomes the command. Static, because what the guest sees may hold no libraries.
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/landlock.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,10 +10,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 
+#include "confine.hpp"
 #include "forward.hpp"
 #include "guard.hpp"
+#include "init.hpp"
 #include "relay.hpp"
 #include "scratch.hpp"
 
@@ -43,11 +39,17 @@ constexpr const char* usage =
     "  --relay IN:OUT        the command comes from descriptor IN, and its loopback connections "
     "are\n"
     "                        carried over IN and OUT; there is none behind --\n"
+    "  --init FD             is the sandbox's first process: sends a handle of itself over the "
+    "socket FD,\n"
+    "                        starts the command if there is one, collects what ends, and ends "
+    "when the\n"
+    "                        other end of the socket is closed\n"
     "usage: ipybox-launcher relay\n"
     "Runs what standard input says, and carries its loopback connections over standard input and "
     "output.\n"
-    "usage: ipybox-launcher guard [scratch …] COMMAND [ARGUMENT]...\n"
-    "Runs COMMAND and ends everything it started when it ends, or our parent.\n";
+    "usage: ipybox-launcher guard [--pen USER PID] [scratch …] COMMAND [ARGUMENT]...\n"
+    "Runs COMMAND and ends everything it started when it ends, or our parent. --pen: descriptors\n"
+    "of the namespaces in which it runs.\n";
 
 [[noreturn]] void fail(const char* what, const char* detail) {
     std::fprintf(stderr, "ipybox-launcher: %s%s%s: %s\n", what, *detail ? " " : "", detail,
@@ -62,108 +64,18 @@ constexpr const char* usage =
 
 // A whole number up to `most`.
 std::uint64_t number(const char* text, std::uint64_t most = UINT64_MAX) {
-    char* end = nullptr;
-    errno = 0;
-    const auto value = std::strtoull(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || *text == '-' || value > most)
+    unsigned long long value = 0;
+    if (!ipybox::launcher::read_number(text, most, value))
         misuse("an option needs a whole number within its range");
     return value;
 }
 
-struct Limit {
-    const char* option;
-    int resource;
-};
-constexpr Limit limits[] = {{"--rlimit-as", RLIMIT_AS},
-                            {"--rlimit-nproc", RLIMIT_NPROC},
-                            {"--rlimit-nofile", RLIMIT_NOFILE},
-                            {"--rlimit-fsize", RLIMIT_FSIZE},
-                            {"--rlimit-cpu", RLIMIT_CPU}};
-
-void set_limit(int resource, rlim_t value) {
-    const auto which = static_cast<__rlimit_resource_t>(resource);
-    rlimit limit{};
-    if (::getrlimit(which, &limit) != 0) fail("getrlimit", "");
-    // A stricter limit that is already there stays. The end of processor time comes by a signal
-    // that says so, unless that is ignored.
-    const rlim_t hard = resource == RLIMIT_CPU && value < RLIM_INFINITY - 1 ? value + 1 : value;
-    if (hard < limit.rlim_max) limit.rlim_max = hard;
-    limit.rlim_cur = value < limit.rlim_max ? value : limit.rlim_max;
-    if (::setrlimit(which, &limit) != 0) fail("setrlimit", "");
+// Ends us with what went wrong.
+void require(bool good, const ipybox::launcher::Problem& problem) {
+    if (good) return;
+    if (problem.misuse) misuse(problem.what);
+    fail(problem.what, problem.detail);
 }
-
-// A Landlock domain in which only what is named can be written. The mounts around it say the same;
-// this holds even if they can be got around.
-class WriteOnlyBelow {
-public:
-    WriteOnlyBelow() {
-        const long version = ::syscall(SYS_landlock_create_ruleset, nullptr, 0, 1u /* VERSION */);
-        if (version < 0) return;  // a kernel without it: the other layers have to do
-        version_ = version;
-        // Version 1 knows all but the last two.
-        writes_ = LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_DIR |
-                  LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_CHAR |
-                  LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG |
-                  LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO |
-                  LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM;
-        if (version >= 2) writes_ |= refer;
-        if (version >= 3) writes_ |= truncate;
-        // The header of an older system does not know the later members.
-        const std::uint64_t attributes[] = {writes_, 0, version >= 6 ? scope_all : 0};
-        const std::size_t size = version >= 6 ? 24 : version >= 4 ? 16 : 8;
-        rules_ = static_cast<int>(::syscall(SYS_landlock_create_ruleset, attributes, size, 0u));
-        if (rules_ < 0) fail("landlock_create_ruleset", "");
-    }
-
-    void allow(const char* path) {
-        if (rules_ < 0) return;
-        const int file = ::open(path, O_PATH | O_CLOEXEC);
-        if (file < 0) fail("cannot open", path);
-        struct stat status{};
-        if (::fstat(file, &status) != 0) fail("cannot look at", path);
-        auto rights = writes_;
-        if (!S_ISDIR(status.st_mode)) rights &= LANDLOCK_ACCESS_FS_WRITE_FILE | truncate;
-        add(file, rights);
-    }
-    // Where sockets are made, and removed to be made again.
-    void allow_sockets(const char* path) {
-        if (rules_ < 0) return;
-        const int file = ::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-        if (file < 0) fail("cannot open", path);
-        add(file, LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_REMOVE_FILE);
-    }
-    // Existing files only, such as /dev/null.
-    void allow_writing_files(const char* path) {
-        const int file = rules_ < 0 ? -1 : ::open(path, O_PATH | O_CLOEXEC);
-        if (file >= 0) add(file, writes_ & (LANDLOCK_ACCESS_FS_WRITE_FILE | truncate));
-    }
-    void enforce(bool log) {
-        if (rules_ < 0) return;
-        // Programs that the command executes are left out of the log unless asked for; version 7
-        // on.
-        const unsigned flags = log && version_ >= 7 ? 2u : 0u;
-        if (::syscall(SYS_landlock_restrict_self, rules_, flags) != 0)
-            fail("landlock_restrict_self", "");
-        ::close(rules_);
-    }
-
-private:
-    static constexpr std::uint64_t refer = 1u << 13, truncate = 1u << 14;
-    static constexpr std::uint64_t scope_all = 3;  // abstract Unix sockets, signals
-
-    void add(int file, std::uint64_t rights) {
-        landlock_path_beneath_attr rule{};
-        rule.allowed_access = rights;
-        rule.parent_fd = file;
-        if (::syscall(SYS_landlock_add_rule, rules_, LANDLOCK_RULE_PATH_BENEATH, &rule, 0u) != 0)
-            fail("landlock_add_rule", "");
-        ::close(file);
-    }
-
-    int rules_ = -1;
-    long version_ = 0;
-    std::uint64_t writes_ = 0;
-};
 
 // Whether what the host looked at is what was mounted. Afterwards nobody can change that.
 void require_same(char* text) {
@@ -184,23 +96,6 @@ void require_same(char* text) {
         fail("somebody has replaced", text);
 }
 
-void apply_filter(int file, bool log) {
-    sock_filter program[BPF_MAXINSNS];
-    std::size_t size = 0;
-    for (ssize_t count = 0;; size += static_cast<std::size_t>(count)) {
-        // By position: the descriptor may be shared with whoever wrote it.
-        count = ::pread(file, reinterpret_cast<char*>(program) + size, sizeof program - size,
-                        static_cast<off_t>(size));
-        if (count < 0) fail("cannot read the system call filter", "");
-        if (count == 0) break;
-    }
-    if (size == 0 || size % sizeof *program != 0) misuse("--seccomp: this is no filter");
-    const sock_fprog filter{static_cast<unsigned short>(size / sizeof *program), program};
-    const unsigned flags = log ? SECCOMP_FILTER_FLAG_LOG : 0u;
-    if (::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter) != 0) fail("seccomp", "");
-    ::close(file);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -210,23 +105,15 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "guard") == 0) return guard_main(argc - 1, argv + 1);
 
     Forwarder forwarder;
-    bool landlock = false, log = false;
-    int relay[2] = {-1, -1};
+    int relay[2] = {-1, -1}, init = -1;
     int at = 1;
     for (; at < argc && std::strcmp(argv[at], "--") != 0; ++at) {
-        if (std::strcmp(argv[at], "--landlock") == 0) {
-            landlock = true;
-            continue;
-        }
-        if (std::strcmp(argv[at], "--log") == 0) {
-            log = true;
-            continue;
-        }
         const char* option = argv[at];
+        bool takes_value = false;
+        const bool confining = ipybox::launcher::knows(option, takes_value);
+        if (confining && !takes_value) continue;
         if (++at == argc) misuse("an option lacks its value");
-        if (std::strcmp(option, "--seccomp") == 0) {
-            number(argv[at], INT32_MAX);
-        } else if (std::strcmp(option, "--forward") == 0) {
+        if (std::strcmp(option, "--forward") == 0) {
             char* equals = std::strchr(argv[at], '=');
             if (equals == nullptr) misuse("--forward needs PORT=PATH");
             *equals = '\0';
@@ -238,47 +125,29 @@ int main(int argc, char** argv) {
             *colon = '\0';
             relay[0] = static_cast<int>(number(argv[at], INT32_MAX));
             relay[1] = static_cast<int>(number(colon + 1, INT32_MAX));
+        } else if (std::strcmp(option, "--init") == 0) {
+            init = static_cast<int>(number(argv[at], INT32_MAX));
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
-        } else if (std::strcmp(option, "--writable") != 0 &&
-                   std::strcmp(option, "--sockets") != 0 &&
-                   std::strcmp(option, "--seccomp-file") != 0) {
-            bool known = false;
-            for (const auto& limit : limits)
-                known = known || std::strcmp(option, limit.option) == 0;
-            if (!known) misuse("there is an unknown option");
+        } else if (!confining) {
+            misuse("there is an unknown option");
+        } else if (std::strncmp(option, "--rlimit-", 9) == 0) {
             number(argv[at]);
+        } else if (std::strcmp(option, "--seccomp") == 0) {
+            number(argv[at], INT32_MAX);
         }
     }
-    if ((at + 1 >= argc) != (relay[0] >= 0)) misuse("there is no command, or one too many");
+    const bool commanded = at + 1 < argc;
+    if (init < 0 && commanded == (relay[0] >= 0)) misuse("there is no command, or one too many");
     char** command = argv + at + 1;
 
-    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs", "");
-    if (landlock) {
-        WriteOnlyBelow domain;
-        for (int i = 1; i < at; ++i) {
-            if (std::strcmp(argv[i], "--writable") == 0) {
-                domain.allow(argv[++i]);
-            } else if (std::strcmp(argv[i], "--sockets") == 0) {
-                domain.allow_sockets(argv[++i]);
-            }
-        }
-        for (const char* path : {"/dev", "/proc"}) domain.allow_writing_files(path);
-        domain.enforce(log);
-    }
-    for (int i = 1; i < at; ++i) {
-        if (std::strcmp(argv[i], "--seccomp") == 0)
-            apply_filter(static_cast<int>(number(argv[++i])), log);
-        else if (std::strcmp(argv[i], "--seccomp-file") == 0)
-            apply_filter(::open(argv[++i], O_RDONLY | O_CLOEXEC), log);
-    }
+    ipybox::launcher::Problem problem;
+    require(ipybox::launcher::take_rights(argv + 1, at - 1, problem), problem);
     // Before the limits: they are the command's, but whatever else confines it confines this too.
     if (!forwarder.start()) fail("cannot start the network forwarder", "");
-    for (int i = 1; i < at; ++i)
-        for (const auto& limit : limits)
-            if (std::strcmp(argv[i], limit.option) == 0)
-                set_limit(limit.resource, number(argv[++i]));
+    require(ipybox::launcher::set_limits(argv + 1, at - 1, problem), problem);
 
+    if (init >= 0) return init_main(init, commanded ? command : nullptr);
     ::syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
     if (relay[0] >= 0) return relay_main(relay[0], relay[1]);
     ::execv(command[0], command);

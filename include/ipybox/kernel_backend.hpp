@@ -15,7 +15,8 @@ namespace ipybox {
 
 // What to start.
 struct KernelSpec {
-    std::filesystem::path python;         // interpreter that has ipykernel
+    std::filesystem::path python;                    // interpreter that has ipykernel
+    std::vector<std::filesystem::path> interpreter;  // directories it reads outside /usr
     SandboxPolicy policy;                 // view, environment and working directory of the kernel
     std::vector<Channel> channels;        // the tool socket and the ipybox_kernel package
     std::vector<std::string> extensions;  // IPython extensions loaded before the first cell
@@ -102,11 +103,13 @@ public:
     // Returns a kernel that answered its first request. Throws Error: kernel_start_failed (with the
     // tail of what the process printed), timed_out (after spec.init_timeout), sandbox_refused (the
     // sandbox cannot enforce the policy), missing_dependency (such as ipykernel). The sandbox must
-    // outlive the kernel.
+    // outlive the kernel and the backend.
     virtual awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) = 0;
 
     // Whether its kernels know ExecuteRequest::allow_input.
     virtual bool takes_input() const noexcept { return false; }
+    // Ends what it has made ready for the next start(), such as spare kernels.
+    virtual void release_spares() noexcept {}
 };
 
 }  // namespace ipybox

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/error.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -177,6 +179,25 @@ public:
     virtual void kill_tree() noexcept = 0;
 };
 
+// Where a process lives that forks others into sandboxes. Its namespaces hold those of the
+// sandboxes that are opened for it, which is what lets it enter them without any right of its own.
+struct Pen {
+    std::unique_ptr<SandboxedProcess> process;  // all in it ends with this
+    UniqueFd init;                              // pidfd of its first process
+    UniqueFd user_namespace, pid_namespace;
+};
+
+// A sandbox that waits for a process of its pen to enter, and what that process must do to itself
+// before it runs anything.
+struct OpenSandbox {
+    std::unique_ptr<SandboxedProcess> process;  // all in it ends with this
+    UniqueFd init;                     // pidfd of its first process, whose namespaces to join
+    UniqueFd cgroup;                   // its cgroup.procs, open for writing; empty without one
+    std::vector<std::string> words;    // the rights to give up, as launcher/confine.hpp has them
+    std::vector<std::string> filters;  // system call filters, in the order of adding them
+    std::map<std::string, std::string> env;  // exact
+};
+
 enum class Stdio { tail, pipes };  // tail: standard input empty, output kept as a tail
 
 // Starts processes that are confined. A plugin.
@@ -209,6 +230,29 @@ public:
                                                                 std::vector<std::string> argv,
                                                                 std::vector<Channel> channels,
                                                                 Stdio stdio) = 0;
+    // Whether a process can enter this policy's sandboxes: two policies and sandboxes that give the
+    // same text can share a pen; empty where none can be entered.
+    virtual std::string pen_key([[maybe_unused]] const SandboxPolicy& policy) const { return {}; }
+    // Starts argv in a pen, where it finds the socket `control` as descriptor 3. Throws Error:
+    // sandbox_refused (there are none here; says why), and what launch() throws.
+    virtual awaitable<Pen> make_pen(SandboxPolicy policy, std::vector<std::string> argv,
+                                    std::vector<Channel> channels, int control);
+    // Makes a sandbox that a process of this pen can enter, in which nothing runs yet. The pen must
+    // outlive the call; the sandbox goes on without it. Throws Error: sandbox_refused (it cannot be
+    // entered, or the policy needs what cannot be enforced), and what launch() throws.
+    virtual awaitable<OpenSandbox> open(SandboxPolicy policy, std::vector<Channel> channels,
+                                        const Pen& pen);
 };
+
+inline awaitable<Pen> Sandbox::make_pen(SandboxPolicy, std::vector<std::string>,
+                                        std::vector<Channel>, int) {
+    throw Error(errc::sandbox_refused, "this sandbox cannot be entered");
+    co_return Pen();
+}
+
+inline awaitable<OpenSandbox> Sandbox::open(SandboxPolicy, std::vector<Channel>, const Pen&) {
+    throw Error(errc::sandbox_refused, "this sandbox cannot be entered");
+    co_return OpenSandbox();
+}
 
 }  // namespace ipybox

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <enter_image.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/sandbox_kit/cgroup.hpp>
@@ -21,6 +22,7 @@
 #include <ipybox/sandbox_kit/project_quota.hpp>
 #include <launcher_file.hpp>
 #include <launcher_image.hpp>
+#include <launcher_init.hpp>
 #include <launcher_options.hpp>
 #include <syscall_filter.hpp>
 #include <tuple>
@@ -54,6 +56,10 @@ constexpr std::uint16_t proxy_port = 3128;
 
 // Where the guest finds the launcher.
 constexpr const char* launcher_path = "/run/ipybox/launcher";
+// And who enters sandboxes the code to do it with.
+constexpr const char* enter_path = "/run/ipybox/enter.so";
+// The launcher's way to us as a sandbox's first process; below what Options hands over.
+constexpr int init_socket = 4;
 
 // ---- the command line ---------------------------------------------------------------------------
 
@@ -164,10 +170,12 @@ class Confined final : public ConfinedProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
              std::optional<Cgroup> group, std::optional<sandbox_kit::ProjectQuota> quota,
-             Layers layers)
+             Layers layers, std::unique_ptr<launcher::InitSocket> init)
         : ConfinedProcess(executor, std::move(request), std::move(placeholders), std::move(group)),
           quota_(std::move(quota)),
-          layers_(std::move(layers.mounted)) {
+          layers_(std::move(layers.mounted)),
+          init_(std::move(init)) {
+        if (init_) init_->started();
         if (layers.control)
             control_ = std::make_shared<LayerControl>(executor, std::move(layers.control));
     }
@@ -175,6 +183,9 @@ public:
         if (control_) control_->close();
         end_guest();
     }
+
+    // Its first process, when that is the launcher's and not bwrap's.
+    awaitable<UniqueFd> first_process() { return init_->first_process(*this); }
 
     awaitable<void> refresh_view() override { return refreshed(control_); }
     bool may_be_stale() const noexcept override { return control_ != nullptr; }
@@ -206,6 +217,15 @@ private:
     std::optional<sandbox_kit::ProjectQuota> quota_;
     std::vector<detail::WorkspaceLayer> layers_;
     std::shared_ptr<LayerControl> control_;
+    std::unique_ptr<launcher::InitSocket> init_;
+};
+
+// What is started: a command, the pen of those who enter, or a sandbox to be entered.
+struct Role {
+    enum class Kind { command, pen, open };
+    Kind kind = Kind::command;
+    int control = -1;          // of a pen: its program's
+    const Pen* pen = nullptr;  // around what is opened
 };
 
 class Bubblewrap final : public Sandbox {
@@ -267,15 +287,71 @@ public:
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,
                                                         Stdio stdio) override {
+        co_await require_available();
+        const auto layered = co_await find_layered(policy);
+        co_return start(policy, std::move(argv), std::move(channels), stdio, layered).process;
+    }
+
+    std::string pen_key(const SandboxPolicy& policy) const override {
+        // What is reached over a relay, and the machine's own network, nobody enters.
+        if (!unix_sockets(policy) || policy.network.mode == NetworkPolicy::Mode::full) return {};
+        std::string key =
+            "bubblewrap " + bwrap_.string() + " " + std::to_string(guest_user(policy));
+        for (const auto& call : allow_calls_) key += " " + call;
+        return key;
+    }
+
+    awaitable<Pen> make_pen(SandboxPolicy policy, std::vector<std::string> argv,
+                            std::vector<Channel> channels, int control) override {
+        co_await require_available();
+        Role role;
+        role.kind = Role::Kind::pen;
+        role.control = control;
+        auto process =
+            start(policy, std::move(argv), std::move(channels), Stdio::tail, Layered(), role)
+                .process;
+        Pen pen;
+        pen.init = co_await process->first_process();
+        const auto place = "/proc/" + std::to_string(launcher::number_of(pen.init)) + "/ns/";
+        for (const auto& [name, space] :
+             {std::pair("user", &pen.user_namespace), {"pid", &pen.pid_namespace}}) {
+            space->reset(::open((place + name).c_str(), O_RDONLY | O_CLOEXEC));
+            if (!*space) refuse("the pen cannot be entered: " + errno_text());
+        }
+        // Else the number might be another's by now.
+        if (launcher::has_ended(pen.init)) refuse("the pen ended: " + process->output_tail());
+        pen.process = std::move(process);
+        co_return pen;
+    }
+
+    awaitable<OpenSandbox> open(SandboxPolicy policy, std::vector<Channel> channels,
+                                const Pen& pen) override {
+        co_await require_available();
+        if (policy.network.mode == NetworkPolicy::Mode::full)
+            refuse("a sandbox with the machine's own network cannot be entered");
+        const auto layered = co_await find_layered(policy);
+        Role role;
+        role.kind = Role::Kind::open;
+        role.pen = &pen;
+        auto started = start(policy, {}, std::move(channels), Stdio::tail, layered, role);
+        started.opened.init = co_await started.process->first_process();
+        started.opened.process = std::move(started.process);
+        co_return std::move(started.opened);
+    }
+
+private:
+    struct Started {
+        std::unique_ptr<Confined> process;
+        OpenSandbox opened;  // of one to be entered, without its process
+    };
+
+    awaitable<void> require_available() {
         const auto able = co_await probe();
         if (!able.available)
             throw Error(bwrap_.empty() ? errc::missing_dependency : errc::sandbox_refused,
                         able.problem);
-        const auto layered = co_await find_layered(policy);
-        co_return start(policy, std::move(argv), std::move(channels), stdio, layered);
     }
 
-private:
     // For each writable place whose absent names an overlay can hold: the directory for its work.
     // Why another cannot, for people.
     struct Layered {
@@ -342,7 +418,7 @@ private:
             request.ends_its_tree = true;
             request.argv = {"/usr/bin/true"};
             auto layers = make_layers({{place, {"ipybox-probe"}}}, {{{place, base}}, {}}, identity);
-            start_by_launcher(request, Limits(), layers);
+            start_by_launcher(request, Limits(), layers, nullptr);
             ChildProcess trial(executor_, std::move(request));
             const auto status = co_await trial.wait(deadline_after(std::chrono::seconds(10)));
             if (status && status->code == 0) co_return std::string();
@@ -403,17 +479,60 @@ private:
         return relayed;
     }
 
-    std::unique_ptr<Confined> start(const SandboxPolicy& policy, std::vector<std::string> argv,
-                                    std::vector<Channel> channels, Stdio stdio,
-                                    const Layered& layered) {
-        const bool proxied = policy.network.mode == NetworkPolicy::Mode::allow_list;
-        if (proxied && std::none_of(channels.begin(), channels.end(), is_proxy))
+    static void require_startable(const SandboxPolicy& policy, const std::vector<std::string>& argv,
+                                  const std::vector<Channel>& channels, const Role& role) {
+        if (policy.network.mode == NetworkPolicy::Mode::allow_list &&
+            std::none_of(channels.begin(), channels.end(), is_proxy))
             throw Error(errc::bad_argument,
                         "a list of allowed hosts needs the channel \"network\" to their proxy");
-        if (argv.empty() || !argv[0].starts_with('/'))
+        if (role.kind != Role::Kind::open && (argv.empty() || !argv[0].starts_with('/')))
             throw Error(errc::bad_argument, "a sandboxed program is started by its absolute path");
+    }
+
+    View view_of(const SandboxPolicy& policy, bool unix_sockets, const Layered& layered) const {
+        auto seen = policy;
+        if (without("view")) seen.readable.emplace_back("/");
+        if (without("protect")) seen.write_protected.clear();
+        if (without("hidden")) seen.hidden.clear();
+        std::set<fs::path> places;
+        for (const auto& [place, base] : layered.bases) places.insert(place);
+        return View(seen, unix_sockets && !without("view"), std::move(places));
+    }
+
+    std::optional<sandbox_kit::ProjectQuota> quota_of(const SandboxPolicy& policy) const {
+        std::optional<sandbox_kit::ProjectQuota> quota;
+        if (policy.limits.workspace_size && !without("limits")) {
+            std::vector<fs::path> limited;
+            for (const auto& path : policy.writable) limited.push_back(absolute_path(path));
+            quota.emplace(limited, *policy.limits.workspace_size);
+        }
+        return quota;
+    }
+
+    template <class Environment, class Relayed>
+    std::string relay_beginning(const SandboxPolicy& policy, std::vector<std::string> argv,
+                                Environment env, const Relayed& relayed) const {
+        RelayCommand told;
+        told.argv = {launcher_path};
+        if (!without("limits")) launcher::add_rlimits(told.argv, policy.limits);
+        told.argv.emplace_back("--");
+        std::move(argv.begin(), argv.end(), std::back_inserter(told.argv));
+        told.env = std::move(env);
+        told.kept_env = {"PWD"};
+        if (!policy.cwd.empty()) told.cwd = policy.cwd;
+        told.no_unix_sockets = !without("unix") && !without("seccomp");
+        return relay_start(told, relayed);
+    }
+
+    Started start(const SandboxPolicy& policy, std::vector<std::string> argv,
+                  std::vector<Channel> channels, Stdio stdio, const Layered& layered,
+                  const Role& role = Role()) {
+        const bool opened = role.kind == Role::Kind::open;
+        require_startable(policy, argv, channels, role);
         const bool unix_sockets = this->unix_sockets(policy);
         auto relayed = take_relayed(policy, unix_sockets, channels);
+        if (!relayed.empty() && role.kind != Role::Kind::command)
+            refuse("a sandbox that is reached over a relay cannot be entered");
         refuse_written(bwrap_);
         SpawnRequest request;
         request.stdio = stdio;
@@ -424,25 +543,14 @@ private:
         // Only as far as bwrap: a directory it may not be able to enter comes later, inside.
         request.cwd = "/";
 
-        auto seen = policy;
-        if (without("view")) seen.readable.emplace_back("/");
-        if (without("protect")) seen.write_protected.clear();
-        if (without("hidden")) seen.hidden.clear();
-        std::set<fs::path> places;
-        for (const auto& [place, base] : layered.bases) places.insert(place);
-        View view(seen, unix_sockets && !without("view"), std::move(places));
+        View view = view_of(policy, unix_sockets, layered);
         auto wanted = view.accesses();
         for (const auto& channel : channels)
             wanted.push_back(
                 {absolute_path(channel.host_path), is_read_only(channel) ? F_OK : R_OK | W_OK});
         check_reach(request.identity, wanted);
 
-        std::optional<sandbox_kit::ProjectQuota> quota;
-        if (policy.limits.workspace_size && !without("limits")) {
-            std::vector<fs::path> limited;
-            for (const auto& path : policy.writable) limited.push_back(absolute_path(path));
-            quota.emplace(limited, *policy.limits.workspace_size);
-        }
+        auto quota = quota_of(policy);
         std::optional<Cgroup> group;
         if (policy.limits.memory_total && !without("limits")) {
             group.emplace(*policy.limits.memory_total);
@@ -451,15 +559,39 @@ private:
 
         Options options;
         auto env = environment(policy);
-        add_namespaces(options, policy);
+        add_namespaces(options, policy, role);
         add_system(options, policy, view.whole_disk());
         add_view(options, policy, view);
         for (const auto& channel : channels)
             options.add(is_read_only(channel) ? "--ro-bind" : "--bind",
                         absolute_path(channel.host_path), guest_address(policy, channel));
-        auto command = launcher(options, policy, view, channels);
+        Started started;
+        auto& confining = started.opened.words;
+        confining = confining_words(policy, view, channels);
+        // Who enters needs all of its system calls until then.
+        auto command = launcher(options, policy, view, channels, role);
         std::optional<RelayPipes> pipes;
-        if (relayed.empty()) {
+        std::unique_ptr<launcher::InitSocket> init;
+        if (role.kind != Role::Kind::command) {
+            init = std::make_unique<launcher::InitSocket>(executor_);
+            request.fds.emplace_back(init->theirs(), init_socket);
+            for (const auto& word : {std::string("--init"), std::to_string(init_socket)})
+                command.push_back(word);
+        }
+        // A process in a domain of Landlock's cannot enter another.
+        if (role.kind == Role::Kind::command)
+            std::copy(confining.begin(), confining.end(), std::back_inserter(command));
+        if (opened) {
+            if (!without("limits")) launcher::add_rlimits(confining, policy.limits);
+            confining.emplace_back("--chdir");
+            confining.push_back(policy.cwd.empty() ? "/" : policy.cwd.string());
+            started.opened.filters = filters(unix_sockets, role);
+            started.opened.env = std::move(env);
+            if (request.cgroup >= 0)
+                started.opened.cgroup.reset(::fcntl(request.cgroup, F_DUPFD_CLOEXEC, 3));
+            command.emplace_back("--");
+        } else if (relayed.empty()) {
+            if (role.control >= 0) request.fds.emplace_back(role.control, 3);
             for (const auto& [name, value] : env) options.add("--setenv", name, value);
             if (!without("limits")) launcher::add_rlimits(command, policy.limits);
             command.emplace_back("--");
@@ -471,31 +603,23 @@ private:
         }
         options.add("--remount-ro", "/dev");
         options.add("--remount-ro", view.whole_disk() ? "/run" : "/");
-        options.add("--chdir", policy.cwd.empty() ? fs::path("/") : policy.cwd);
+        options.add("--chdir", policy.cwd.empty() || opened ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
         auto layers = make_layers(view.layers(), layered, request.identity);
-        start_by_launcher(request, policy.limits, layers);
+        start_by_launcher(request, policy.limits, layers, role.pen);
         std::string first;
         if (pipes) {
-            RelayCommand told;
-            told.argv = {launcher_path};
-            if (!without("limits")) launcher::add_rlimits(told.argv, policy.limits);
-            told.argv.emplace_back("--");
-            std::move(argv.begin(), argv.end(), std::back_inserter(told.argv));
-            told.env = std::move(env);
-            told.kept_env = {"PWD"};
-            if (!policy.cwd.empty()) told.cwd = policy.cwd;
-            told.no_unix_sockets = !without("unix") && !without("seccomp");
-            first = relay_start(told, relayed);
+            first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
         }
-        auto process =
-            std::make_unique<Confined>(executor_, std::move(request), view.take_placeholders(),
-                                       std::move(group), std::move(quota), std::move(layers));
+        started.process = std::make_unique<Confined>(
+            executor_, std::move(request), view.take_placeholders(), std::move(group),
+            std::move(quota), std::move(layers), std::move(init));
         if (pipes)
-            process->relay(executor_, asio::writable_pipe(executor_, pipes->input.release()),
-                           asio::readable_pipe(executor_, pipes->output.release()),
-                           std::move(relayed), std::move(first));
-        return process;
+            started.process->relay(executor_,
+                                   asio::writable_pipe(executor_, pipes->input.release()),
+                                   asio::readable_pipe(executor_, pipes->output.release()),
+                                   std::move(relayed), std::move(first));
+        return started;
     }
 
     // Between us and the relay: the guest's standard streams are its own.
@@ -516,11 +640,14 @@ private:
 
     // In the order of adding them. Made when first needed, while the interpreter is being looked
     // at.
-    const std::vector<std::string>& filters(bool unix_sockets) const {
-        auto& list = filters_[unix_sockets || without("unix") ? 1 : 0];
+    const std::vector<std::string>& filters(bool unix_sockets, const Role& role) const {
+        const bool pen = role.kind == Role::Kind::pen;
+        auto& list = filters_[pen ? 2 : unix_sockets || without("unix") ? 1 : 0];
         if (list.empty()) {
+            auto allowed = allow_calls_;
+            if (pen) allowed.emplace_back("setns");
             if (!without("calls") && !without("seccomp"))
-                list.push_back(launcher::allowing_filter(allow_calls_));
+                list.push_back(launcher::allowing_filter(allowed));
             if (!without("seccomp"))
                 list.push_back(launcher::denying_filter(unix_sockets || without("unix")));
         }
@@ -534,30 +661,21 @@ private:
         return channel.name == network_channel && channel.kind == Channel::Kind::socket;
     }
 
-    // What runs first inside and takes more rights away; see launcher/main.cpp.
+    // What runs first inside, and sees to it that everything is as the host looked at it; see
+    // launcher/main.cpp.
     std::vector<std::string> launcher(Options& options, const SandboxPolicy& policy,
-                                      const View& view,
-                                      const std::vector<Channel>& channels) const {
+                                      const View& view, const std::vector<Channel>& channels,
+                                      const Role& role) const {
         std::vector<std::string> command = {launcher_path};
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
         options.file(launcher_path, launcher::launcher_image(), "0555");
+        if (role.kind == Role::Kind::pen) options.file(enter_path, launcher::enter_image(), "0555");
         // From bwrap, so that its init process has them as well; once more where refusals are
         // logged.
-        for (const auto& filter : filters(unix_sockets(policy))) {
+        for (const auto& filter : filters(unix_sockets(policy), role)) {
             options.add("--add-seccomp-fd", options.data(filter));
-            if (kernel_log_) add("--seccomp", options.data(filter));
-        }
-        if (kernel_log_) add("--log");
-        if (!without("landlock")) {
-            add("--landlock");
-            for (const auto& [path, rule] : view.mounts())
-                if (rule == View::Kind::writable || rule == View::Kind::scratch)
-                    add("--writable", path);
-            add("--writable", "/dev/shm");
-            for (const auto& channel : channels)
-                if (!is_read_only(channel))
-                    add(channel.access == Channel::Access::sockets ? "--sockets" : "--writable",
-                        guest_address(policy, channel));
+            if (kernel_log_ && role.kind == Role::Kind::command)
+                add("--seccomp", options.data(filter));
         }
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
             for (const auto& channel : channels)
@@ -572,12 +690,34 @@ private:
         return command;
     }
 
-    void add_namespaces(Options& options, const SandboxPolicy& policy) const {
+    // The rights that the code's first process gives up.
+    std::vector<std::string> confining_words(const SandboxPolicy& policy, const View& view,
+                                             const std::vector<Channel>& channels) const {
+        std::vector<std::string> words;
+        const auto add = [&words](const auto&... more) { (words.emplace_back(more), ...); };
+        if (kernel_log_) add("--log");
+        if (without("landlock")) return words;
+        add("--landlock");
+        for (const auto& [path, rule] : view.mounts())
+            if (rule == View::Kind::writable || rule == View::Kind::scratch)
+                add("--writable", path);
+        add("--writable", "/dev/shm");
+        for (const auto& channel : channels)
+            if (!is_read_only(channel))
+                add(channel.access == Channel::Access::sockets ? "--sockets" : "--writable",
+                    guest_address(policy, channel));
+        return words;
+    }
+
+    void add_namespaces(Options& options, const SandboxPolicy& policy, const Role& role) const {
         options.add("--unshare-user", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
                     "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL",
                     "--die-with-parent", "--new-session", "--clearenv");
         if (!without("pid")) options.add("--unshare-pid");
-        if (userns_can_be_disabled_ && !without("pid")) options.add("--disable-userns");
+        if (role.kind != Role::Kind::command) options.add("--as-pid-1");
+        // Those of who enters lie within the pen's.
+        if (userns_can_be_disabled_ && !without("pid") && role.kind != Role::Kind::pen)
+            options.add("--disable-userns");
         if (policy.network.mode != NetworkPolicy::Mode::full && !without("network"))
             options.add("--unshare-net");
     }
@@ -660,8 +800,8 @@ private:
 
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
     // tells.
-    void start_by_launcher(SpawnRequest& request, const Limits& limits,
-                           const Layers& layers) const {
+    void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers,
+                           const Pen* pen) const {
         constexpr int description = 5, control = 6;  // below what Options hands over
         std::vector<std::string> words;
         const bool scratch = limits.scratch_inodes && !without("limits");
@@ -681,6 +821,13 @@ private:
             for (std::string word :
                  {mounts, std::to_string(scratch ? scratch_places : 0), std::string("--")})
                 words.push_back(std::move(word));
+        }
+        if (pen) {
+            constexpr int user = 7, pid = 8;
+            request.fds.emplace_back(pen->user_namespace.get(), user);
+            request.fds.emplace_back(pen->pid_namespace.get(), pid);
+            const std::string entering[] = {"--pen", std::to_string(user), std::to_string(pid)};
+            words.insert(words.begin(), std::begin(entering), std::end(entering));
         }
         launcher::start_by_guard(request, std::move(words));
     }
@@ -734,7 +881,8 @@ private:
             try {
                 SandboxPolicy nothing;
                 if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
-                auto trial = start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered());
+                const auto trial =
+                    start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered()).process;
                 const auto limit = deadline_after(std::chrono::seconds(10));
                 status = co_await trial->wait(limit);
                 said = trial->output_tail();
@@ -810,7 +958,7 @@ private:
 
     asio::any_io_executor executor_;
     std::vector<std::string> allow_calls_;
-    mutable std::vector<std::string> filters_[2];  // without and with Unix sockets
+    mutable std::vector<std::string> filters_[3];  // without and with Unix sockets, of a pen
     GuestPorts ports_;
     fs::path bwrap_;       // empty: not found
     std::string missing_;  // what was looked for

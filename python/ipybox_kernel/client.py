@@ -72,8 +72,7 @@ def _pinned() -> Any:
     return context
 
 
-# Read before the first cell runs, like the token.
-_context = _pinned()
+_context: Any = None
 _REUSABLE = 20  # seconds; what is on the way forgets connections that are idle
 
 
@@ -159,7 +158,7 @@ def _encode(call: dict[str, Any]) -> str:
     return re.sub(f'"{mark}(\\d+)"', lambda found: digits[int(found[1])], _encoder(kept)(call))
 
 
-exact_numbers = os.environ.get("IPYBOX_EXACT_NUMBERS") == "1"
+exact_numbers = False
 """Whether the numbers of results that are no integers become decimal.Decimal, with the digits that were sent."""
 
 
@@ -172,10 +171,21 @@ def decode(text: str | bytes | bytearray) -> Any:
     return json.loads(text, parse_float=Decimal)
 
 
-_HEAD = (
-    "POST /run HTTP/1.1\r\nHost: ipybox\r\nContent-Type: application/json\r\n"
-    f"Authorization: Bearer {os.environ.get('IPYBOX_TOOL_TOKEN', '')}\r\nContent-Length: "
-).encode()
+_HEAD = b""
+
+
+def configure() -> None:
+    """Reads what the environment says, before the first cell runs; after a fork again."""
+    global _context, exact_numbers, _HEAD
+    _context = _pinned()
+    exact_numbers = os.environ.get("IPYBOX_EXACT_NUMBERS") == "1"
+    _HEAD = (
+        "POST /run HTTP/1.1\r\nHost: ipybox\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {os.environ.get('IPYBOX_TOOL_TOKEN', '')}\r\nContent-Length: "
+    ).encode()
+
+
+configure()
 
 
 # Coroutines and tasks keep the cell they were begun in; threads know of none, and belong to the cell that runs.

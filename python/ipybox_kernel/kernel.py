@@ -21,6 +21,7 @@ except ImportError:  # before jupyter_client 7
 
 from .client import begin_cell, end_cell
 from .output import adopt
+from .startup import INPUT_REFUSED, NOBODY_ANSWERS
 
 cells: Cells | None = None
 
@@ -233,11 +234,9 @@ def _explain_input(kernel: Any) -> None:
             try:
                 return ask(*arguments, **named)
             except StdinNotImplementedError:
-                raise StdinNotImplementedError(
-                    "nobody answers input() here: put what the code needs into the code, or into a file it reads "
-                    "(a program that embeds ipybox answers with allow_input and the events of stream())") from None
+                raise StdinNotImplementedError(NOBODY_ANSWERS) from None
             except EOFError:
-                raise EOFError("the request for input was refused") from None
+                raise EOFError(INPUT_REFUSED) from None
 
         return explain
 

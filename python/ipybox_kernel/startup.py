@@ -11,6 +11,12 @@ from typing import Any
 
 from .client import begin_cell, end_cell
 
+NOBODY_ANSWERS = (
+    "nobody answers input() here: put what the code needs into the code, or into a file it reads "
+    "(a program that embeds ipybox answers with allow_input and the events of stream())"
+)
+INPUT_REFUSED = "the request for input was refused"
+
 
 def prepare(shell: Any) -> None:
     """Makes a shell quiet and its tracebacks the user's; one of ipykernel's also what kernel.py says."""

@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(without_the_option_nobody_is_asked_and_the_name_stays_reser
 }
 
 BOOST_AUTO_TEST_CASE(serve_asks_at_its_approval_channel) {
-    if (test::kernel_backend() != "zmq") {
+    if (test::kernel_backend() != "fork") {
         BOOST_TEST_MESSAGE(
             "skipped: `ipybox serve` starts its own kernel, whatever the backend here");
         return;

@@ -322,8 +322,9 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_refused_with_a_reason) {
     };
     BOOST_TEST(problem([](auto& o) { o.sandbox = "nosuch"; }).find("there are: bubblewrap, none") !=
                std::string::npos);
-    BOOST_TEST(problem([](auto& o) { o.kernel = "nosuch"; }).find("there are: gateway, zmq") !=
-               std::string::npos);
+    BOOST_TEST(problem([](auto& o) {
+                   o.kernel = "nosuch";
+               }).find("there are: fork, gateway, zmq") != std::string::npos);
     BOOST_TEST(problem([](auto& o) {
                    o.approval = "nosuch";
                }).find("there are: allow, ask, console, deny, rules") != std::string::npos);

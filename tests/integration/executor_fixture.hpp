@@ -1,7 +1,7 @@
 #pragma once
 // A real executor on a fresh workspace; which sandbox, the test says. On which backend the kernels
-// are, $IPYBOX_TEST_KERNEL says: zmq, gateway (one started in the sandbox), or behind a server on
-// "another machine": server (jupyter_server), kernel_gateway, enterprise.
+// are, $IPYBOX_TEST_KERNEL says: fork, zmq, gateway (one started in the sandbox), or behind a
+// server on "another machine": server (jupyter_server), kernel_gateway, enterprise.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,9 +24,12 @@ namespace ipybox::test {
 
 inline std::string kernel_backend() {
     const char* name = std::getenv("IPYBOX_TEST_KERNEL");
-    return name != nullptr && *name != '\0' ? name : "zmq";
+    return name != nullptr && *name != '\0' ? name : "fork";
 }
-inline bool distant() { return kernel_backend() != "zmq" && kernel_backend() != "gateway"; }
+inline bool distant() {
+    const auto name = kernel_backend();
+    return name != "zmq" && name != "fork" && name != "gateway";
+}
 
 // Nothing here confines a kernel on another machine.
 inline const std::vector<std::string> sandboxes =
@@ -71,7 +74,10 @@ public:
     CodeExecutor& start(const std::string& sandbox) {
         options.sandbox = distant() ? "none" : sandbox;
         if (sandbox == "srt") options.sandbox_options = sandbox_options(sandbox);
-        if (kernel_backend() != "zmq") options.kernel = "gateway";
+        options.kernel = distant() ? "gateway" : kernel_backend();
+        if (options.kernel == "fork" && sandbox == "bubblewrap" &&
+            !options.kernel_options.contains("start"))
+            options.kernel_options["start"] = "forked";
         if (distant()) {
             options.kernel_options = jupyter_server().kernel_options();
             // Enterprise Gateway starts nothing for root.

@@ -391,7 +391,7 @@ BOOST_AUTO_TEST_CASE(another_policy_judges_the_next_call) {
 }
 
 BOOST_AUTO_TEST_CASE(input_is_answered_by_the_reader_of_events) {
-    if (test::kernel_backend() != "zmq") return;
+    if (test::distant() || test::kernel_backend() == "gateway") return;
     options.allow_input = true;
     start("none");
     Typing typing{{"Ada", "geheim", "", "Zoë"}};
@@ -417,7 +417,7 @@ BOOST_AUTO_TEST_CASE(input_is_answered_by_the_reader_of_events) {
 
 BOOST_DATA_TEST_CASE_F(TraceFixture, input_from_a_sandbox,
                        boost::unit_test::data::make(test::sandboxes), sandbox) {
-    if (test::kernel_backend() != "zmq") return;
+    if (test::distant() || test::kernel_backend() == "gateway") return;
     options.allow_input = true;
     start(sandbox);
     const auto result = watch("print(input('a') + input('b'))", Typing{{"1", "2"}});
@@ -425,7 +425,7 @@ BOOST_DATA_TEST_CASE_F(TraceFixture, input_from_a_sandbox,
 }
 
 BOOST_AUTO_TEST_CASE(a_question_ends_with_its_cell) {
-    if (test::kernel_backend() != "zmq") return;
+    if (test::distant() || test::kernel_backend() == "gateway") return;
     options.allow_input = true;
     start("none");
     std::optional<InputRequest> asked;
@@ -443,7 +443,7 @@ BOOST_AUTO_TEST_CASE(a_question_ends_with_its_cell) {
 }
 
 BOOST_AUTO_TEST_CASE(a_flood_of_questions_stays_in_the_kernel) {
-    if (test::kernel_backend() != "zmq") return;
+    if (test::distant() || test::kernel_backend() == "gateway") return;
     options.allow_input = true;
     start("none");
     int asked = 0;
@@ -482,7 +482,7 @@ BOOST_AUTO_TEST_CASE(without_the_option_code_is_told_what_to_do) {
 }
 
 BOOST_AUTO_TEST_CASE(the_blocking_facade_has_it_too) {
-    if (test::kernel_backend() != "zmq") return;
+    if (test::distant() || test::kernel_backend() == "gateway") return;
     options.sandbox = "none";
     options.allow_input = true;
     BlockingCodeExecutor blocking(test::registry(), options);

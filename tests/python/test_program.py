@@ -105,7 +105,7 @@ class RunTest(ProgramTest):
             self.assert_refused(run, *words)
             self.assertNotIn("secret", run.stderr)
         self.assert_refused(self.ipybox("run", "-c", "1", "--sandbox", "nosuch"), "nosuch", "bubblewrap, none")
-        self.assert_refused(self.ipybox("run", "-c", "1", "--kernel", "nosuch"), "nosuch", "zmq")
+        self.assert_refused(self.ipybox("run", "-c", "1", "--kernel", "nosuch"), "nosuch", "fork, gateway, zmq")
         self.assert_refused(self.ipybox("run", "-c", "1", "--approve", "maybe"), "ask", "allow", "deny")
         self.assert_refused(self.ipybox("run", "-c", "1", "--timeout", "-1"), "--timeout")
         self.assert_refused(self.ipybox("run", "-c", "1", "--workspace", "/nonexistent"), "/nonexistent")
@@ -898,7 +898,7 @@ class OtherCommandsTest(ProgramTest):
         listing = json.loads(run.stdout)
         self.assertEqual([(p["kind"], p["name"]) for p in listing],
                          [("approval", "allow"), ("approval", "ask"), ("approval", "console"), ("approval", "deny"),
-                          ("approval", "rules"), ("kernel", "gateway"), ("kernel", "zmq"),
+                          ("approval", "rules"), ("kernel", "fork"), ("kernel", "gateway"), ("kernel", "zmq"),
                           ("sandbox", "bubblewrap"), ("sandbox", "none"), ("sandbox", "srt"),
                           ("transport", "sse"), ("transport", "stdio"), ("transport", "streamable_http")])
         for plugin in listing:

@@ -39,6 +39,7 @@ def _inner_files(place: Place) -> list[str]:
 
 PROFILES = {
     "default": lambda place: [],
+    "zmq": lambda place: ["--kernel", "zmq"],
     "tools": lambda place: [*_servers(place), "--approve", "allow"],
     "judged": _judged,
     "deny": lambda place: [*_servers(place), "--approve", "deny"],
@@ -1015,14 +1016,14 @@ for kind, content in (("display_data", b'{"data":' + b"[" * depth + b"]" * depth
                       ("stream", b'{"name":"stdout","text":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}")):
     shell.kernel.session.send(shell.kernel.iopub_socket, kind, content, parent=shell.kernel.get_parent("shell"))
 print("sent", flush=True)
-""", says="sent|protocol", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=ALL)
+""", says="sent|protocol", kernel="zmq", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=ALL)
 attack("send_a_huge_message", "host", """
 shell = get_ipython()
 content = b'{"name":"stdout","text":"' + b"x" * (300 << 20) + b'"}'
 shell.kernel.session.send(shell.kernel.iopub_socket, "stream", content, parent=shell.kernel.get_parent("shell"))
 print("sent", flush=True)
 time.sleep(5)
-""", says="sent|protocol|kernel ended|connection", alone=True, status=(0, 1), harm=memory_below(1 << 30), sandboxes=ALL)
+""", says="sent|protocol|kernel ended|connection", kernel="zmq", alone=True, status=(0, 1), harm=memory_below(1 << 30), sandboxes=ALL)
 attack("send_nonsense_to_the_host", "host", """
 shell = get_ipython()
 kernel, session = shell.kernel, shell.kernel.session
@@ -1037,7 +1038,7 @@ kernel.iopub_socket.send_multipart([b"<IDS|MSG>"])
 kernel.iopub_socket.send_multipart([b"<IDS|MSG>", b"bad", b"{}", b"{}", b"{}", b"{}"])
 kernel.iopub_socket.send_multipart([b"x"] * 2000)
 print("sent", flush=True)
-""", says="sent|protocol|kernel", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=ALL)
+""", says="sent|protocol|kernel", kernel="zmq", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=ALL)
 attack("say_that_the_cell_is_done", "tool server", """
 # A forged end of the cell: whatever runs on is no cell's business any more.
 from mcptools.own import echo
@@ -1057,7 +1058,36 @@ with open("late.txt", "a", buffering=1) as late:
         except Exception as error:
             late.write(f"refused {error}\\n")
         time.sleep(0.02)
-""", says=r"\[allowed\] own.echo\(text='before'\)", profile="tools", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
+""", says=r"\[allowed\] own.echo\(text='before'\)", profile="tools", kernel="zmq", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
+attack("say_on_the_link_that_the_cell_is_done", "tool server", """
+# The same on a kernel of ipybox's own.
+from mcptools.own import echo
+from ipybox_kernel.frames import TAPE
+echo.run(text="before")
+TAPE.send("k", {"id": get_ipython().run.id, "ok": True})
+time.sleep(0.3)
+end = time.monotonic() + 3
+with open("late.txt", "a", buffering=1) as late:
+    while time.monotonic() < end:
+        try:
+            late.write("ESCAPED " + echo.run(text="late") + "\\n")
+        except Exception as error:
+            late.write(f"refused {error}\\n")
+        time.sleep(0.02)
+""", says=r"\[allowed\] own.echo\(text='before'\)", kernel="fork", profile="tools", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
+attack("send_nonsense_on_the_link", "host", """
+import struct
+link = socket.socket(fileno=os.dup(3))
+for kind in "dxqroehkixac\\0":
+    for content in (b"{}", b"[]", b"null", b'"x"', b"1e999", b"{", b"\\xff", b'{"data": 1, "metadata": []}',
+                    b'{"id": {}, "ok": []}', b'{"prompt": [], "password": 7}', b'{"traceback": "x", "ename": 1}',
+                    b'{"data":' + b"[" * 200_000 + b"]" * 200_000 + b"}"):
+        try:
+            link.sendall(struct.pack("<IB", len(content), ord(kind)) + content)
+        except OSError:
+            pass
+print("sent", flush=True)
+""", says="sent|protocol|kernel", kernel="fork", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=BOTH)
 attack("call_tools_after_the_cell", "tool server", """
 import atexit
 from mcptools.own import echo
@@ -1106,7 +1136,7 @@ for number in list(range(3, 200)):
         pass
 time.sleep(2)
 os._exit(1)
-""", says="kernel", alone=True, status=(1,), holds_without="landlock")
+""", says="kernel", alone=True, status=(1,), profile="zmq", holds_without="landlock")
 attack("fill_the_host_s_disk_by_the_directory_of_the_sockets", "landlock", """
 directory = "/run/ipybox/kernel"
 attempt(lambda: write(f"{directory}/flood"))
@@ -1115,7 +1145,7 @@ attempt(lambda: os.link("/proc/self/exe", f"{directory}/linked"))
 attempt(lambda: os.rename(f"{directory}/connection.json", f"{directory}/renamed"))
 attempt(lambda: write(f"{directory}/connection.json"))
 attempt(lambda: os.mkfifo(f"{directory}/fifo"))
-""", by="EACCES|EXDEV|EPERM|EROFS|ENOENT", holds_without="landlock")
+""", by="EACCES|EXDEV|EPERM|EROFS|ENOENT", profile="zmq", holds_without="landlock")
 attack("fill_the_host_s_inodes_by_sockets", "host", """
 # Each is an inode of the host's file system, and none is counted by a limit.
 def flood(directory):
@@ -1132,7 +1162,7 @@ attempt(os.chmod, ".", 0o777) if os.stat(".").st_uid != os.getuid() else None
 attempt(os.link, "/proc/self/exe", "linked")
 attempt(os.rename, "/tmp/sockets", "moved")
 print("there:", os.listdir("."))
-""", says=r"^elsewhere: /tmp/sockets\n(refused: (EACCES|EPERM|ENOENT|EXDEV|EROFS)\n)+there: \[\]$", holds_without="landlock")
+""", says=r"^elsewhere: /tmp/sockets\n(refused: (EACCES|EPERM|ENOENT|EXDEV|EROFS)\n)+there: \[\]$", profile="zmq", holds_without="landlock")
 attack("hide_a_link_among_the_images", "host", """
 # The host writes images: not where a link leads, and not into a pipe that nobody reads.
 os.symlink(host["outside"], "pictures")

@@ -29,6 +29,8 @@ GUEST = 65534 if AS_ROOT else os.geteuid()  # whose rights the kernel has: root 
 PRELUDE = (Path(__file__).parent / "prelude.py").read_text()
 # What ipybox remembers of the sessions of these tests, and of no others.
 STATE = tempfile.TemporaryDirectory(prefix="ipybox-state-", dir="/var/tmp")
+# On which backend kernels are, unless cases say; "fork" in the environment: all that can be are forked.
+KERNEL = os.environ.get("IPYBOX_TEST_KERNEL", "auto")
 IPC_KEY = 0x1B0C0000 + os.getpid() % 65536
 
 
@@ -83,10 +85,16 @@ def environment(**more: str) -> dict[str, str]:
             "XDG_STATE_HOME": STATE.name, **more}
 
 
+def kernel_flags(kernel: str, sandbox: str) -> list[str]:
+    # Else the first kernel of a program is started on its own.
+    forked = kernel == "fork" and sandbox == "bubblewrap"
+    return ["--kernel", kernel, *(["--kernel-options", '{"start": "warm"}'] if forked else [])]
+
+
 class InSandbox:
     """Cases of which subclasses say in which sandbox, and on which kernel backend."""
 
-    sandbox, kernel = "bubblewrap", "zmq"
+    sandbox, kernel = "bubblewrap", KERNEL
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -265,8 +273,9 @@ class Place:
         return ""
 
     # Running.
-    def command(self, options: Iterable[str], sandbox: str = "bubblewrap") -> list[str]:
-        return [PROGRAM, "run", "--sandbox", sandbox, "--python", PYTHON, "--env", f"IPYBOX_TEST_MARK={self.mark}",
+    def command(self, options: list[str], sandbox: str = "bubblewrap") -> list[str]:
+        given = [] if "--kernel" in options else kernel_flags(KERNEL, sandbox)
+        return [PROGRAM, "run", "--sandbox", sandbox, "--python", PYTHON, *given, "--env", f"IPYBOX_TEST_MARK={self.mark}",
                 *options, "-"]
 
     def run(self, code: str, options: Iterable[str] = (), sandbox: str = "bubblewrap", limit: float = 120,
@@ -275,7 +284,7 @@ class Place:
             source.write(code.encode("utf-8", "surrogatepass"))
             source.seek(0)
             started = time.monotonic()
-            process = subprocess.Popen(self.command(options, sandbox), cwd=self.workspace, stdin=source, stdout=out,
+            process = subprocess.Popen(self.command(list(options), sandbox), cwd=self.workspace, stdin=source, stdout=out,
                                        stderr=errors, start_new_session=True,
                                        env=environment(IPYBOX_TEST_SECRET=self.token, **(env or {})))
             peak = 0
@@ -358,6 +367,7 @@ class Attack:
     another one stops it too. profile: the options it needs, a key of PROFILES. alone: in a kernel of
     its own. status: accepted exit codes of the program, for an attack that is alone. needs: what
     ability() must know of. limit: seconds. sandboxes: in which it is tried; "gateway" is bubblewrap with a kernel of that backend.
+    kernel: the backend whose ways it uses.
     """
 
     name: str
@@ -375,6 +385,7 @@ class Attack:
     needs: tuple[str, ...] = ()
     limit: float = 60
     sandboxes: tuple[str, ...] = ("bubblewrap",)
+    kernel: str = ""
 
     def failure(self, printed: str, place: Place, outcome: Outcome) -> str:
         """Why the attack cannot be said to have failed; empty when it did fail."""

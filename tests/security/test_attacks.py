@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attacks import ATTACKS, PROFILES  # noqa: E402
-from harness import Attack, Execution, Place, ability, environment, hand_over  # noqa: E402
+from harness import Attack, Execution, Place, ability, environment, hand_over, kernel_flags  # noqa: E402
 
 GROUPS: dict[str, list[Attack]] = defaultdict(list)
 for _attack in ATTACKS:
@@ -48,6 +48,8 @@ def execution(group: str, where: str) -> Execution:
     options = PROFILES[chosen[0].profile]
     if where == "gateway":
         return Execution(chosen, lambda place: [*options(place), "--kernel", "gateway"], "bubblewrap")
+    if kernel := chosen[0].kernel:
+        return Execution(chosen, lambda place: [*options(place), *kernel_flags(kernel, where)], where)
     return Execution(chosen, options, where)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import PROGRAM, PYTHON, SUPPORT, InSandbox, Outcome, Place, ability, as_guest, environment  # noqa: E402
+from harness import PROGRAM, PYTHON, SUPPORT, InSandbox, Outcome, Place, ability, as_guest, environment, kernel_flags  # noqa: E402
 
 MORE = 256 << 20  # bytes that the program may take beyond what it takes when idle
 
@@ -118,14 +118,33 @@ def idle(sandbox: str) -> int:
         return outcome.peak_memory
 
 
-class Memory(InSandbox):
+class Base(InSandbox):
     def run_code(self, code: str, options: Iterable[str] = (), place: Place | None = None) -> Outcome:
         with place or Place() as where:
-            outcome = where.run(where.prepared(code), ["--kernel", self.kernel, *options], self.sandbox, 200)
+            outcome = where.run(where.prepared(code), [*kernel_flags(self.kernel, self.sandbox), *options], self.sandbox, 200)
         self.assertLess(outcome.peak_memory - idle(self.sandbox), MORE, outcome)
         return outcome
 
-    # ---- kernels
+
+class OfMessages(Base):
+    """What only ipykernel sends."""
+
+    def test_large_messages_of_all_kinds(self) -> None:
+        outcome = self.run_code("""
+from IPython.display import display
+kernel = get_ipython().kernel
+text = "\\n" * 14_000_000  # two bytes each on the wire
+for _ in range(3):
+    kernel.session.send(kernel.iopub_socket, "status", {"execution_state": "busy", "more": text}, parent=kernel.get_parent())
+    kernel.session.send(kernel.iopub_socket, "no_such_type", {"more": [0] * 9_000_000}, parent=kernel.get_parent())
+    kernel.session.send(kernel.iopub_socket, "comm_msg", {"data": {}}, metadata={"x": text}, parent=kernel.get_parent())
+print("goes on")
+""")
+        self.assertEqual((outcome.status, outcome.output), (0, "goes on\n"), outcome.errors)
+
+
+class OfZeroMq(OfMessages):
+    kernel = "zmq"
 
     def attack_raw(self, start: str, piece: str, says: str) -> None:
         outcome = self.run_code(RAW + f"send_all({start}, {piece})")
@@ -147,6 +166,65 @@ class Memory(InSandbox):
     def test_commands_without_end(self) -> None:
         self.attack_raw("b''", "b'\\x04\\x05\\x04PING' * 100_000", "a malformed ZMTP frame")
 
+
+# Writes to the host past the tape, on the link.
+LINK = """
+import json, os, socket, struct
+link = socket.socket(fileno=os.dup(3))
+def frame(kind, payload): return struct.pack("<IB", len(payload), ord(kind)) + payload
+def flood(kind, payload, times):
+    piece = frame(kind, payload) * 1000
+    for _ in range(times // 1000): link.sendall(piece)
+"""
+
+
+class OfTheLink(Base):
+    """A kernel of ipybox's own."""
+
+    kernel = "fork"
+
+    def breach(self, code: str, says: str) -> None:
+        outcome = self.run_code(LINK + code + "\nimport time; time.sleep(40)")
+        self.assertIn("broke the protocol", outcome.errors)
+        self.assertRegex(outcome.errors, says)
+
+    def test_frames_larger_than_they_may_be(self) -> None:
+        for kind in "oexqk":
+            with self.subTest(kind):
+                self.breach(f"link.sendall(struct.pack('<IB', 0xffffffff, ord({kind!r})) + bytes(1 << 20))", "a frame over the size limit")
+
+    def test_errors_that_grow_when_they_are_decoded(self) -> None:
+        self.breach("link.sendall(frame('x', b'{\"traceback\":[' + b'[],' * 9_000_000 + b'0]}'))", "takes more than|nested|memory|size")
+
+    def test_a_display_that_is_left_out_and_does_not_end(self) -> None:
+        outcome = self.run_code(LINK + """
+link.sendall(struct.pack("<IB", 400 << 20, ord("d")))
+for _ in range(400): link.sendall(bytes(1 << 20))
+print("goes on")
+""")
+        self.assertEqual((outcome.status, outcome.output), (0, "goes on\n"), outcome.errors)
+        self.assertIn("a display was left out", outcome.errors)
+
+    def test_ends_of_cells_that_nobody_waits_for_and_questions_that_nobody_answers(self) -> None:
+        outcome = self.run_code(LINK + """
+flood("k", b'{"id":99,"ok":true}', 1_000_000)
+flood("q", b'{"prompt":"x","password":false}', 1_000_000)
+flood("d", b'{"data":{},"update":7,"transient":[]}', 1000)
+print("goes on")
+""")
+        self.assertEqual((outcome.status, outcome.output), (0, "goes on\n"), outcome.errors)
+
+    def test_a_second_hello_and_frames_of_no_kind(self) -> None:
+        self.breach("link.sendall(frame('h', b'{\"protocol\":1}'))", "a frame of no known kind")
+
+    def test_half_a_frame(self) -> None:
+        outcome = self.run_code(LINK + "link.sendall(frame('x', bytes(1000))[:500])\nos._exit(3)")
+        self.assertIn("exit code 3", outcome.errors)
+
+
+class Memory(Base):
+    # ---- kernels
+
     def test_a_display_of_numbers(self) -> None:
         outcome = self.run_code("""
 from IPython.display import display
@@ -165,19 +243,6 @@ print("to its end")
             self.assertEqual((outcome.status, outcome.output), (0, "shown\ngoes on\nto its end\n"))
         left_out = 2 if self.kernel == "gateway" else 3
         self.assertEqual(outcome.errors.count("a display was left out: it takes more than the"), left_out, outcome.errors)
-
-    def test_large_messages_of_all_kinds(self) -> None:
-        outcome = self.run_code("""
-from IPython.display import display
-kernel = get_ipython().kernel
-text = "\\n" * 14_000_000  # two bytes each on the wire
-for _ in range(3):
-    kernel.session.send(kernel.iopub_socket, "status", {"execution_state": "busy", "more": text}, parent=kernel.get_parent())
-    kernel.session.send(kernel.iopub_socket, "no_such_type", {"more": [0] * 9_000_000}, parent=kernel.get_parent())
-    kernel.session.send(kernel.iopub_socket, "comm_msg", {"data": {}}, metadata={"x": text}, parent=kernel.get_parent())
-print("goes on")
-""")
-        self.assertEqual((outcome.status, outcome.output), (0, "goes on\n"), outcome.errors)
 
     # ---- tool calls
 
@@ -345,20 +410,26 @@ class Elsewhere(unittest.TestCase):
         self.against("is no Jupyter server", created=b"[" + b"[0]," * 2_000_000 + b"0]")
 
 
-class InBubblewrap(Memory, unittest.TestCase):
+class InBubblewrap(Memory, OfTheLink, unittest.TestCase):
+    sandbox, kernel = "bubblewrap", "fork"
+
+
+class InSrt(Memory, OfTheLink, unittest.TestCase):
+    sandbox, kernel = "srt", "fork"
+
+
+class ZeroMqInBubblewrap(OfZeroMq, unittest.TestCase):
     sandbox = "bubblewrap"
 
 
-class InSrt(Memory, unittest.TestCase):
+class ZeroMqInSrt(OfZeroMq, unittest.TestCase):
     sandbox = "srt"
 
 
-class OfAGateway(Memory, unittest.TestCase):
+class OfAGateway(Memory, OfMessages, unittest.TestCase):
     """Code in there has no connection to the host that it could write to past the gateway."""
 
     sandbox, kernel = "bubblewrap", "gateway"
-    test_frames_without_end_in_one_message = test_large_frames_without_end_in_one_message = None
-    test_a_frame_without_end = test_commands_without_end = None
     # What MCP servers send meets no kernel.
     test_answers_that_grow_when_they_are_decoded = test_an_answer_without_end = None
 

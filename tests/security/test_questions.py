@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import PROGRAM, SUPPORT, InSandbox, Place, environment  # noqa: E402
+from harness import KERNEL, PROGRAM, SUPPORT, InSandbox, Place, environment, kernel_flags  # noqa: E402
 
 PROMPT = r"\? \[y/s/a/N/r/\?\] "
 SEND = "from ipybox_kernel.client import send\nimport threading, time\n"
@@ -35,7 +35,7 @@ class Questions(InSandbox):
     def converse(self, code: str, *script: tuple[str, float, str], policy: object = "ask", flags: tuple = ()) -> str:
         """Runs code on a terminal. Each step waits for a pattern after the last one's, so many seconds, and types."""
         file = self.place.file("outside/policy.json", json.dumps(policy))
-        arguments = ["run", "--sandbox", self.sandbox, "--kernel", self.kernel, "--config", str(self.config), "--policy", str(file), *flags, "-c", SEND + code]
+        arguments = ["run", "--sandbox", self.sandbox, *kernel_flags(self.kernel, self.sandbox), "--config", str(self.config), "--policy", str(file), *flags, "-c", SEND + code]
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.place.workspace)
@@ -276,7 +276,7 @@ class InAClient(unittest.TestCase):
 # On the gateway output and calls come one way, so what is held and what is withdrawn is another matter there; all else
 # is alike, and left to scripts/test --full.
 _BRIEF = ("test_print_another_question_while_one_is_open", "test_use_an_answer_from_before_the_question")
-for _sandbox, _kernel in (("bubblewrap", "zmq"), ("srt", "zmq"), ("bubblewrap", "gateway")):
+for _sandbox, _kernel in (("bubblewrap", KERNEL), ("srt", KERNEL), ("bubblewrap", "gateway")):
     _brief = _kernel == "gateway" and "IPYBOX_TEST_FULL" not in os.environ
     _left = [name for name in vars(Questions) if name.startswith("test_") and name not in _BRIEF] if _brief else []
     _name = f"{_sandbox.capitalize()}{_kernel.capitalize()}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import AS_ROOT, SUPPORT, InSandbox, Place  # noqa: E402
+from harness import AS_ROOT, SUPPORT, InSandbox, Place, kernel_flags  # noqa: E402
 
 NODE_SERVERS = Path(os.environ["IPYBOX_TEST_NODE_MODULES"]).resolve() / "@modelcontextprotocol"
 TRUSTED = {"cwd": "${WORKSPACE}", "trust_cwd": True}  # the contrast: a person wants it so
@@ -41,7 +41,7 @@ class Servers(InSandbox):
         self.config.write_text(json.dumps({"mcpServers": {"own": params}}))
 
     def run_code(self, code: str, *options: str, works: bool = True) -> str:
-        given = ["--kernel", self.kernel, "--config", str(self.config), "--approve", "allow", *options]
+        given = [*kernel_flags(self.kernel, self.sandbox), "--config", str(self.config), "--approve", "allow", *options]
         outcome = self.place.run(code, given, self.sandbox)
         if works:
             self.assertEqual(outcome.status, 0, outcome.output + outcome.errors)

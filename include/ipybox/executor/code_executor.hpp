@@ -46,9 +46,10 @@ struct CodeExecutorOptions {
     std::vector<std::string> allowed_hosts;  // the kernel's network, beside those of sandbox_config
     std::vector<std::string> package_hosts = {
         "pypi.org", "files.pythonhosted.org"};  // install_package's network
-    std::string kernel = "zmq";
-    json::object kernel_options;
-    json::value approval = "ask";                 // see approval/config.hpp
+    // The kernel backend; "auto" takes "fork" where that works, else "zmq".
+    std::string kernel = "auto";
+    json::object kernel_options;   // fits the backend's schema; with "auto" that of "fork"
+    json::value approval = "ask";  // see approval/config.hpp
     std::string approval_name = "approval";       // what messages call it, such as its file
     std::function<PolicyPtr(Host&)> make_policy;  // instead of `approval`, when set
 
@@ -72,7 +73,7 @@ struct CodeExecutorOptions {
     // person sees them. On the executor's thread; what it throws is logged.
     std::function<void(const std::string& call, const CallProgress& report)> on_progress;
     // input() and getpass() of code ask the reader of stream()'s events, by InputRequest. Kernels
-    // of "zmq" only.
+    // of "fork" and "zmq" only.
     bool allow_input = false;
     // What MCP servers may ask the application, and tell it: see ToolServerOptions.
     std::function<void(const std::string& server, McpClientOptions& options)> on_mcp_connect;

@@ -61,8 +61,9 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
     limit(workspace_size, able.workspace_size, "workspace_size", "the size of the workspace");
 }
 
-// Around the sandbox of a plugin: PluginRegistry::make() returns no other. Each launch() passes
-// refuse_beyond() and is put on record in writable_places(); with either refused, nothing starts.
+// Around the sandbox of a plugin: PluginRegistry::make() returns no other. Each launch(),
+// make_pen() and open() passes refuse_beyond() and is put on record in writable_places(); with
+// either refused, nothing starts.
 class GuardedSandbox final : public WrappingSandbox {
 public:
     // name: the plugin's, for messages.
@@ -75,27 +76,53 @@ public:
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,
                                                         Stdio stdio) override {
-        const Capabilities able = co_await inner().probe();
-        if (able.available) {
-            refuse_beyond(policy, able, name_);
-            // On record, it would make everything suspect for good.
-            for (const auto& path : policy.writable) {
-                std::error_code error;
-                if (std::filesystem::weakly_canonical(path, error) == "/")
-                    throw Error(errc::sandbox_refused,
-                                "the whole disk cannot be made writable: name directories");
-            }
-            writable_places().record(policy, able.pinned_protection);
-        }
+        const bool able = co_await admit(policy);
         // Unavailable, it tells why itself.
         auto process =
             co_await inner().launch(std::move(policy), std::move(argv), std::move(channels), stdio);
-        if (!able.available)
-            throw Error(errc::sandbox_refused, "sandbox \"" + name_ + "\": " + able.problem);
+        if (!able) co_await refuse_unavailable();
         co_return process;
+    }
+    std::string pen_key(const SandboxPolicy& policy) const override {
+        return inner().pen_key(policy);
+    }
+    awaitable<Pen> make_pen(SandboxPolicy policy, std::vector<std::string> argv,
+                            std::vector<Channel> channels, int control) override {
+        const bool able = co_await admit(policy);
+        auto pen = co_await inner().make_pen(std::move(policy), std::move(argv),
+                                             std::move(channels), control);
+        if (!able) co_await refuse_unavailable();
+        co_return pen;
+    }
+    awaitable<OpenSandbox> open(SandboxPolicy policy, std::vector<Channel> channels,
+                                const Pen& pen) override {
+        const bool able = co_await admit(policy);
+        auto opened = co_await inner().open(std::move(policy), std::move(channels), pen);
+        if (!able) co_await refuse_unavailable();
+        co_return opened;
     }
 
 private:
+    // False when the sandbox is unavailable.
+    awaitable<bool> admit(SandboxPolicy policy) {
+        const Capabilities able = co_await inner().probe();
+        if (!able.available) co_return false;
+        refuse_beyond(policy, able, name_);
+        // On record, it would make everything suspect for good.
+        for (const auto& path : policy.writable) {
+            std::error_code error;
+            if (std::filesystem::weakly_canonical(path, error) == "/")
+                throw Error(errc::sandbox_refused,
+                            "the whole disk cannot be made writable: name directories");
+        }
+        writable_places().record(policy, able.pinned_protection);
+        co_return true;
+    }
+    awaitable<void> refuse_unavailable() {
+        const Capabilities able = co_await inner().probe();
+        throw Error(errc::sandbox_refused, "sandbox \"" + name_ + "\": " + able.problem);
+    }
+
     std::string name_;
 };
 

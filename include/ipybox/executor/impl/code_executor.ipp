@@ -97,12 +97,12 @@ IPYBOX_DECL awaitable<void> CodeExecutor::start() {
 
 IPYBOX_DECL awaitable<void> CodeExecutor::stop() {
     auto session = session_;
-    co_await session->stop();
+    co_await session->stop(true);
 }
 
 IPYBOX_DECL awaitable<void> CodeExecutor::reset() {
     auto session = session_;
-    co_await session->stop();
+    co_await session->stop(false);
     co_await session->start();
 }
 

@@ -97,6 +97,7 @@ IPYBOX_DECL const KernelPolicy& CodeExecutor::Session::policy_of_code() {
 IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& able) {
     KernelSpec spec;
     spec.python = environment->executable;
+    spec.interpreter = environment->readable;
     spec.logger = options.logger;
     spec.init_timeout = options.kernel_init_timeout;
     spec.extensions = {"ipybox_kernel"};

@@ -131,7 +131,7 @@ IPYBOX_DECL McpService::SessionPtr McpService::Impl::session_of(const McpContext
     if (const auto found = sessions.find(key); found != sessions.end()) return found->second;
     std::error_code error;
     // Kernels of other backends may have files elsewhere.
-    if (to_read && has_own_directory(name) && options.executor.kernel == "zmq" &&
+    if (to_read && has_own_directory(name) && options.executor.kernel != "gateway" &&
         !std::filesystem::exists(directory_of(name), error))
         throw Error(errc::io_error,
                     "this session has no files yet: run code in it, or write a file to it, first");

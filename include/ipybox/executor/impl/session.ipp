@@ -36,10 +36,10 @@ IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& se
     host.ask = [self](ToolCall call) { return ask(self, std::move(call)); };
     doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
     doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
-    doors->backend = registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
+    doors->backend = make_backend();
     if (options.allow_input && !doors->backend->takes_input())
         throw Error(errc::bad_argument, "allow_input: kernels of \"" + options.kernel +
-                                            "\" cannot ask; those of \"zmq\" can");
+                                            "\" cannot ask; those of \"fork\" and \"zmq\" can");
     doors->policy = options.make_policy
                         ? options.make_policy(host)
                         : make_policy(registry, host, options.approval, options.approval_name);
@@ -177,6 +177,29 @@ IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
     }
 }
 
+IPYBOX_DECL std::unique_ptr<KernelBackend> CodeExecutor::Session::make_backend() {
+    if (!automatic_kernel())
+        return registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
+    try {
+        registry.takes<KernelBackend>("fork", "start");
+    } catch (const Error& error) {
+        backend_chosen = true;
+        host.logger(LogLevel::warning, "kernels of zmq are used: " + error.detail());
+        return registry.make<KernelBackend>("zmq", host, json::object{});
+    }
+    return registry.make<KernelBackend>("fork", host, options.kernel_options);
+}
+
+IPYBOX_DECL void CodeExecutor::Session::choose_backend() {
+    const auto& version = environment->version;
+    const auto dot = version.find('.');
+    const int minor = dot == version.npos ? 0 : std::atoi(version.c_str() + dot + 1);
+    if (version.starts_with("3.") && minor >= 10) return;
+    host.logger(LogLevel::warning, "kernels of zmq are used: those of fork need Python 3.10, and " +
+                                       environment->executable.string() + " is " + version);
+    doors->backend = registry.make<KernelBackend>("zmq", host, json::object{});
+}
+
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
     auto self = shared_from_this();
     if (kernel && kernel->alive()) co_return;
@@ -206,6 +229,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
             failure = failures.first_exception();
         }
         if (failure) std::rethrow_exception(failure);
+        if (automatic_kernel() && !std::exchange(backend_chosen, true)) choose_backend();
         spec = kernel_spec(able);
     } else {
         const Capabilities able = co_await capabilities();
@@ -285,8 +309,9 @@ IPYBOX_DECL executor::RunDirectory& CodeExecutor::Session::run_place() {
     return *run_directory;
 }
 
-IPYBOX_DECL awaitable<void> CodeExecutor::Session::stop() {
+IPYBOX_DECL awaitable<void> CodeExecutor::Session::stop(bool for_good) {
     auto self = shared_from_this();
+    if (for_good) doors->backend->release_spares();
     if (run) run->request_stop(Status::cancelled);
     while (run) co_await idle.wait();
     tools->end_execution();

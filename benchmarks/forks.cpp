@@ -1,0 +1,240 @@
+#include "forks.hpp"
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "contenders.hpp"
+
+namespace {
+using namespace bench;
+using namespace std::chrono_literals;
+
+// run_cell() in a process that has nothing else to do, at the end of a socket; see
+// run_cell_floor.py.
+class RunCellFloor final : public Contender {
+public:
+    double start() override {
+        int ends[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+            throw std::runtime_error("socketpair failed");
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            ::dup2(ends[1], 3);
+            for (const int fd : ends)
+                if (fd != 3) ::close(fd);
+            const auto python = required("IPYBOX_TEST_PYTHON");
+            ::execl(python.c_str(), python.c_str(), IPYBOX_BENCHMARKS "/run_cell_floor.py",
+                    nullptr);
+            ::_exit(127);
+        }
+        ::close(ends[1]);
+        socket_ = ends[0];
+        return execute("pass", "");
+    }
+    double execute(const std::string& code, const std::string& expected) override {
+        const Stopwatch watch;
+        const auto line = code + "\n";
+        if (::write(socket_, line.data(), line.size()) < 0)
+            throw std::runtime_error("the floor died");
+        std::string output;
+        char buffer[65536];
+        while (!output.ends_with('\0')) {
+            const auto count = ::read(socket_, buffer, sizeof buffer);
+            if (count <= 0) throw std::runtime_error("the floor died");
+            output.append(buffer, static_cast<std::size_t>(count));
+        }
+        output.pop_back();
+        const auto spent = watch.milliseconds();
+        if (output != expected) wrong_output("the floor");
+        return spent;
+    }
+    void stop() override {
+        ::close(socket_);
+        ::waitpid(pid_, nullptr, 0);
+    }
+
+private:
+    pid_t pid_ = -1;
+    int socket_ = -1;
+};
+
+// What a pipe takes for the same bytes.
+double plain_pipe(const std::string& expected) {
+    const Stopwatch watch;
+    FILE* pipe = ::popen((required("IPYBOX_TEST_PYTHON") +
+                          " -S -E -c 'import time; t = time.perf_counter()\n"
+                          "for i in range(1_000_000): print(i)\n"
+                          "import sys; print(time.perf_counter() - t, file=sys.stderr)' 2>&1")
+                             .c_str(),
+                         "r");
+    std::string output;
+    char buffer[65536];
+    while (const auto count = std::fread(buffer, 1, sizeof buffer, pipe))
+        output.append(buffer, count);
+    ::pclose(pipe);
+    if (!output.starts_with(expected)) wrong_output("a pipe");
+    return std::stod(output.substr(expected.size())) * 1000;
+}
+
+// Proportional set size, MB.
+double pss_of(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/smaps_rollup");
+    for (std::string word; file >> word;) {
+        double value = 0;
+        if (word == "Pss:" && file >> value) return value / 1024;
+    }
+    return 0;
+}
+
+void measure_starts(Machine& machine, int starts) {
+    const std::string ours = "ipybox, fork", spare = "ipybox, fork, a spare", zmq = "ipybox, zmq",
+                      original = "original ipybox";
+    const auto fork = machine.forked(0), ready = machine.forked(1);
+    Ours forked(machine, true, *fork), spared(machine, true, *ready),
+        direct(machine, true, *machine.backend);
+    PythonPeer peer(original, required("IPYBOX_BENCH_ORIGINAL_PYTHON"), "original_peer.py");
+    std::printf("%s\n", peer.versions.c_str());
+    forked.start();
+    forked.stop();
+    spared.start();
+    Table table("start to the first result, in bubblewrap; forked: pandas loaded", original);
+    for (int i = 0; i < starts; ++i) {
+        for (const auto& [who, contender, once] :
+             {std::tuple(ours, static_cast<Contender*>(&forked), 10),
+              std::tuple(spare, static_cast<Contender*>(&spared), 1),
+              std::tuple(zmq, static_cast<Contender*>(&direct), 1),
+              std::tuple(original, static_cast<Contender*>(&peer), 1)}) {
+            for (int j = 0; j < once; ++j) {
+                if (who == spare) {
+                    spared.stop();
+                    machine.rest(200ms);
+                }
+                table.add(who, contender->start());
+                if (who != spare) contender->stop();
+            }
+        }
+    }
+    table.print(ours);
+    spared.stop();
+    ready->release_spares();
+
+    Table resets("reset to the first result", original);
+    forked.start();
+    peer.start();
+    for (int i = 0; i < starts; ++i) {
+        for (int j = 0; j < 10; ++j) {
+            const Stopwatch watch;
+            forked.stop();
+            forked.start();
+            resets.add(ours, watch.milliseconds());
+        }
+        resets.add(original, peer.reset());
+    }
+    resets.print(ours);
+    peer.stop();
+    forked.stop();
+
+    Table hundred("100 kernels started, all have answered", "100 starts, one after the other");
+    for (int i = 0; i < 3; ++i) {
+        const Stopwatch one;
+        for (int j = 0; j < 100; ++j) {
+            forked.start();
+            forked.stop();
+        }
+        hundred.add("100 starts, one after the other", one.milliseconds());
+        std::vector<Ours> all;
+        for (int j = 0; j < 100; ++j) all.emplace_back(machine, true, *fork);
+        const Stopwatch watch;
+        for (auto& each : all) each.start();
+        hundred.add("ipybox, fork", watch.milliseconds());
+    }
+    hundred.print(ours);
+}
+
+void measure_cells(Machine& machine, int round_trips) {
+    const std::string ours = "ipybox, fork", zmq = "ipybox, zmq", floor = "run_cell at a socket",
+                      original = "original ipybox";
+    const auto fork = machine.forked(0);
+    Ours forked(machine, true, *fork), direct(machine, true, *machine.backend);
+    RunCellFloor cells;
+    PythonPeer peer(original, required("IPYBOX_BENCH_ORIGINAL_PYTHON"), "original_peer.py");
+    const std::vector<std::pair<std::string, Contender*>> all = {
+        {floor, &cells}, {ours, &forked}, {zmq, &direct}, {original, &peer}};
+    for (const auto& [who, contender] : all) contender->start();
+    const auto pass = [](Contender& contender) { return contender.execute("pass", ""); };
+    Table warm_up("", floor), trips("execute round trip, `pass`", floor);
+    in_turns(warm_up, all, 20, pass);
+    in_turns(trips, all, round_trips, pass);
+    trips.print(ours);
+
+    const std::vector<std::pair<std::string, Contender*>> quick = {{floor, &cells},
+                                                                   {ours, &forked}};
+    Table ten("ten cells", floor);
+    in_turns(ten, quick, round_trips / 5, [](Contender& contender) {
+        double sum = 0;
+        for (int i = 0; i < 10; ++i)
+            sum += contender.execute("x" + std::to_string(i) + " = " + std::to_string(i), "");
+        return sum;
+    });
+    ten.print(ours);
+
+    std::string expected;
+    for (int i = 0; i < 1'000'000; ++i) expected += std::to_string(i) + "\n";
+    Table prints("1,000,000 prints", "a plain pipe");
+    for (int i = 0; i < 5; ++i) {
+        prints.add("a plain pipe", plain_pipe(expected));
+        prints.add(ours, forked.execute("for i in range(1_000_000): print(i)", expected));
+        prints.add(zmq, direct.execute("for i in range(1_000_000): print(i)", expected));
+    }
+    prints.print(ours);
+
+    Table firsts("first plot, data frame, traceback in a fresh forked kernel", "a plot");
+    for (int i = 0; i < 5; ++i) {
+        for (const auto& [what, code] :
+             {std::pair("a plot", "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"),
+              {"a data frame",
+               "import pandas as pd; d = pd.DataFrame({'a': [1, 2]}); s = repr(d.describe())"},
+              {"a traceback", "1/0"}}) {
+            forked.stop();
+            forked.start();
+            firsts.add(what, forked.time_of(code));
+        }
+    }
+    firsts.print("a plot");
+    for (const auto& [who, contender] : all) contender->stop();
+}
+
+void measure_memory(Machine& machine) {
+    const auto fork = machine.forked(0);
+    std::vector<Ours> all;
+    for (int i = 0; i < 100; ++i) all.emplace_back(machine, true, *fork);
+    for (auto& each : all) each.start();
+    const auto mean = [&] {
+        double sum = 0;
+        for (auto& each : all) sum += pss_of(each.pid());
+        return sum / static_cast<double>(all.size());
+    };
+    std::printf("\nmemory of a kernel (PSS), 100 of them\n%-44s %8.1f MB\n", "after `1 + 1`",
+                mean());
+    for (auto& each : all)
+        each.time_of(
+            "import pandas as pd, matplotlib.pyplot as plt\n"
+            "d = pd.DataFrame({'a': range(9)}); s = repr(d.describe())\n"
+            "plt.plot([1, 2]); plt.show()");
+    std::printf("%-44s %8.1f MB\n", "after a data frame and a plot", mean());
+}
+
+}  // namespace
+
+void measure_forks(int starts, int round_trips) {
+    Machine machine("bubblewrap");
+    measure_starts(machine, starts);
+    measure_cells(machine, round_trips);
+    measure_memory(machine);
+}

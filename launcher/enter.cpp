@@ -1,0 +1,175 @@
+// Entering a sandbox that is there already, for a process that forks others into such: a shared
+// object that Python loads, without anything of Python in it. The rights are given up before the
+// fork, so that no process with more of them is ever inside.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "confine.hpp"
+
+extern "C" {
+
+// Descriptors; -1 for what there is none of.
+struct ipybox_entry {
+    int init;     // pidfd of the sandbox's first process; -1: no sandbox is entered
+    int cgroup;   // cgroup.procs of the group to join
+    int options;  // what confine.hpp knows, and --chdir PATH, each word ended by NUL
+    int filters[4];
+    int nfilters;
+    int fds[8];  // become 0, 1, 2 … of the child, from 3 on close-on-exec; all others are closed
+    int nfds;
+};
+
+__attribute__((visibility("default"))) int ipybox_enter_fork(const ipybox_entry* entry,
+                                                             char* problem, int size);
+
+extern const ptrdiff_t __rseq_offset __attribute__((weak));
+extern const unsigned __rseq_size __attribute__((weak));
+}
+
+namespace {
+
+constexpr int max_words = 8192, first_high = 300;
+// Shared with the caller until the fork: wiped then, because it is one session's own.
+char text[1 << 20];
+char* words[max_words];
+
+using ipybox::launcher::Problem;
+
+char* thread_pointer() {
+#if __has_builtin(__builtin_thread_pointer)
+    return static_cast<char*>(__builtin_thread_pointer());
+#elif defined(__x86_64__)
+    char* pointer = nullptr;
+    asm("mov %%fs:0, %0" : "=r"(pointer));
+    return pointer;
+#else
+#error "how is the thread pointer read here?"
+#endif
+}
+
+bool fail(Problem& problem, const char* what) {
+    problem = {what, "", false};
+    return false;
+}
+
+// The number of words; negative when they cannot be read.
+int read_words(int file, ssize_t& used) {
+    used = 0;
+    for (;;) {
+        const ssize_t count =
+            pread(file, text + used, sizeof text - static_cast<size_t>(used), used);
+        if (count < 0) return -1;
+        if (count == 0) break;
+        used += count;
+    }
+    if (used == static_cast<ssize_t>(sizeof text) || (used > 0 && text[used - 1] != '\0'))
+        return errno = E2BIG, -1;
+    int count = 0;
+    for (char* at = text; at < text + used; at += strlen(at) + 1) {
+        if (count == max_words) return errno = E2BIG, -1;
+        words[count++] = at;
+    }
+    return count;
+}
+
+bool move_descriptors(const ipybox_entry& entry, int (&filters)[4], Problem& problem) {
+    int high[8];
+    for (int i = 0; i < entry.nfds; ++i)
+        if ((high[i] = fcntl(entry.fds[i], F_DUPFD, first_high)) < 0)
+            return fail(problem, "descriptors");
+    for (int i = 0; i < entry.nfilters; ++i)
+        if ((filters[i] = fcntl(entry.filters[i], F_DUPFD, first_high)) < 0)
+            return fail(problem, "descriptors");
+    for (int i = 0; i < entry.nfds; ++i)
+        if ((i < 3 ? dup2(high[i], i) : dup3(high[i], i, O_CLOEXEC)) < 0)
+            return fail(problem, "descriptors");
+    return true;
+}
+
+bool drop_capabilities(Problem& problem) {
+    for (int capability = 0; prctl(PR_CAPBSET_READ, capability) >= 0; ++capability)
+        if (prctl(PR_CAPBSET_DROP, capability) != 0) return fail(problem, "bounding set");
+    __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2] = {};
+    if (syscall(SYS_capset, &head, none) != 0 ||
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0)
+        return fail(problem, "capabilities");
+    return true;
+}
+
+bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
+    if (entry.cgroup >= 0 && write(entry.cgroup, "0", 1) != 1) return fail(problem, "cgroup");
+    constexpr int all = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
+                        CLONE_NEWUTS | CLONE_NEWCGROUP;
+    if (entry.init >= 0 && setns(entry.init, all) != 0) return fail(problem, "setns");
+    // Its own, not that of a memory shared with whoever calls.
+    const int count = entry.options < 0 ? 0 : read_words(entry.options, used);
+    if (count < 0) return fail(problem, "options");
+    int filters[4];
+    if (!move_descriptors(entry, filters, problem)) return false;
+    for (int i = 0; i + 1 < count; ++i)
+        if (strcmp(words[i], "--chdir") == 0 && chdir(words[i + 1]) != 0)
+            return fail(problem, "the working directory");
+    if (entry.init >= 0 && !drop_capabilities(problem)) return false;
+    if (!ipybox::launcher::take_rights(words, count, problem)) return false;
+    bool log = false;
+    for (int i = 0; i < count; ++i) log = log || strcmp(words[i], "--log") == 0;
+    for (int i = 0; i < entry.nfilters; ++i)
+        if (!ipybox::launcher::apply_filter(filters[i], log, problem)) return false;
+    if (!ipybox::launcher::set_limits(words, count, problem)) return false;
+    if (syscall(SYS_close_range, static_cast<unsigned>(entry.nfds), ~0u, 0u) != 0)
+        return fail(problem, "close_range");
+    return true;
+}
+
+}  // namespace
+
+// Returns 0 in the child, which is inside and confined, in a session of its own; its pid in the
+// caller, whose nearest subreaper is its parent; or -errno, with what failed in `problem`. What
+// goes between shares the caller's memory (vfork), so that entering copies no page tables.
+int ipybox_enter_fork(const ipybox_entry* entry, char* problem, int size) {
+    volatile pid_t child = 0;
+    volatile ssize_t used = 0;
+    Problem found;
+    const pid_t between = vfork();
+    if (between == 0) {
+        ssize_t read = 0;
+        child = enter(*entry, read, found) ? 0 : -(found.misuse || errno == 0 ? EINVAL : errno);
+        used = read;
+        if (child == 0) {
+            found.what = "fork";
+            child = fork();
+            if (child < 0) child = -errno;
+        }
+        if (child != 0) _exit(0);
+        explicit_bzero(text, static_cast<size_t>(read));
+        // The kernel forgets the area of a vfork child; libc goes on believing in it.
+        if (&__rseq_offset != nullptr && __rseq_size != 0)
+            syscall(SYS_rseq, thread_pointer() + __rseq_offset, 32, 0, 0x53053053);
+        // Not optional: kill(0, …) reaches a process group across pid namespaces.
+        setsid();
+        return 0;
+    }
+    while (between > 0 && waitpid(between, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    if (between < 0) {
+        snprintf(problem, static_cast<size_t>(size), "vfork");
+        return -errno;
+    }
+    if (child <= 0)
+        snprintf(problem, static_cast<size_t>(size), "%s%s%s", found.what, *found.detail ? " " : "",
+                 found.detail);
+    explicit_bzero(text, static_cast<size_t>(used));
+    // It was killed before it had forked.
+    return child == 0 ? -ECHILD : child;
+}

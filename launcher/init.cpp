@@ -1,0 +1,83 @@
+#include "init.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+int fail(const char* what) {
+    fprintf(stderr, "ipybox-launcher: %s: %s\n", what, strerror(errno));
+    return 126;
+}
+
+bool send_handle(int socket) {
+    const int self = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+    if (self < 0) return false;
+    char byte = 'r';
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof self)] = {};
+    iovec part = {&byte, 1};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_len = CMSG_LEN(sizeof self);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    memcpy(CMSG_DATA(header), &self, sizeof self);
+    const bool sent = sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+    close(self);
+    return sent;
+}
+
+}  // namespace
+
+int init_main(int socket, char** command) {
+    fcntl(socket, F_SETFD, FD_CLOEXEC);
+    if (command != nullptr) {
+        const pid_t started = fork();
+        if (started < 0) return fail("fork");
+        if (started == 0) {
+            setsid();
+            // Only 3 is for it, of what is not a standard stream.
+            syscall(SYS_close_range, 4u, ~0u, 0u);
+            execv(command[0], command);
+            fprintf(stderr, "ipybox-launcher: cannot start %s: %s\n", command[0], strerror(errno));
+            _exit(127);
+        }
+    }
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, nullptr);
+    const int ended = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (ended < 0) return fail("signalfd");
+    if (!send_handle(socket)) return fail("cannot send a handle of the sandbox");
+    // What the command got is its own, and the ends of it must be seen by those who use them.
+    for (int file = 0; file < 1024; ++file)
+        if (file != socket && file != ended && file != 2) close(file);
+    pollfd waited[2] = {{socket, POLLIN, 0}, {ended, POLLIN, 0}};
+    for (;;) {
+        while (waitpid(-1, nullptr, WNOHANG) > 0) {
+        }
+        if (poll(waited, 2, -1) < 0 && errno != EINTR) return fail("poll");
+        signalfd_siginfo seen;
+        while (read(ended, &seen, sizeof seen) > 0) {
+        }
+        char byte = 0;
+        if (waited[0].revents != 0) {
+            const ssize_t count = recv(socket, &byte, 1, MSG_DONTWAIT);
+            if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) return 0;
+        }
+    }
+}

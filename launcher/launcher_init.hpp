@@ -1,0 +1,109 @@
+#pragma once
+// The host's end of what the launcher tells as a sandbox's first process (see init.hpp).
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/local/stream_protocol.hpp>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <ipybox/async.hpp>
+#include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/error.hpp>
+#include <ipybox/sandbox.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
+#include <string>
+#include <utility>
+
+namespace ipybox::launcher {
+
+// The number that a process has here; -1 when it has ended, or is none of this pid namespace.
+inline pid_t number_of(const UniqueFd& pidfd) {
+    const auto text = sandbox_kit::read_proc("/proc/self/fdinfo/" + std::to_string(pidfd.get()));
+    const auto at = text.find("\nPid:");
+    pid_t number = -1;
+    if (at != std::string::npos) {
+        const auto digits = text.find_first_not_of(" \t", at + 5);
+        if (digits != std::string::npos)
+            std::from_chars(text.data() + digits, text.data() + text.size(), number);
+    }
+    return number > 0 ? number : -1;
+}
+
+// Whether the process of a pidfd has ended.
+inline bool has_ended(const UniqueFd& pidfd) {
+    pollfd watched{pidfd.get(), POLLIN, 0};
+    return ::poll(&watched, 1, 0) != 0;
+}
+
+// A socket to a sandbox's first process. While it is open the sandbox lives.
+class InitSocket {
+public:
+    // Throws Error: io_error.
+    explicit InitSocket(const asio::any_io_executor& executor) : socket_(executor) {
+        int ends[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+            throw Error(errc::io_error,
+                        std::string("cannot make a socket: ") + std::strerror(errno));
+        theirs_.reset(ends[1]);
+        socket_.assign(asio::local::stream_protocol(), ends[0]);
+    }
+
+    // For the process that is started; valid until started().
+    int theirs() const noexcept { return theirs_.get(); }
+    // From now on the other end is closed when the process ends.
+    void started() noexcept { theirs_.reset(); }
+
+    // The first process, as it says of itself before anything else runs there. Throws Error:
+    // sandbox_refused (it ended instead, or has not answered in 10 s; with the tail of what
+    // `process` printed). Not to be cancelled.
+    awaitable<UniqueFd> first_process(SandboxedProcess& process) {
+        const auto limit = deadline_after(std::chrono::seconds(10));
+        auto handle = receive();
+        while (!handle && Clock::now() < limit) {
+            if (ended_) {
+                co_await process.wait(deadline_after(std::chrono::seconds(1)));
+                break;
+            }
+            co_await ends_first(readable(), sleep_until(limit));
+            handle = receive();
+        }
+        if (handle) co_return handle;
+        auto said = process.output_tail();
+        while (!said.empty() && said.back() == '\n') said.pop_back();
+        throw Error(errc::sandbox_refused,
+                    "the sandbox could not be opened: " + (said.empty() ? "no answer" : said));
+    }
+
+private:
+    awaitable<void> readable() {
+        co_await socket_.async_wait(asio::socket_base::wait_read, as_result);
+    }
+
+    UniqueFd receive() {
+        char byte = 0;
+        iovec part{&byte, 1};
+        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+        msghdr message{};
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        const auto count =
+            ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        ended_ = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+        const cmsghdr* header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+        int handle = -1;
+        if (header != nullptr && header->cmsg_type == SCM_RIGHTS)
+            std::memcpy(&handle, CMSG_DATA(header), sizeof handle);
+        return UniqueFd(handle);
+    }
+
+    asio::local::stream_protocol::socket socket_;
+    UniqueFd theirs_;
+    bool ended_ = false;
+};
+
+}  // namespace ipybox::launcher

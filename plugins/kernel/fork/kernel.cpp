@@ -1,0 +1,108 @@
+#include "kernel.hpp"
+
+#include <signal.h>
+
+#include <boost/asio/post.hpp>
+#include <ipybox/detail/json_number.hpp>
+#include <ipybox/detail/json_text.hpp>
+#include <string>
+
+namespace ipybox::forked {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Steps after which others have their turn, should a kernel send without end.
+constexpr unsigned steps_in_turn = 64;
+
+awaitable<void> throw_if_cancelled() {
+    const auto state = co_await asio::this_coro::cancellation_state;
+    if (state.cancelled() != asio::cancellation_type::none)
+        throw boost::system::system_error(asio::error::operation_aborted);
+}
+
+}  // namespace
+
+awaitable<std::optional<KernelOutput>> next_output(LinkPtr link, Clock::time_point deadline) {
+    for (unsigned step = 1;; ++step) {
+        link->require_usable();
+        if (!link->pending.empty()) {
+            std::optional<KernelOutput> output(std::move(link->pending.front()));
+            link->pending.pop_front();
+            co_return output;
+        }
+        if (link->running == 0)
+            throw Error(errc::bad_argument,
+                        "next() needs a running execution; call execute() first");
+        if (link->read_one()) {
+            if (step % steps_in_turn != 0) continue;
+            if (Clock::now() >= deadline) co_return std::nullopt;
+            co_await asio::post(link->executor, asio::use_awaitable);
+            co_await throw_if_cancelled();
+            continue;
+        }
+        if (link->is_over()) co_await link->report_end();
+        if (Clock::now() >= deadline) co_return std::nullopt;
+        co_await link->wait_for_frames(deadline);
+        co_await throw_if_cancelled();
+    }
+}
+
+awaitable<void> ForkKernel::execute(ExecuteRequest request) {
+    const auto link = link_;
+    link->require_usable();
+    if (link->busy())
+        throw Error(errc::busy,
+                    "the kernel runs another execution; take its output to the end first");
+    if (detail::repair_utf8(request.code) != request.code)
+        throw Error(errc::bad_argument, "the code is not valid UTF-8; encode it so");
+    if (link->look_for_exit()) co_await link->report_end();
+    json::object content;
+    content["id"] = ++link->serial;
+    content["code"] = std::move(request.code);
+    content["silent"] = request.silent;
+    content["input"] = request.allow_input && link->takes_input;
+    link->asked = false;
+    link->send('x', detail::write_json(content));
+    link->running = link->serial;
+}
+
+awaitable<void> ForkKernel::interrupt() {
+    const auto link = link_;
+    link->require_usable();
+    if (link->running == 0 || link->look_for_exit()) co_return;
+    // The kernel interrupts this execution or none, even if it has not begun yet.
+    json::object content;
+    content["id"] = link->running;
+    link->send('c', detail::write_json(content));
+    // To the programs that it has started as well, as a terminal does.
+    link->process->signal(SIGINT);
+}
+
+awaitable<void> ForkKernel::shutdown() {
+    const auto link = link_;
+    if (std::exchange(link->stopping, true)) co_return;
+    link->changed.notify();
+    if (link->process && !link->look_for_exit() && !link->failure && !link->lost) {
+        // Nobody takes its output any more, and the end of the link is the end of its work.
+        boost::system::error_code ignored;
+        link->socket.shutdown(asio::socket_base::shutdown_both, ignored);
+        const auto deadline = Clock::now() + 1s;
+        while (!link->closed && !link->look_for_exit() && Clock::now() < deadline)
+            co_await link->changed.wait(deadline);
+    }
+    link->close();
+}
+
+void ForkKernel::answer_input(std::optional<std::string> text) {
+    link_->require_usable();
+    if (!std::exchange(link_->asked, false) || link_->running == 0) return;
+    json::object content;
+    if (text)
+        content["value"] = detail::repair_utf8(*text);
+    else
+        content["value"] = nullptr;
+    link_->send('a', detail::write_json(content));
+}
+
+}  // namespace ipybox::forked

@@ -1,0 +1,351 @@
+#include "zygote.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <ipybox/detail/json_members.hpp>
+#include <ipybox/detail/json_number.hpp>
+#include <ipybox/detail/json_text.hpp>
+#include <ipybox/sandbox_kit/kernel_policy.hpp>
+#include <launcher_init.hpp>
+#include <sstream>
+#include <utility>
+
+namespace ipybox::forked {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+// From the request for a kernel to its existence.
+constexpr Duration fork_patience = 5s;
+// An answer of the zygote's, in bytes.
+constexpr std::size_t largest_answer = std::size_t{1} << 16;
+
+constexpr const char* program = "from ipybox_kernel.zygote import main; main()";
+
+[[noreturn]] void fail_io(const char* what) {
+    throw Error(errc::io_error, std::string(what) + ": " + std::strerror(errno));
+}
+
+UniqueFd memory_file(std::string_view text) {
+    UniqueFd file(::memfd_create("ipybox", MFD_CLOEXEC));
+    if (!file) fail_io("cannot make a file in memory");
+    detail::write_all(file.get(), text, "what a kernel is forked with");
+    return file;
+}
+
+std::uint64_t number_in(const json::object& object, std::string_view name) {
+    const auto* value = object.if_contains(name);
+    return value != nullptr && value->is_int64() && value->get_int64() >= 0
+               ? static_cast<std::uint64_t>(value->get_int64())
+               : 0;
+}
+
+std::vector<std::string> texts_in(const json::object& object, std::string_view name) {
+    std::vector<std::string> found;
+    const auto* list = object.if_contains(name);
+    if (list == nullptr || !list->is_array()) return found;
+    for (const auto& value : list->get_array())
+        if (value.is_string()) found.push_back(detail::repair_utf8(value.get_string()));
+    return found;
+}
+
+// A copy of the package of ipybox, because the session's own goes with the session.
+void copy_library(const fs::path& from, const detail::PrivateDirectory& to, uid_t owner) {
+    const auto package = to.path() / "ipybox_kernel";
+    fs::create_directory(package);
+    for (const auto& path : {to.path(), package}) {
+        fs::permissions(path, fs::perms::owner_all);
+        if (owner != ::geteuid() && ::chown(path.c_str(), owner, gid_t(-1)) != 0)
+            fail_io("cannot hand over the package");
+    }
+    for (const auto& entry : fs::directory_iterator(from / "ipybox_kernel")) {
+        if (entry.path().extension() != ".py") continue;
+        std::ifstream file(entry.path(), std::ios::binary);
+        std::ostringstream text;
+        text << file.rdbuf();
+        to.write_file(("ipybox_kernel/" + entry.path().filename().string()).c_str(), text.str(),
+                      owner);
+    }
+}
+
+}  // namespace
+
+Zygote::Zygote(asio::any_io_executor executor, Logger logger)
+    : executor_(executor), logger_(std::move(logger)), control_(executor), changed_(executor) {}
+
+Zygote::~Zygote() {
+    if (pen_.process) pen_.process->kill_tree();
+}
+
+awaitable<void> Zygote::start(Sandbox& sandbox, const KernelSpec& spec,
+                              const std::vector<std::string>& preload) {
+    const auto self = shared_from_this();
+    SandboxPolicy policy;
+    policy.readable = spec.interpreter;
+    policy.cwd = "/";
+    policy.user = spec.policy.user;
+    const auto able = co_await sandbox.probe();
+    if (able.scratch_size) policy.limits.scratch_size = std::uint64_t{64} << 20;
+    if (able.scratch_inodes) policy.limits.scratch_inodes = 4096;
+    const auto guest = sandbox.guest_user(spec.policy);
+    policy.user = guest;
+    Channel library;
+    for (const auto& channel : spec.channels)
+        if (channel.name == "lib") library = channel;
+    library_.emplace(guest, guest);
+    copy_library(library.host_path, *library_, guest);
+    library.host_path = library_->path();
+    policy.env = {{"HOME", "/home/user"},
+                  {"LANG", "C.UTF-8"},
+                  {"PATH", "/usr/local/bin:/usr/bin:/bin"},
+                  {"PYTHONPATH", sandbox.guest_address(spec.policy, library)},
+                  {"TERM", "dumb"},
+                  {"NO_COLOR", "1"},
+                  // A second thread could not be forked.
+                  {"OMP_NUM_THREADS", "1"},
+                  {"OPENBLAS_NUM_THREADS", "1"},
+                  {"MKL_NUM_THREADS", "1"}};
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        fail_io("cannot make a socket");
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);
+    control_.assign(ours.release());
+    std::string modules;
+    for (const auto& name : preload) modules += (modules.empty() ? "" : ",") + name;
+    std::vector<std::string> argv = {spec.python.string(), "-c", program, "/run/ipybox/enter.so",
+                                     modules};
+    std::vector<Channel> channels;
+    channels.push_back(std::move(library));
+    pen_ = co_await sandbox.make_pen(std::move(policy), std::move(argv), std::move(channels),
+                                     theirs.get());
+    theirs.reset();
+    listen();
+}
+
+awaitable<void> Zygote::settle(Clock::time_point deadline) {
+    const auto self = shared_from_this();
+    while (state_ == State::starting && Clock::now() < deadline) co_await changed_.wait(deadline);
+}
+
+pid_t Zygote::pid() const { return process_ ? launcher::number_of(process_) : -1; }
+
+// The first process of the pen has one child of its own: it alone is not ours to collect.
+void Zygote::find_process() {
+    const auto init = launcher::number_of(pen_.init);
+    for (const auto child : sandbox_kit::children_of(init)) {
+        process_ = sandbox_kit::open_child(child, init);
+        if (process_) return;
+    }
+}
+
+void Zygote::retire(const std::string& why) {
+    if (state_ == State::failed) return;
+    state_ = State::failed;
+    problem_ = why;
+    if (!process_ && pen_.init) find_process();
+    if (process_)
+        sandbox_kit::send_signal(process_, SIGKILL);
+    else if (pen_.process && kernels_.empty())
+        pen_.process->kill_tree();
+    boost::system::error_code ignored;
+    control_.close(ignored);
+    changed_.notify();
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+awaitable<void> Zygote::fork(ForkRequest request, std::shared_ptr<Entered> entered) {
+    const auto self = shared_from_this();
+    const auto& sandbox = *request.sandbox;
+    std::string words;
+    for (const auto& word : sandbox.words) {
+        words += word;
+        words += '\0';
+    }
+    std::vector<UniqueFd> files;
+    files.push_back(memory_file(words));
+    for (const auto& filter : sandbox.filters) files.push_back(memory_file(filter));
+    std::vector<int> handed = {request.link.get()};
+    for (const auto& pipe : request.pipes) handed.push_back(pipe.get());
+    for (const auto& file : files) handed.push_back(file.get());
+    handed.push_back(sandbox.init.get());
+    if (sandbox.cgroup) handed.push_back(sandbox.cgroup.get());
+
+    const auto id = ++serial_;
+    json::object message;
+    message["id"] = id;
+    message["filters"] = sandbox.filters.size();
+    message["enter"] = true;
+    message["cgroup"] = static_cast<bool>(sandbox.cgroup);
+    auto text = detail::write_json(message);
+    iovec part{text.data(), text.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(handed.size() * sizeof(int));
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_len = CMSG_LEN(handed.size() * sizeof(int));
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    std::memcpy(CMSG_DATA(rights), handed.data(), handed.size() * sizeof(int));
+
+    auto& pending = requests_[id];
+    pending.entered = entered;
+    listen();
+    struct Forget {
+        Zygote& zygote;
+        std::uint64_t id;
+        ~Forget() { zygote.requests_.erase(id); }
+    } const forget{*this, id};
+    const auto deadline = Clock::now() + fork_patience;
+    while (::sendmsg(control_.native_handle(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN || Clock::now() >= deadline) {
+            retire("it takes no requests");
+            throw Error(errc::kernel_start_failed, "the process that kernels are forked from " +
+                                                       std::string("takes no requests"));
+        }
+        co_await changed_.wait(Clock::now() + 1ms);
+        if (state_ != State::ready) break;
+    }
+    while (!pending.answered && state_ == State::ready && Clock::now() < deadline)
+        co_await changed_.wait(deadline);
+    if (pending.answered) {
+        if (!pending.error.empty())
+            throw Error(errc::sandbox_refused, "the sandbox cannot be entered: " + pending.error);
+        kernels_[id] = entered;
+        co_return;
+    }
+    if (state_ == State::ready) {
+        retire("it did not answer in 5 s");
+        throw Error(errc::timed_out, "the process that kernels are forked from did not answer");
+    }
+    throw Error(errc::kernel_start_failed,
+                "the process that kernels are forked from ended: " + problem_);
+}
+
+// ---- answers ------------------------------------------------------------------------------------
+
+void Zygote::listen() {
+    if (std::exchange(listening_, true)) return;
+    asio::co_spawn(executor_, read_answers(weak_from_this()), asio::detached);
+}
+
+awaitable<void> Zygote::read_answers(std::weak_ptr<Zygote> weak) {
+    for (;;) {
+        auto self = weak.lock();
+        if (!self) co_return;
+        while (self->read_answer()) {
+        }
+        if (!self->expects_answers()) {
+            self->listening_ = false;
+            co_return;
+        }
+        auto& control = self->control_;
+        // Whoever uses it holds it; this does not, while it waits.
+        self.reset();
+        if (weak.expired()) co_return;
+        const auto [error] =
+            co_await control.async_wait(asio::posix::descriptor_base::wait_read, as_result);
+        if (error) co_return;
+    }
+}
+
+bool Zygote::read_answer() {
+    if (state_ == State::failed) return false;
+    static thread_local std::string space(largest_answer, '\0');
+    iovec part{space.data(), space.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const auto count =
+        ::recvmsg(control_.native_handle(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (count <= 0) {
+        auto said = pen_.process->output_tail();
+        while (!said.empty() && said.back() == '\n') said.pop_back();
+        retire(said.empty() ? "it ended" : said);
+        return false;
+    }
+    UniqueFd handle;
+    if (const cmsghdr* rights = CMSG_FIRSTHDR(&header);
+        rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
+        int file = -1;
+        std::memcpy(&file, CMSG_DATA(rights), sizeof file);
+        handle.reset(file);
+    }
+    // Packages of the interpreter run there: what comes is checked like a kernel's.
+    auto read =
+        detail::read_json(std::string_view(space).substr(0, static_cast<std::size_t>(count)), 16,
+                          std::size_t{1} << 20);
+    if (!read.value.is_object()) {
+        retire("it sent what it may not");
+        return false;
+    }
+    use(read.value.get_object(), std::move(handle));
+    return true;
+}
+
+void Zygote::become_ready(const json::object& answer) {
+    const auto* good = answer.if_contains("ready");
+    if (state_ != State::starting) return;
+    if (!good->is_bool() || !good->get_bool()) {
+        culprits_ = texts_in(answer, "culprits");
+        return retire(detail::repair_utf8(detail::string_of(answer, "problem")));
+    }
+    for (auto& name : texts_in(answer, "modules")) modules_.insert(std::move(name));
+    address_space_ = number_in(answer, "address_space");
+    find_process();
+    state_ = State::ready;
+    changed_.notify();
+}
+
+void Zygote::use(const json::object& answer, UniqueFd handle) {
+    if (answer.contains("ready")) return become_ready(answer);
+    const auto id = number_in(answer, "id");
+    if (const auto* status = answer.if_contains("status")) {
+        const auto found = kernels_.find(id);
+        if (found == kernels_.end()) return;
+        const auto entered = found->second.lock();
+        kernels_.erase(found);
+        if (!entered || !status->is_array() || status->get_array().size() != 2) return;
+        int how[2] = {CLD_KILLED, SIGKILL};
+        for (std::size_t i = 0; i < 2; ++i)
+            if (const auto& value = status->get_array()[i]; value.is_int64())
+                how[i] = static_cast<int>(value.get_int64() & 0xff);
+        entered->ended(how[0] == CLD_EXITED ? ExitStatus{how[1], false}
+                                            : ExitStatus{128 + how[1], true});
+        return;
+    }
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return;
+    auto& pending = found->second;
+    pending.answered = true;
+    if (handle) {
+        const auto number = launcher::number_of(handle);
+        pending.entered->exists(std::move(handle), number);
+    } else {
+        pending.error = detail::repair_utf8(detail::string_of(answer, "error"));
+        if (pending.error.empty()) pending.error = "no reason was given";
+    }
+    changed_.notify();
+}
+
+}  // namespace ipybox::forked

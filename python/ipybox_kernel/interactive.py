@@ -1,0 +1,152 @@
+"""The IPython shell of a kernel of ipybox's own, without ipykernel. Loaded in a zygote too, which has no session."""
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import re
+import sys
+import warnings
+from typing import Any
+
+from IPython.core import page
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import StdinNotImplementedError
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import Type
+from traitlets.config import Config
+
+from .frames import TAPE
+
+ONLY_IPYKERNEL = "{} needs ipykernel, which this kernel is started without: choose it with --kernel zmq (the field `kernel`)"
+
+
+def _bundle(data: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
+    texts = {
+        kind: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for kind, value in data.items()
+    }
+    return {"data": texts, "metadata": metadata or {}}
+
+
+class Publisher(DisplayPublisher):
+    def clear_output(self, wait: bool = False) -> None:
+        pass  # what was shown has been sent
+
+    def publish(
+        self, data: Any, metadata: Any = None, source: Any = None, *, transient: Any = None, update: bool = False, **_: Any
+    ) -> None:
+        TAPE.send("d", _bundle(data, metadata) | {"transient": transient or {}, "update": update})
+
+
+class Hook(DisplayHook):
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
+        TAPE.send("r", _bundle(format_dict, md_dict))
+
+
+class Shell(InteractiveShell):
+    display_pub_class = Type(Publisher)
+    displayhook_class = Type(Hook)
+    run: Any = None  # runner.Run
+
+    @property
+    def kernel(self) -> Any:
+        # Whoever looks whether it is there finds that it is not; whoever uses it reads why.
+        raise AttributeError(ONLY_IPYKERNEL.format("get_ipython().kernel"))
+
+    def init_io(self) -> None:
+        pass
+
+    def enable_gui(self, gui: Any = None) -> None:
+        pass
+
+    def ask_exit(self) -> None:
+        self.run.leave()
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        cancelled = self.run.cancelled and etype is asyncio.CancelledError
+        try:
+            value = str(evalue)
+        except Exception:
+            value = f"<{etype.__name__}, whose text cannot be made>"
+        self.run.show_error("KeyboardInterrupt" if cancelled else etype.__name__, value, stb)
+
+
+def build_shell() -> Shell:
+    # No history, no colours.
+    config = Config({
+        "HistoryManager": {"enabled": False},
+        "InteractiveShell": {"colors": "nocolor", "autoindent": False},
+    })
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a home directory that is not there
+        shell: Shell = Shell.instance(config=config)  # type: ignore[no-untyped-call]
+    shell._tee = lambda channel: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
+    shell.set_hook("show_in_pager", page.as_hook(page.display_page), 90)
+    _refuse_comms()
+    return shell
+
+
+def _refuse_comms() -> None:
+    try:
+        import comm
+    except ImportError:
+        return
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(ONLY_IPYKERNEL.format("a comm (a widget with a front end)"))
+
+    comm.create_comm = comm.get_comm_manager = refuse
+
+
+# What IPython's transformers look for: magics, shell commands, help, automatic calls, prompts, an
+# indented or empty first line.
+_MEANT_FOR_THEM = re.compile(r"[%!?\f\t\r]|\A\s|^\s*(?:[/,;]|>>>|\.\.\.|In ?\[)|\A\Z", re.MULTILINE)
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+class Plain:
+    """Knows cells that IPython takes as they are: it needs half of a small cell's time to find that out, and
+    milliseconds for a large one."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._own = self._transformers()
+
+    def _transformers(self) -> list[list[Any]]:
+        m = self._shell.input_transformer_manager
+        parts = (m.cleanup_transforms, m.line_transforms, m.token_transformers,
+                 self._shell.input_transformers_post, self._shell.ast_transformers)
+        return [list(part) for part in parts]
+
+    def is_plain(self, code: str) -> bool:
+        if _MEANT_FOR_THEM.search(code) is not None or self._own != self._transformers():
+            return False
+        if "\n" in code.strip():
+            return True
+        # A single line may be a magic without its %, or something that calls itself.
+        word = _WORD.match(code)
+        if word is None:
+            return False
+        value = self._shell.user_ns.get(word[0])
+        return (
+            word[0] not in self._shell.magics_manager.magics["line"]
+            and not hasattr(value, "rewrite")
+            and type(value).__name__ != "Macro"
+        )
+
+    def transform(self, code: str) -> tuple[str, Any]:
+        """The cell as Python, and what went wrong."""
+        if self.is_plain(code):
+            return code.removesuffix("\n") + "\n", None
+        try:
+            return self._shell.transform_cell(code), None
+        except Exception:
+            return code, sys.exc_info()
+
+
+__all__ = ["ONLY_IPYKERNEL", "Plain", "Shell", "StdinNotImplementedError", "build_shell"]

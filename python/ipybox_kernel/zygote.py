@@ -1,0 +1,231 @@
+"""The zygote: imports once what most code needs, and forks a kernel for each request.
+
+It lives in a sandbox of its own, sees nothing of any session, and asks a shared object (its path is
+the first argument) to enter the sandbox of the kernel before it forks. Descriptor 3 is a socket of
+packets to the host. A request: {id, filters, enter, cgroup} with descriptors: link, stdout r w,
+stderr r w, options, as many filters, then the sandbox's first process and its group. The answer:
+{id, pid} with a handle of the kernel, or {id, error}; later {id, status} when it has ended. The
+host's side is plugins/kernel/fork/zygote.cpp.
+"""
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import socket
+import sys
+import traceback
+from typing import Any
+
+from .interactive import build_shell
+from .runner import Run, serve
+
+_MOST_DESCRIPTORS = 16
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class _Entry(ctypes.Structure):
+    """ipybox_entry of launcher/enter.cpp."""
+
+    _fields_ = [
+        ("init", ctypes.c_int), ("cgroup", ctypes.c_int), ("options", ctypes.c_int),
+        ("filters", ctypes.c_int * 4), ("nfilters", ctypes.c_int),
+        ("fds", ctypes.c_int * 8), ("nfds", ctypes.c_int),
+    ]
+
+
+class _Unfit(Exception):
+    """What was loaded cannot be forked."""
+
+    def __init__(self, problem: str, culprits: list[str]) -> None:
+        super().__init__(problem)
+        self.culprits = culprits
+
+
+# What first cells run, so that what it leaves behind is shared; by the module it needs.
+_FIRST_CELLS = {
+    "": ["pass", "1+1", "1/0", "print(1)", "{'a': [1, 2.5, 'x', None]}"],
+    "pandas": [
+        "import pandas as pd, numpy as np; df = pd.DataFrame({'a': np.arange(9), 'b': np.random.rand(9), 'c': list('abcabcabc')})",
+        "df.describe()",
+        "df['nothing']",
+    ],
+    "matplotlib.pyplot": [
+        "import matplotlib.pyplot as plt; plt.plot([1, 2], label='x'); plt.title('x'); plt.legend(); plt.show()",
+    ],
+}
+
+
+def _held() -> str:
+    """What of this process a fork would not have, or share to its harm: a library that closes a descriptor of its own
+    there, by number, would close one of the kernel's."""
+    # Below 4: the standard streams and the host's socket; the highest is that of this listing.
+    files = [f"descriptor {fd}: {os.readlink(path)}" for fd in range(4, 1024)
+             if os.path.lexists(path := f"/proc/self/fd/{fd}")]
+    with open("/proc/self/maps") as maps:
+        files += ["shared memory: " + line[73:].strip() for line in maps if " rw-s " in line]
+    threads = len(os.listdir("/proc/self/task")) - 1
+    return "; ".join(files + ([f"{threads} threads"] if threads else []))
+
+
+def _check(name: str) -> None:
+    if held := _held():
+        raise _Unfit(f"{name} leaves something that a fork cannot have ({held})", [name] if name else [])
+
+
+def _load(modules: list[str]) -> tuple[list[str], list[str]]:
+    """Those that are loaded, and those that are not installed."""
+    loaded, missing = [], []
+    for name in modules:
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            if error.name != name and not name.startswith(f"{error.name}."):
+                raise _Unfit(f"{name} cannot be imported: {error}", [name]) from None
+            missing.append(name)
+            continue
+        except BaseException as error:
+            raise _Unfit(f"{name} cannot be imported: {type(error).__name__}: {error}", [name]) from None
+        _check(name)
+        loaded.append(name)
+    return loaded, missing
+
+
+def _warm(shell: Any, loaded: list[str]) -> None:
+    kept = set(shell.user_ns)
+    for name, cells in _FIRST_CELLS.items():
+        if name and name not in loaded:
+            continue
+        for cell in cells:
+            shell.run_cell(cell, store_history=False)
+            shell.events.trigger("post_execute")
+        # Fonts keep their files open.
+        if fonts := sys.modules.get("matplotlib.font_manager"):
+            fonts._get_font.cache_clear()
+        _check(name)
+    for name in set(shell.user_ns) - kept:
+        del shell.user_ns[name]
+    for name in ("_", "__", "___"):
+        shell.user_ns[name] = ""
+    shell.user_ns["_oh"].clear()
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        sys.__dict__.pop(name, None)
+
+
+def _reseed() -> None:
+    """For the next one; random, uuid, secrets, tempfile and OpenSSL notice a fork by themselves."""
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+
+
+def _prepare(modules: list[str], control: socket.socket) -> tuple[Run, dict[str, Any]]:
+    shell, run = build_shell(), Run()
+    # In a kernel the same number is its link.
+    run.prepare(shell, control)
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    loaded, missing = _load(modules)
+    _warm(shell, loaded)
+    _reseed()
+    # What the session says comes first.
+    own = os.environ.get("PYTHONPATH", "").split(":")
+    sys.path[:] = [place for place in sys.path if place and place not in own]
+    sys.argv = ["ipybox"]
+    for _ in range(2):
+        gc.collect()
+    gc.freeze()
+    gc.disable()
+    with open("/proc/self/statm") as sizes:
+        space = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    names = sorted({name.partition(".")[0] for name in sys.modules})
+    return run, {"ready": True, "modules": names, "preloaded": loaded, "missing": missing, "address_space": space}
+
+
+class _Zygote:
+    def __init__(self, control: socket.socket, library: Any, run: Run) -> None:
+        self._control, self._library, self._run = control, library, run
+        self._poll = select.poll()
+        self._kernels: dict[int, int] = {}  # id by handle
+
+    def loop(self) -> None:
+        control = self._control.fileno()
+        self._poll.register(control, select.POLLIN)
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == control:
+                    self._serve()
+                else:
+                    self._report(fd)
+
+    def _report(self, handle: int) -> None:
+        """A kernel has ended; whoever outlives its processes waits for it here."""
+        status = os.waitid(os.P_PIDFD, handle, os.WEXITED)
+        self._poll.unregister(handle)
+        os.close(handle)
+        id = self._kernels.pop(handle)
+        how = [status.si_code, status.si_status] if status else [0, 0]
+        self._control.send(json.dumps({"id": id, "status": how}).encode())
+
+    def _serve(self) -> None:
+        data, fds, flags, _ = socket.recv_fds(self._control, 1 << 16, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if not data:  # the host is gone, or has no use for this any more
+            os._exit(0)
+        request = json.loads(data)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            pid, problem = self._fork(request, fds, null)
+        finally:
+            for fd in (*fds, null):
+                os.close(fd)
+        answer: dict[str, Any] = {"id": request["id"]}
+        handles = []
+        if pid > 0:
+            answer["pid"] = pid
+            handles.append(os.pidfd_open(pid))
+            self._kernels[handles[0]] = request["id"]
+            self._poll.register(handles[0], select.POLLIN)
+        else:
+            answer["error"] = f"{os.strerror(-pid)}: {problem}"
+        socket.send_fds(self._control, [json.dumps(answer).encode()], handles)
+        _reseed()  # here it delays nobody
+
+    def _fork(self, request: dict[str, Any], fds: list[int], null: int) -> tuple[int, str]:
+        link, out_r, out_w, err_r, err_w, options, *rest = fds
+        count = request["filters"]
+        filters, rest = rest[:count], rest[count:]
+        entry = _Entry(options=options, nfilters=count, nfds=6)
+        entry.filters[:count] = filters
+        entry.fds[:6] = [null, out_w, err_w, link, out_r, err_r]
+        entry.init = rest.pop(0) if request["enter"] else -1
+        entry.cgroup = rest.pop(0) if request["cgroup"] else -1
+        problem = ctypes.create_string_buffer(512)
+        # What os.fork() does around it.
+        ctypes.pythonapi.PyOS_BeforeFork()
+        pid = self._library.ipybox_enter_fork(ctypes.byref(entry), problem, len(problem))
+        if pid == 0:
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+            serve(self._run, 2)
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        return pid, problem.value.decode("utf-8", "replace")
+
+
+def main() -> None:
+    control = socket.socket(fileno=3)
+    try:
+        _, path, modules = sys.argv
+        library = ctypes.PyDLL(path)
+        try:
+            run, answer = _prepare([name for name in modules.split(",") if name], control)
+        except _Unfit as error:
+            control.send(json.dumps({"ready": False, "culprits": error.culprits, "problem": str(error)}).encode())
+            os._exit(1)
+        # Kernels, whose go-between is gone at once, are this one's to wait for.
+        library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        control.send(json.dumps(answer).encode())
+        _Zygote(control, library, run).loop()
+    except ConnectionError:  # the host is gone
+        os._exit(0)
+    except BaseException:
+        os.write(2, traceback.format_exc().encode("utf-8", "replace"))
+    os._exit(1)

@@ -1,0 +1,338 @@
+#include <dirent.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/test/unit_test.hpp>
+#include <fstream>
+#include <ipybox/registry.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
+#include <set>
+#include <sstream>
+
+#include "test_support.hpp"
+
+namespace plugin_kernel_fork_tests {
+
+using namespace ipybox;
+using namespace ipybox::test;
+using namespace std::chrono_literals;
+
+constexpr const char* backend_name = "fork";
+constexpr const char* default_sandbox = "bubblewrap";
+// Elsewhere nobody can enter, so that each kernel starts on its own.
+void complete(json::object& config, const std::string& sandbox) {
+    if (sandbox == "bubblewrap" && !config.contains("start")) config["start"] = "forked";
+}
+
+BOOST_AUTO_TEST_SUITE(kernel_fork)
+
+#include "kernel_cases.ipp"
+
+namespace {
+
+// The warm processes below this one.
+std::vector<pid_t> zygotes() {
+    std::vector<pid_t> found, at = {::getpid()};
+    while (!at.empty()) {
+        const auto pid = at.back();
+        at.pop_back();
+        const auto place = "/proc/" + std::to_string(pid);
+        const auto command = read_file(place + "/cmdline"), status = read_file(place + "/status");
+        // Its kernels have the same command line, one namespace further inside.
+        const auto numbers = status.substr(std::min(status.find("NSpid:"), status.size()));
+        const auto depth =
+            std::count(numbers.begin(), std::find(numbers.begin(), numbers.end(), '\n'), '\t');
+        if (contains(command, "enter.so") && command.starts_with(kernel_python().string()) &&
+            depth == 2)
+            found.push_back(pid);
+        for (const auto child : sandbox_kit::children_of(pid)) at.push_back(child);
+    }
+    return found;
+}
+
+// Whether the memory of a process holds a text.
+bool memory_holds(pid_t pid, const std::string& text) {
+    const auto place = "/proc/" + std::to_string(pid);
+    std::ifstream memory(place + "/mem", std::ios::binary);
+    BOOST_TEST_REQUIRE(memory.good());
+    std::istringstream maps(read_file(place + "/maps"));
+    for (std::string line; std::getline(maps, line);) {
+        unsigned long from = 0, to = 0;
+        char rights[5] = {};
+        if (std::sscanf(line.c_str(), "%lx-%lx %4s", &from, &to, rights) != 3 || rights[0] != 'r' ||
+            contains(line, "[v"))
+            continue;
+        std::string part(to - from, '\0');
+        memory.clear();
+        memory.seekg(static_cast<std::streamoff>(from));
+        memory.read(part.data(), static_cast<std::streamsize>(part.size()));
+        if (contains(part, text)) return true;
+    }
+    return false;
+}
+
+// What a start took place as: a forked kernel's parent is outside of its sandbox.
+awaitable<bool> is_forked(Kernel& kernel) {
+    const auto cell = co_await run_cell(kernel, "import os; print(os.getppid())");
+    co_return cell.out == "0\n";
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_forked_kernel_is_as_confined_as_one_that_was_started) {
+    Machine machine;
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        BOOST_TEST(co_await is_forked(kernel));
+        auto cell = co_await run_cell(kernel, R"py(
+import os
+status = dict(line.split(":\t") for line in open("/proc/self/status").read().splitlines())
+print({status[name].strip("0 ") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")})
+print(status["NoNewPrivs"], status["Seccomp"], os.getsid(0) == os.getpid(), os.getuid())
+print(sorted(os.listdir("/proc/self/fd"), key=int)[:6], os.statvfs("/proc/self/exe").f_flag & 1)
+print({len(os.readlink(f"/proc/self/ns/{n}")) > 0 for n in ("user", "pid", "net", "mnt", "ipc", "uts")})
+print(sorted(int(p) for p in os.listdir("/proc") if p.isdigit())[:2], 1 in [os.getpid()])
+)py");
+        BOOST_TEST(contains(cell.out, "{''}\n1 2 True 1000\n"), cell.all);
+        BOOST_TEST(contains(cell.out, "['0', '1', '2', '3', '4', '5'] 1\n"), cell.all);
+        cell = co_await run_cell(kernel, R"py(
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def refused(*call):
+    ctypes.set_errno(0)
+    return libc.syscall(*call) == -1 and ctypes.get_errno() == 1
+print(refused(308, 3, 0), refused(101, 16, 1, 0, 0), refused(272, 0x10000000))  # setns, ptrace, unshare
+for path in ("/proc/1/mem", "/proc/1/root/etc", "/etc/new", "/usr/new"):
+    try:
+        open(path, "r+b" if path.startswith("/proc") else "w")
+        print("open", path)
+    except OSError as error: pass
+)py");
+        BOOST_TEST(cell.out == "True True True\n", cell.all);
+    });
+}
+
+BOOST_AUTO_TEST_CASE(signals_of_a_kernel_reach_no_other_process) {
+    Machine machine;
+    machine.with_kernel([&](Kernel& other) -> awaitable<void> {
+        const auto before = zygotes();
+        BOOST_TEST_REQUIRE(before.size() == 1U);
+        auto kernel = co_await machine.backend->start(*machine.sandbox, machine.spec());
+        for (const auto* code : {"os.kill(0, 0)", "os.kill(-1, 19)", "os.kill(1, 9)"}) {
+            co_await run_cell(*kernel, "import os, signal");
+            co_await run_cell(*kernel, std::string("try: ") + code + "\nexcept OSError: pass");
+        }
+        ExecuteRequest request;
+        request.code = "os.killpg(0, 9)";
+        co_await kernel->execute(std::move(request));
+        BOOST_CHECK_THROW(co_await finish(*kernel), Error);
+        kernel.reset();
+        BOOST_TEST((co_await run_cell(other, "print('on')")).out == "on\n");
+        BOOST_TEST((zygotes() == before));
+    });
+}
+
+BOOST_AUTO_TEST_CASE(nothing_of_a_session_is_in_the_memory_of_the_warm_process) {
+    Machine machine;
+    auto spec = machine.spec();
+    const std::string canary = "canary-" + std::to_string(::getpid());
+    spec.policy.env["SECRET"] = canary + "-in-the-environment";
+    machine.with_kernel(std::move(spec), [&](Kernel& kernel) -> awaitable<void> {
+        const auto found = zygotes();
+        BOOST_TEST_REQUIRE(found.size() == 1U);
+        const auto cell = co_await run_cell(
+            kernel, "import os; print(os.environ['SECRET']); x = '" + canary + "-in-the-code'");
+        BOOST_TEST(cell.out == canary + "-in-the-environment\n");
+        const auto own = co_await run_cell(kernel, "print(open('/proc/self/status').read())");
+        BOOST_TEST(!memory_holds(found[0], canary));
+        BOOST_TEST(!memory_holds(found[0], machine.workspace.path().string()));
+        // The search finds what is there.
+        BOOST_TEST(memory_holds(found[0], "ipybox_kernel.zygote"));
+    });
+}
+
+BOOST_AUTO_TEST_CASE(siblings_have_random_numbers_of_their_own) {
+    Machine machine;
+    std::vector<std::set<std::string>> seen(10);
+    const auto ask = [&](Kernel& kernel) -> awaitable<void> {
+        const auto cell = co_await run_cell(kernel, R"py(
+import os, random, secrets, ssl, tempfile, uuid, numpy as np
+for value in (random.random(), np.random.rand(), np.random.default_rng().random(), uuid.uuid1(), uuid.uuid4(),
+              secrets.token_hex(), os.urandom(8).hex(), ssl.RAND_bytes(8).hex(),
+              next(tempfile._get_candidate_names()), np.random.RandomState().rand()):
+    print(value)
+)py");
+        std::istringstream lines(cell.out);
+        std::string line;
+        for (auto& values : seen) {
+            BOOST_TEST_REQUIRE(static_cast<bool>(std::getline(lines, line)), cell.all);
+            values.insert(line);
+        }
+    };
+    for (int i = 0; i < 3; ++i) machine.with_kernel(ask);
+    for (std::size_t i = 0; i < seen.size(); ++i)
+        BOOST_TEST(seen[i].size() == 3U, "source " << i << " repeats itself");
+}
+
+BOOST_AUTO_TEST_CASE(kernels_outlive_the_warm_process_and_the_next_has_a_new_one) {
+    Machine machine;
+    machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+        const auto before = zygotes();
+        BOOST_TEST_REQUIRE(before.size() == 1U);
+        co_await run_cell(kernel, "kept = 1");
+        // Dead, and one that only hangs.
+        for (const int number : {SIGKILL, SIGSTOP}) {
+            for (const auto pid : zygotes()) ::kill(pid, number);
+            auto next = co_await machine.backend->start(*machine.sandbox, machine.spec());
+            BOOST_TEST(co_await is_forked(*next));
+            BOOST_TEST((co_await run_cell(kernel, "print(kept)")).out == "1\n");
+            BOOST_TEST(zygotes().size() == 1U);
+            BOOST_TEST((zygotes() != before));
+        }
+    });
+}
+
+BOOST_AUTO_TEST_CASE(what_comes_too_late_for_a_fork_is_started_on_its_own) {
+    json::object config;
+    config["start"] = "auto";
+    Machine machine("bubblewrap", config);
+    const auto forked = [&](KernelSpec spec) {
+        bool result = false;
+        // The first one does not wait for the warm process.
+        for (int i = 0; i < 100 && !result; ++i)
+            machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
+                result = co_await is_forked(kernel);
+            });
+        return result;
+    };
+    BOOST_TEST(forked(machine.spec()));
+    for (const auto* name :
+         {"PYTHONHASHSEED", "OMP_NUM_THREADS", "LD_BIND_NOW", "MALLOC_ARENA_MAX"}) {
+        auto spec = machine.spec();
+        spec.policy.env[name] = "1";
+        machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
+            BOOST_TEST(!co_await is_forked(kernel), name);
+            const auto code = std::string("import os; print(os.environ['") + name + "'])";
+            BOOST_TEST((co_await run_cell(kernel, code)).out == "1\n");
+        });
+    }
+    // A package of the session's own, of which the warm process has another.
+    auto spec = machine.spec();
+    const auto site = machine.workspace.path() / "site";
+    std::filesystem::create_directories(site / "numpy");
+    write_file(site / "numpy" / "__init__.py", "mine = True\n");
+    spec.policy.env["PYTHONPATH"] += ":" + site.string();
+    machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
+        BOOST_TEST(!co_await is_forked(kernel));
+        BOOST_TEST((co_await run_cell(kernel, "import numpy; print(numpy.mine)")).out == "True\n");
+    });
+    // An interpreter where code can write.
+    spec = machine.spec();
+    const auto own = machine.workspace.path() / "environment",
+               installed = kernel_python().parent_path().parent_path();
+    std::filesystem::create_directories(own / "bin");
+    std::filesystem::create_symlink(std::filesystem::canonical(kernel_python()),
+                                    own / "bin" / "python");
+    std::filesystem::create_symlink(installed / "lib", own / "lib");
+    std::filesystem::copy_file(installed / "pyvenv.cfg", own / "pyvenv.cfg");
+    spec.python = own / "bin" / "python";
+    machine.with_kernel(
+        spec, [&](Kernel& kernel) -> awaitable<void> { BOOST_TEST(!co_await is_forked(kernel)); });
+}
+
+BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {
+    json::object config;
+    config["spares"] = 1;
+    Machine machine("bubblewrap", config);
+    std::set<std::string> pids;
+    for (int i = 0; i < 4; ++i) {
+        machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+            auto cell = co_await run_cell(kernel, "print('x' in globals()); x = 1");
+            BOOST_TEST(cell.out == "False\n");
+            co_await sleep_for(300ms);
+        });
+    }
+    // Another policy has no use for it.
+    auto spec = machine.spec();
+    spec.policy.env["OTHER"] = "1";
+    machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
+        BOOST_TEST((co_await run_cell(kernel, "import os; print(os.environ['OTHER'])")).out ==
+                   "1\n");
+    });
+    machine.backend->release_spares();
+}
+
+BOOST_AUTO_TEST_CASE(a_kernel_that_breaks_the_protocol_is_killed) {
+    const char* cases[] = {
+        "link.send(b'\\xff\\xff\\xff\\x7fo')",
+        "frame('?', b'')",
+        "frame('x', b'{')",
+        "frame('x', b'[]')",
+        "frame('x', b'{\"ename\":\"E\",\"evalue\":\"\",\"traceback\":[1]}')",
+        "frame('d', b'{\"a\":' + b'[' * 200_000 + b']' * 200_000 + b'}')",
+        "frame('k', b'x' * 3_000_000)",
+        "link.shutdown(socket.SHUT_WR)",
+    };
+    for (const auto* code : cases) {
+        BOOST_TEST_CONTEXT(code) {
+            json::object config;
+            config["max_message_bytes"] = 2'000'000;
+            Machine machine("none", config);
+            machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+                const auto error = co_await fatal_error(kernel, std::string(R"py(
+import os, socket, struct, time
+link = socket.socket(fileno=os.dup(3))
+def frame(kind, payload): link.sendall(struct.pack("<IB", len(payload), ord(kind)) + payload)
+)py") + code + "\ntime.sleep(50)");
+                BOOST_TEST((error.code() == errc::kernel_protocol), error.what());
+                BOOST_TEST(contains(error.detail(), "reset()"));
+            });
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
+    Machine machine;
+    const auto descriptors = [](pid_t pid) {
+        const std::filesystem::path place = "/proc/" + std::to_string(pid) + "/fd";
+        return std::distance(std::filesystem::directory_iterator(place), {});
+    };
+    const auto memory = [](pid_t pid) {  // of its own, KiB
+        const auto text = read_file("/proc/" + std::to_string(pid) + "/status");
+        const auto at = text.find("RssAnon:");
+        return at == text.npos ? 0L : std::stol(text.substr(at + 8));
+    };
+    const auto one = [](Kernel& kernel) -> awaitable<void> {
+        const auto cell = co_await run_cell(kernel, "print(1)");
+        BOOST_REQUIRE(cell.out == "1\n");
+    };
+    const char* full = std::getenv("IPYBOX_TEST_FULL");
+    const int count = full != nullptr ? 10'000 : 60;
+    // What is kept for the next of each kind is there by then.
+    for (int i = 0; i < 30; ++i) machine.with_kernel(one);
+    const auto zygote = zygotes().at(0);
+    const auto ours = descriptors(::getpid()), theirs = descriptors(zygote);
+    const auto our_memory = memory(::getpid()), their_memory = memory(zygote);
+    for (int i = 0; i < count; ++i) machine.with_kernel(one);
+    machine.context.restart();
+    machine.context.run_for(200ms);
+    BOOST_TEST((zygotes() == std::vector<pid_t>{zygote}));
+    BOOST_TEST(sandbox_kit::children_of(zygote).empty());
+    BOOST_TEST(descriptors(zygote) == theirs);
+    BOOST_TEST(descriptors(::getpid()) == ours);
+    BOOST_TEST(memory(zygote) - their_memory < 1024);
+#ifndef __SANITIZE_ADDRESS__
+    BOOST_TEST(memory(::getpid()) - our_memory < 1024);
+#else
+    (void)our_memory;  // what was freed is kept there
+#endif
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace plugin_kernel_fork_tests
