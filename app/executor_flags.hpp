@@ -169,8 +169,7 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
                     "The sandbox plugin's own configuration; `ipybox plugins` shows its schema")
         ->type_name("JSON");
     command
-        .add_option("--kernel", flags.kernel,
-                    "Kernel backend plugin; auto: fork where it works, else zmq")
+        .add_option("--kernel", flags.kernel, "Kernel plugin; auto: fork where it works, else zmq")
         ->type_name("NAME")
         ->capture_default_str();
     command

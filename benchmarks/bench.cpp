@@ -40,6 +40,7 @@ struct Options {
     int apigen_rounds = 5;
     std::string sandbox = "none";
     std::string only;
+    std::string write;
 };
 
 // The least that a ZeroMQ client in C++ can do: blocking sockets, no check of any signature, no
@@ -313,6 +314,8 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--sandbox", options.sandbox, "also measure in this sandbox")
         ->capture_default_str();
+    app.add_option("--write", options.write,
+                   "a page, docs/performance.md: the table of forked kernels is written there");
     app.add_option("--only", options.only, "one measurement")
         ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval",
                                "apigen", "many-kernels", "fork"}));
@@ -330,7 +333,8 @@ int main(int argc, char** argv) {
         if (only.empty() || of_kernels) kernels(options);
         if (only.empty() || only == "gateway") gateways(options);
         if (only == "many-kernels") measure_many_kernels();
-        if (only.empty() || only == "fork") measure_forks(options.starts, options.round_trips);
+        if (only.empty() || only == "fork")
+            measure_forks(options.starts, options.round_trips, options.write);
         if (only.empty() || only == "tools") {
             measure_mcp_round_trips(options.tool_calls);
             measure_tool_calls(options.tool_calls);

@@ -11,10 +11,12 @@
 #include <boost/json/serialize.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <ipybox/registry.hpp>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +87,43 @@ private:
     std::string title_, floor_;
     std::vector<std::string> order_;
     std::map<std::string, std::vector<double>> samples_;
+};
+
+// Rows of a table in docs/performance.md, which `scripts/bench --write` puts there: nobody types a
+// figure.
+class Report {
+public:
+    explicit Report(std::string name) : name_(std::move(name)) {}
+
+    void add(const std::string& what, const std::string& figure, const std::string& against) {
+        rows_ += "| " + what + " | " + figure + " | " + against + " |\n";
+    }
+    // "1.3 ×" or "1/150", and the milliseconds.
+    static std::string ratio(double ours, double other) {
+        char text[64];
+        if (ours <= 0 || other <= 0) return "?";
+        if (other / ours >= 3)
+            std::snprintf(text, sizeof text, "1/%.0f (%.3g ms)", other / ours, ours);
+        else
+            std::snprintf(text, sizeof text, "%.2f × (%.3g ms)", ours / other, ours);
+        return text;
+    }
+    // Between the two lines with its name. Throws std::runtime_error: they are not there.
+    void write(const std::string& file) const {
+        std::stringstream text;
+        text << std::ifstream(file).rdbuf();
+        auto page = text.str();
+        const auto begin = "<!-- " + name_ + " -->\n", end = "<!-- end of " + name_ + " -->";
+        const auto from = page.find(begin), to = page.find(end);
+        if (from == page.npos || to == page.npos || to < from)
+            throw std::runtime_error(file + " has no place for the table " + name_);
+        page.replace(from + begin.size(), to - from - begin.size(),
+                     "| what | ipybox | against |\n|---|---|---|\n" + rows_);
+        std::ofstream(file) << page;
+    }
+
+private:
+    std::string name_, rows_;
 };
 
 class Stopwatch {

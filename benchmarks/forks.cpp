@@ -92,7 +92,7 @@ double pss_of(pid_t pid) {
     return 0;
 }
 
-void measure_starts(Machine& machine, int starts) {
+void measure_starts(Machine& machine, int starts, Report& report) {
     const std::string ours = "ipybox, fork", spare = "ipybox, fork, a spare", zmq = "ipybox, zmq",
                       original = "original ipybox";
     const auto fork = machine.forked(0), ready = machine.forked(1);
@@ -121,6 +121,18 @@ void measure_starts(Machine& machine, int starts) {
         }
     }
     table.print(ours);
+    const auto against = [](const char* what, double other) {
+        char text[96];
+        std::snprintf(text, sizeof text, "%s (%.3g ms)", what, other);
+        return std::string(text);
+    };
+    report.add("start to the first result, in bubblewrap, pandas loaded",
+               Report::ratio(table.median(ours), table.median(original)),
+               against("the original's start", table.median(original)));
+    report.add("the same, with a spare", Report::ratio(table.median(spare), table.median(original)),
+               "the same");
+    report.add("the same, by `zmq`, pandas not loaded",
+               Report::ratio(table.median(zmq), table.median(original)), "the same");
     spared.stop();
     ready->release_spares();
 
@@ -137,6 +149,9 @@ void measure_starts(Machine& machine, int starts) {
         resets.add(original, peer.reset());
     }
     resets.print(ours);
+    report.add("reset to the first result",
+               Report::ratio(resets.median(ours), resets.median(original)),
+               against("the original's reset", resets.median(original)));
     peer.stop();
     forked.stop();
 
@@ -155,9 +170,13 @@ void measure_starts(Machine& machine, int starts) {
         hundred.add("ipybox, fork", watch.milliseconds());
     }
     hundred.print(ours);
+    report.add("100 kernels started, all have answered",
+               Report::ratio(hundred.median("ipybox, fork"),
+                             hundred.median("100 starts, one after the other")),
+               "100 times start and stop");
 }
 
-void measure_cells(Machine& machine, int round_trips) {
+void measure_cells(Machine& machine, int round_trips, Report& report) {
     const std::string ours = "ipybox, fork", zmq = "ipybox, zmq", floor = "run_cell at a socket",
                       original = "original ipybox";
     const auto fork = machine.forked(0);
@@ -172,6 +191,11 @@ void measure_cells(Machine& machine, int round_trips) {
     in_turns(warm_up, all, 20, pass);
     in_turns(trips, all, round_trips, pass);
     trips.print(ours);
+    report.add("execute `pass`", Report::ratio(trips.median(ours), trips.median(floor)),
+               "`run_cell` in a process that does nothing else, at a socket");
+    report.add("", Report::ratio(trips.median(ours), trips.median(original)), "the original");
+    report.add("execute `pass`, by `zmq`", Report::ratio(trips.median(zmq), trips.median(floor)),
+               "`run_cell` at a socket");
 
     const std::vector<std::pair<std::string, Contender*>> quick = {{floor, &cells},
                                                                    {ours, &forked}};
@@ -183,6 +207,8 @@ void measure_cells(Machine& machine, int round_trips) {
         return sum;
     });
     ten.print(ours);
+    report.add("ten cells", Report::ratio(ten.median(ours), ten.median(floor)),
+               "`run_cell` at a socket");
 
     std::string expected;
     for (int i = 0; i < 1'000'000; ++i) expected += std::to_string(i) + "\n";
@@ -193,6 +219,8 @@ void measure_cells(Machine& machine, int round_trips) {
         prints.add(zmq, direct.execute("for i in range(1_000_000): print(i)", expected));
     }
     prints.print(ours);
+    report.add("1,000,000 printed lines",
+               Report::ratio(prints.median(ours), prints.median("a plain pipe")), "a plain pipe");
 
     Table firsts("first plot, data frame, traceback in a fresh forked kernel", "a plot");
     for (int i = 0; i < 5; ++i) {
@@ -207,10 +235,18 @@ void measure_cells(Machine& machine, int round_trips) {
         }
     }
     firsts.print("a plot");
+    const auto plain = [](double value, const char* unit) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.3g %s", value, unit);
+        return std::string(text);
+    };
+    for (const auto* what : {"a plot", "a data frame", "a traceback"})
+        report.add("first cell of a kernel: " + std::string(what), plain(firsts.median(what), "ms"),
+                   "");
     for (const auto& [who, contender] : all) contender->stop();
 }
 
-void measure_memory(Machine& machine) {
+void measure_memory(Machine& machine, Report& report) {
     const auto fork = machine.forked(0);
     std::vector<Ours> all;
     for (int i = 0; i < 100; ++i) all.emplace_back(machine, true, *fork);
@@ -227,14 +263,16 @@ void measure_memory(Machine& machine) {
             "import pandas as pd, matplotlib.pyplot as plt\n"
             "d = pd.DataFrame({'a': range(9)}); s = repr(d.describe())\n"
             "plt.plot([1, 2]); plt.show()");
-    std::printf("%-44s %8.1f MB\n", "after a data frame and a plot", mean());
+    note("after a data frame and a plot", mean());
 }
 
 }  // namespace
 
-void measure_forks(int starts, int round_trips) {
+void measure_forks(int starts, int round_trips, const std::string& page) {
     Machine machine("bubblewrap");
-    measure_starts(machine, starts);
-    measure_cells(machine, round_trips);
-    measure_memory(machine);
+    Report report("forked kernels");
+    measure_starts(machine, starts, report);
+    measure_cells(machine, round_trips, report);
+    measure_memory(machine, report);
+    if (!page.empty()) report.write(page);
 }

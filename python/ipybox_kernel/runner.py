@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -38,7 +39,8 @@ _fflush = ctypes.PyDLL(None).fflush
 class Run:
     """The cells, interrupts and questions of one session, on one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, widen: Callable[[], None] | None = None) -> None:
+        """widen: called before the first cell that imports something."""
         self.cancelled = False  # the interrupted cell was awaiting
         self.id = 0  # of the newest cell
         self._busy = False
@@ -53,6 +55,7 @@ class Run:
         self._unwanted: set[int] = set()  # cells that were interrupted before they began
         self._answers: deque[str | None] = deque()
         self._allow_input = self._allow_now = False
+        self._use_all_cores: Callable[[], None] | None = widen
         self._ended = False  # the host is gone, or has closed the link
 
     def prepare(self, shell: Shell, link: socket.socket) -> None:
@@ -190,6 +193,9 @@ class Run:
         self._missed = self.id in self._unwanted
         self._unwanted.clear()
         self._busy, TAPE.cell = True, self.id
+        if self._use_all_cores is not None and "import" in code:
+            self._use_all_cores()
+            self._use_all_cores = None
         cell, problem = self._plain.transform(code)
         waits = ("await" in cell or "async" in cell) and self._shell.should_run_async(
             code, transformed_cell=cell, preprocessing_exc_tuple=problem

@@ -9,14 +9,17 @@ host's side is plugins/kernel/fork/zygote.cpp.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
 import os
+import resource
 import select
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from .interactive import build_shell
@@ -120,13 +123,37 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
+def _use_all_cores() -> None:
+    """In a kernel. A second thread could not have been forked, so that linear algebra has one until it is wanted."""
+    cores = len(os.sched_getaffinity(0))
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if cores > 1 and _blas_threads is not None and (most == resource.RLIM_INFINITY or most >= 4 * cores):
+        _blas_threads(cores)
+
+
+def _find_blas() -> Callable[[int], object] | None:
+    """What tells OpenBLAS how many threads it may have, if that is loaded."""
+    with open("/proc/self/maps") as maps:
+        paths = {line[73:].strip() for line in maps if "openblas" in line}
+    for path in sorted(paths):
+        for name in ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads64_", "openblas_set_num_threads"):
+            with contextlib.suppress(OSError, AttributeError):
+                return getattr(ctypes.CDLL(path), name)
+    return None
+
+
+_blas_threads: Callable[[int], object] | None = None
+
+
 def _prepare(modules: list[str], control: socket.socket) -> tuple[Run, dict[str, Any]]:
-    shell, run = build_shell(), Run()
+    shell, run = build_shell(), Run(_use_all_cores)
     # In a kernel the same number is its link.
     run.prepare(shell, control)
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     loaded, missing = _load(modules)
     _warm(shell, loaded)
+    global _blas_threads
+    _blas_threads = _find_blas()
     _reseed()
     # What the session says comes first.
     own = os.environ.get("PYTHONPATH", "").split(":")

@@ -308,6 +308,34 @@ BOOST_AUTO_TEST_CASE(the_bubblewrap_view_is_minimal) {
     BOOST_TEST(test::read_file(workspace.path() / ".env") == "TOKEN=secret");
 }
 
+BOOST_AUTO_TEST_CASE(kernels_are_of_zmq_where_there_are_none_of_fork) {
+    if (test::distant()) return;
+    const auto kind = [&](PluginRegistry& registry, std::string* said) {
+        auto own = options;
+        own.kernel = "auto";
+        own.sandbox = "none";
+        own.logger = {LogLevel::warning,
+                      [said](LogLevel, std::string_view line) { *said += line; }};
+        CodeExecutor subject(context.get_executor(), registry, own);
+        test::run(context, subject.start());
+        const auto result = test::run(
+            context, subject.execute("print(type(get_ipython()).__name__)", Duration(60s)));
+        test::run(context, subject.stop());
+        return result.text.value_or("");
+    };
+    std::string said;
+    BOOST_TEST(kind(plugins, &said) == "Shell");
+    BOOST_TEST(said.find("zmq") == std::string::npos);
+    PluginRegistry few;
+    for (const auto* name : {"kernel/zmq", "sandbox/none", "approval/ask"}) {
+        const auto file = test::plugin_directory() / (std::string(name) + ".so");
+        if (!std::filesystem::exists(file)) return;  // linked into this program
+        few.load(file);
+    }
+    BOOST_TEST(kind(few, &said) == "ZMQInteractiveShell");
+    BOOST_TEST(said.find("kernels of zmq are used: ") != std::string::npos, said);
+}
+
 BOOST_AUTO_TEST_CASE(wrong_options_are_refused_with_a_reason) {
     const auto problem = [&](auto change) {
         auto changed = options;

@@ -286,6 +286,8 @@ public:
                               : how->get_string() == "warm" ? Settings::Start::warm
                               : how->get_string() == "cold" ? Settings::Start::cold
                                                             : Settings::Start::automatic;
+        if (const auto* fresh = config.if_contains("fresh_layout"); fresh && fresh->get_bool())
+            settings_.start = Settings::Start::cold;
         if (const auto* count = config.if_contains("spares"))
             settings_.spares = count->to_number<std::size_t>();
     }
@@ -359,7 +361,7 @@ private:
     awaitable<LinkPtr> start_link(Sandbox* sandbox, KernelSpec spec) {
         using Start = Settings::Start;
         std::string why =
-            settings_.start == Start::cold ? "the option start says so" : unfit(*sandbox, spec);
+            settings_.start == Start::cold ? "the options say so" : unfit(*sandbox, spec);
         const bool must = settings_.start == Start::forked;
         for (int attempt = 0; why.empty() && attempt < 2; ++attempt) {
             const auto zygote =
@@ -475,6 +477,10 @@ constexpr std::string_view config_schema = R"({
     "start": {
       "enum": ["auto", "warm", "forked", "cold"], "default": "auto",
       "description": "auto: forked from the warm process as soon as that is ready, where that can be; warm: the same, and the first kernel waits for it; forked: always, or an error; cold: each kernel on its own"
+    },
+    "fresh_layout": {
+      "type": "boolean", "default": false,
+      "description": "each kernel has addresses and a hash seed of its own: it is started cold"
     },
     "spares": {
       "type": "integer", "minimum": 0, "maximum": 64, "default": 0,

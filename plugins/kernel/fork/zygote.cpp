@@ -313,6 +313,13 @@ void Zygote::become_ready(const json::object& answer) {
     for (auto& name : texts_in(answer, "modules")) modules_.insert(std::move(name));
     address_space_ = number_in(answer, "address_space");
     find_process();
+    const auto listed = [&answer](std::string_view name) {
+        std::string all;
+        for (const auto& module : texts_in(answer, name)) all += (all.empty() ? "" : ", ") + module;
+        return all.empty() ? "nothing" : all;
+    };
+    logger_(LogLevel::info, "kernels are forked from a process that has loaded " +
+                                listed("preloaded") + "; not installed: " + listed("missing"));
     state_ = State::ready;
     changed_.notify();
 }

@@ -190,12 +190,12 @@ IPYBOX_DECL void McpService::Impl::end_of(const std::string& client) {
 
 IPYBOX_DECL void McpService::Impl::retire(const SessionPtr& session) {
     ++ending;
-    asio::co_spawn(io, end(session),
-                   [self = shared_from_this(), name = session->name](std::exception_ptr) {
-                       self->remove_empty_directory_of(name);
-                       --self->ending;
-                       self->changed.notify();
-                   });
+    asio::co_spawn(io, end(session), [self = shared_from_this(), session](std::exception_ptr) {
+        self->remove_empty_directory_of(session->name);
+        if (!self->stopped) self->last = session;
+        --self->ending;
+        self->changed.notify();
+    });
 }
 
 IPYBOX_DECL awaitable<void> McpService::Impl::end(SessionPtr session) {
@@ -382,6 +382,7 @@ IPYBOX_DECL awaitable<void> McpService::Impl::stop(ImplPtr self) {
     self->server->stop();
     auto all = std::move(self->sessions);
     self->sessions.clear();
+    self->last.reset();
     for (const auto& [key, session] : all) self->retire(session);
     all.clear();
     // A kernel that is still starting dies with the last who holds it.
@@ -392,6 +393,7 @@ IPYBOX_DECL awaitable<void> McpService::Impl::stop(ImplPtr self) {
 IPYBOX_DECL void McpService::Impl::abandon() {
     stopped = true;
     sessions.clear();
+    last.reset();
     server.reset();
 }
 

@@ -42,6 +42,7 @@ struct McpService::Impl : std::enable_shared_from_this<Impl> {
     McpServiceOptions options;
     std::unique_ptr<McpServer> server;
     std::map<std::string, SessionPtr> sessions;
+    SessionPtr last;  // that ended: the process that its kernels were forked from serves the next
     Line starts;
     Event changed;
     std::size_t ending = 0;  // sessions on their way out
