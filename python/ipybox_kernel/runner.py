@@ -353,8 +353,6 @@ def main() -> None:
         link.connect((host, int(port)))
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     words = _place(link.detach())
-    # `-c` is no place of modules.
-    sys.path[:] = [place for place in sys.path if place]
     sys.argv = ["ipybox"]
     run = Run()
     run.prepare(build_shell(), socket.socket(fileno=LINK))

@@ -444,19 +444,26 @@ BOOST_AUTO_TEST_CASE(a_question_ends_with_its_cell) {
 
 BOOST_AUTO_TEST_CASE(a_flood_of_questions_stays_in_the_kernel) {
     if (test::distant() || test::kernel_backend() == "gateway") return;
+    const bool forked = test::kernel_backend() == "fork";
     options.allow_input = true;
     start("none");
     int asked = 0;
-    const auto result = watch(
-        "kernel = get_ipython().kernel\n"
-        "parent = kernel.get_parent('shell')\n"
-        "ident = (kernel._get_shell_context_var(kernel._shell_parent_ident)\n"
-        "         if hasattr(kernel, '_shell_parent_ident') else kernel._parent_ident['shell'])\n"
-        "for i in range(2000):\n"
-        "    kernel.session.send(kernel.stdin_socket, 'input_request',\n"
-        "                        {'prompt': 'x' * 500, 'password': False}, parent, ident=ident)\n"
-        "import time; time.sleep(1)\nprint('done')",
-        [&](ExecutionEvent&) { ++asked; });
+    const auto result =
+        watch(forked ? "from ipybox_kernel.frames import TAPE\n"
+                       "for i in range(2000):\n"
+                       "    TAPE.send('q', {'prompt': 'x' * 500, 'password': False})\n"
+                       "import time; time.sleep(1)\nprint('done')"
+                     : "kernel = get_ipython().kernel\n"
+                       "parent = kernel.get_parent('shell')\n"
+                       "ident = (kernel._get_shell_context_var(kernel._shell_parent_ident)\n"
+                       "         if hasattr(kernel, '_shell_parent_ident') else "
+                       "kernel._parent_ident['shell'])\n"
+                       "for i in range(2000):\n"
+                       "    kernel.session.send(kernel.stdin_socket, 'input_request',\n"
+                       "                        {'prompt': 'x' * 500, 'password': False}, parent, "
+                       "ident=ident)\n"
+                       "import time; time.sleep(1)\nprint('done')",
+              [&](ExecutionEvent&) { ++asked; });
     BOOST_TEST(result.text.value_or(result.error) == "done");
     BOOST_TEST(asked <= 1);
     // What is left of them is none of the next cell's.

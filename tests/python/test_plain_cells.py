@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -11,8 +12,7 @@ PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
 PACKAGE = Path(os.environ["IPYBOX_TEST_PYTHON_PACKAGE"])
 
 COMPARE = """
-import json, os, sys
-os.environ.setdefault("IPYTHONDIR", "/nonexistent")
+import json, sys
 from ipybox_kernel.interactive import Plain, build_shell
 shell = build_shell()
 plain = Plain(shell)
@@ -48,8 +48,9 @@ LINES = (
 
 class Plain(unittest.TestCase):
     def compare(self, cells: list[str]) -> int:
-        done = subprocess.run([PYTHON, "-c", COMPARE], input=json.dumps(cells), capture_output=True, text=True, timeout=120,
-                              env={"PYTHONPATH": str(PACKAGE), "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"})
+        with tempfile.TemporaryDirectory() as home:
+            done = subprocess.run([PYTHON, "-c", COMPARE], input=json.dumps(cells), capture_output=True, text=True, timeout=120,
+                                  env={"PYTHONPATH": str(PACKAGE), "PATH": "/usr/bin:/bin", "HOME": home})
         self.assertEqual(done.returncode, 0, done.stderr)
         taken, wrong = json.loads(done.stdout.splitlines()[-1])
         self.assertEqual(wrong, [])

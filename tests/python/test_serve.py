@@ -920,7 +920,7 @@ class HttpTest(ServeTest):
             self.assertEqual(await self.run_cell(client, "x"), "1")
 
     async def test_sessions_are_refused_before_files_run_out(self):
-        with self.serving(open_files=400) as url:
+        with self.serving(open_files=300) as url:
             async with self.connected(url, mode="2026-07-28") as client:
                 await self.run_cell(client, "x = 1", session="first")
                 for number in range(30):

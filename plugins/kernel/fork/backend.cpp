@@ -27,7 +27,10 @@ using namespace ipybox;
 using namespace ipybox::forked;
 using namespace std::chrono_literals;
 
-constexpr const char* runner = "from ipybox_kernel.runner import main; main()";
+// First the working directory goes from the path: modules that code has left there must not run.
+constexpr const char* runner =
+    "import sys; sys.path = [p for p in sys.path if p]; from ipybox_kernel.runner import main; "
+    "main()";
 
 // ---- warm processes -----------------------------------------------------------------------------
 

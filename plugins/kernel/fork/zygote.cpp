@@ -31,7 +31,9 @@ constexpr Duration fork_patience = 5s;
 // An answer of the zygote's, in bytes.
 constexpr std::size_t largest_answer = std::size_t{1} << 16;
 
-constexpr const char* program = "from ipybox_kernel.zygote import main; main()";
+constexpr const char* program =
+    "import sys; sys.path = [p for p in sys.path if p]; from ipybox_kernel.zygote import main; "
+    "main()";
 
 [[noreturn]] void fail_io(const char* what) {
     throw Error(errc::io_error, std::string(what) + ": " + std::strerror(errno));
