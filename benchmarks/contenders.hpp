@@ -230,6 +230,8 @@ private:
         if (confined_) {
             spec.policy.cwd = "/";
             spec.policy.readable.push_back(spec.python.parent_path().parent_path());
+            spec.interpreter = spec.policy.readable;
+            spec.owner = std::make_shared<int>();  // the machine lives longer
             // What CodeExecutor sets.
             spec.policy.limits.processes = 1024;
             spec.policy.limits.open_files = 4096;
@@ -240,7 +242,7 @@ private:
             spec.policy.network.mode = NetworkPolicy::Mode::full;
         }
         Channel package;
-        package.name = "python";
+        package.name = "lib";
         package.host_path = required("IPYBOX_TEST_PYTHON_PACKAGE");
         spec.policy.env["PYTHONPATH"] = sandbox.guest_address(spec.policy, package);
         spec.channels.push_back(package);

@@ -256,8 +256,14 @@ void measure_memory(Machine& machine, Report& report) {
         for (auto& each : all) sum += pss_of(each.pid());
         return sum / static_cast<double>(all.size());
     };
-    std::printf("\nmemory of a kernel (PSS), 100 of them\n%-44s %8.1f MB\n", "after `1 + 1`",
-                mean());
+    const auto note = [&report](const char* what, double value) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.1f MB", value);
+        std::printf("%-44s %s\n", what, text);
+        report.add("memory of a kernel (PSS), 100 of them, " + std::string(what), text, "");
+    };
+    std::printf("\nmemory of a kernel (PSS), 100 of them\n");
+    note("after `1 + 1`", mean());
     for (auto& each : all)
         each.time_of(
             "import pandas as pd, matplotlib.pyplot as plt\n"

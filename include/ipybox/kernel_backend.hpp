@@ -23,6 +23,9 @@ struct KernelSpec {
     bool allow_input = false;             // some of its executions may ask for input
     Duration init_timeout = std::chrono::seconds(10);
     Logger logger;
+    // Holds the sandbox and the backend while kernels start that nobody waits for; without it there
+    // are no such kernels.
+    std::shared_ptr<void> owner;
 };
 
 // One cell.

@@ -1,4 +1,5 @@
 // Code actions in a real kernel, unconfined and in bubblewrap.
+#include <ipybox/sandbox_kit/process.hpp>
 #include <regex>
 
 #include "executor_fixture.hpp"
@@ -334,6 +335,26 @@ BOOST_AUTO_TEST_CASE(kernels_are_of_zmq_where_there_are_none_of_fork) {
     }
     BOOST_TEST(kind(few, &said) == "ZMQInteractiveShell");
     BOOST_TEST(said.find("kernels of zmq are used: ") != std::string::npos, said);
+}
+
+BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_at_a_reset_and_go_with_the_executor) {
+    if (test::kernel_backend() != "fork") return;
+    options.kernel_options["spares"] = 2;
+    start("bubblewrap");
+    for (int i = 0; i < 4; ++i) {
+        BOOST_TEST(text("print('x' in globals()); x = 1") == "False");
+        if (i % 2 == 0) {
+            context.restart();
+            context.run_for(300ms);
+        }
+        test::run(context, executor->reset());
+    }
+    // While some are still being started, and with nobody who stops it first.
+    test::run(context, executor->reset());
+    executor.reset();
+    context.restart();
+    context.run_for(2s);
+    BOOST_TEST(sandbox_kit::children_of(::getpid()).empty());
 }
 
 BOOST_AUTO_TEST_CASE(wrong_options_are_refused_with_a_reason) {

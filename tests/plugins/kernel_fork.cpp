@@ -249,16 +249,21 @@ BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {
     json::object config;
     config["spares"] = 1;
     Machine machine("bubblewrap", config);
+    const auto held = [&] {
+        auto spec = machine.spec();
+        spec.owner = std::make_shared<int>();
+        return spec;
+    };
     std::set<std::string> pids;
     for (int i = 0; i < 4; ++i) {
-        machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+        machine.with_kernel(held(), [&](Kernel& kernel) -> awaitable<void> {
             auto cell = co_await run_cell(kernel, "print('x' in globals()); x = 1");
             BOOST_TEST(cell.out == "False\n");
             co_await sleep_for(300ms);
         });
     }
     // Another policy has no use for it.
-    auto spec = machine.spec();
+    auto spec = held();
     spec.policy.env["OTHER"] = "1";
     machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
         BOOST_TEST((co_await run_cell(kernel, "import os; print(os.environ['OTHER'])")).out ==

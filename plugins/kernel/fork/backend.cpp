@@ -4,8 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <boost/asio/bind_cancellation_slot.hpp>
-#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <ipybox/detail/json_number.hpp>
@@ -273,8 +271,7 @@ std::string text_of(const KernelSpec& spec) {
 
 class Fork final : public KernelBackend {
 public:
-    Fork(Host& host, const json::object& config)
-        : executor_(host.executor), logger_(host.logger), shelf_(std::make_shared<Shelf>()) {
+    Fork(Host& host, const json::object& config) : executor_(host.executor), logger_(host.logger) {
         if (const auto* bytes = config.if_contains("max_message_bytes"))
             settings_.limits.bytes = bytes->to_number<std::size_t>();
         settings_.limits.decoded = std::max(settings_.limits.decoded, 3 * settings_.limits.bytes);
@@ -294,18 +291,10 @@ public:
         if (const auto* count = config.if_contains("spares"))
             settings_.spares = count->to_number<std::size_t>();
     }
-    ~Fork() override {
-        shelf_->closed = true;
-        Fork::release_spares();
-    }
-    Fork(const Fork&) = delete;
-    Fork& operator=(const Fork&) = delete;
-
     bool takes_input() const noexcept override { return true; }
     void release_spares() noexcept override {
-        shelf_->text.clear();
-        shelf_->ready.clear();
-        shelf_->stop.emit(asio::cancellation_type::terminal);
+        shelf_.text.clear();
+        shelf_.ready.clear();
     }
 
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
@@ -318,47 +307,42 @@ public:
 private:
     // Kernels that wait for the next start().
     struct Shelf {
-        std::string text;  // of their specification
+        std::string text;  // of their specification; empty: none are wanted
         std::vector<std::unique_ptr<Kernel>> ready;
-        bool filling = false, closed = false;
-        asio::cancellation_signal stop;
+        bool filling = false;
     };
 
     std::unique_ptr<Kernel> take_spare(const KernelSpec& spec) {
-        if (shelf_->text != text_of(spec)) shelf_->ready.clear();
-        while (!shelf_->ready.empty()) {
-            auto kernel = std::move(shelf_->ready.back());
-            shelf_->ready.pop_back();
+        if (shelf_.text != text_of(spec)) shelf_.ready.clear();
+        while (!shelf_.ready.empty()) {
+            auto kernel = std::move(shelf_.ready.back());
+            shelf_.ready.pop_back();
             if (kernel->alive()) return kernel;
         }
         return nullptr;
     }
 
-    // In the background. The sandbox lives as long as this.
+    // In the background. What it uses is held by the specification.
     void fill_shelf(Sandbox& sandbox, KernelSpec spec) {
-        if (std::exchange(shelf_->filling, true)) return;
-        shelf_->text = text_of(spec);
-        asio::co_spawn(executor_, fill(shelf_, this, &sandbox, std::move(spec)),
-                       asio::bind_cancellation_slot(shelf_->stop.slot(), asio::detached));
+        if (!spec.owner) return;
+        shelf_.text = text_of(spec);
+        if (std::exchange(shelf_.filling, true)) return;
+        asio::co_spawn(executor_, fill(&sandbox, std::move(spec)), asio::detached);
     }
 
-    static awaitable<void> fill(std::shared_ptr<Shelf> shelf, Fork* self, Sandbox* sandbox,
-                                KernelSpec spec) {
+    awaitable<void> fill(Sandbox* sandbox, KernelSpec spec) {
         const auto text = text_of(spec);
         try {
-            while (!shelf->closed && shelf->text == text &&
-                   shelf->ready.size() < self->settings_.spares) {
-                auto kernel =
-                    std::make_unique<ForkKernel>(co_await self->start_link(sandbox, spec));
-                if (!shelf->closed && shelf->text == text)
-                    shelf->ready.push_back(std::move(kernel));
+            while (shelf_.text == text && shelf_.ready.size() < settings_.spares) {
+                auto kernel = std::make_unique<ForkKernel>(co_await start_link(sandbox, spec));
+                if (shelf_.text == text) shelf_.ready.push_back(std::move(kernel));
             }
         } catch (const std::exception& error) {
-            if (!shelf->closed && shelf->text == text)
-                self->logger_(LogLevel::warning,
-                              std::string("no spare kernel could be started: ") + error.what());
+            if (shelf_.text == text)
+                logger_(LogLevel::warning,
+                        std::string("no spare kernel could be started: ") + error.what());
         }
-        shelf->filling = false;
+        shelf_.filling = false;
     }
 
     awaitable<LinkPtr> start_link(Sandbox* sandbox, KernelSpec spec) {
@@ -413,11 +397,13 @@ private:
     awaitable<std::shared_ptr<Zygote>> warm(Sandbox* sandbox, KernelSpec spec, bool wait,
                                             std::string* why) {
         auto& pool = ZygotePool::process();
+        std::string problem;
         for (int attempt = 0; attempt < 3; ++attempt) {
             const auto place = key(sandbox, spec);
             if (*why = pool.problem(place); !why->empty()) co_return nullptr;
             auto zygote = pool.find(place);
             if (zygote && zygote->state() == Zygote::State::failed) {
+                problem = zygote->problem();
                 if (!leave_out(*zygote)) {
                     if (++failures_ > 2) {
                         pool.give_up(place, zygote->problem());
@@ -442,7 +428,7 @@ private:
             if (zygote->state() == Zygote::State::starting) co_return nullptr;
         }
         *why = pool.problem(key(sandbox, spec));
-        if (why->empty()) *why = "no warm process comes up";
+        if (why->empty()) *why = "no warm process comes up: " + problem;
         co_return nullptr;
     }
 
@@ -464,7 +450,7 @@ private:
     asio::any_io_executor executor_;
     Logger logger_;
     Settings settings_;
-    std::shared_ptr<Shelf> shelf_;
+    Shelf shelf_;
     std::shared_ptr<Zygote> zygote_;  // the newest, so that it stays for the next start
     int failures_ = 0;
 };

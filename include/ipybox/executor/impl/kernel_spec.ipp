@@ -101,6 +101,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     spec.logger = options.logger;
     spec.init_timeout = options.kernel_init_timeout;
     spec.extensions = {"ipybox_kernel"};
+    spec.owner = shared_from_this();
     spec.allow_input = options.allow_input;
     spec.policy = base_policy();
     spec.policy.readable = environment->readable;

@@ -324,6 +324,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::stop(bool for_good) {
 
 IPYBOX_DECL void CodeExecutor::Session::abandon() {
     abandoned = true;
+    if (doors->backend) doors->backend->release_spares();
     if (spans) spans->close();
     if (checker) checker->stop();
     if (run) {
