@@ -26,8 +26,7 @@ public:
         pid_ = ::fork();
         if (pid_ == 0) {
             ::dup2(ends[1], 3);
-            for (const int fd : ends)
-                if (fd != 3) ::close(fd);
+            ::close_range(4, ~0u, 0);
             const auto python = required("IPYBOX_TEST_PYTHON");
             ::execl(python.c_str(), python.c_str(), IPYBOX_BENCHMARKS "/run_cell_floor.py",
                     nullptr);
@@ -67,12 +66,13 @@ private:
 // What a pipe takes for the same bytes.
 double plain_pipe(const std::string& expected) {
     const Stopwatch watch;
-    FILE* pipe = ::popen((required("IPYBOX_TEST_PYTHON") +
-                          " -S -E -c 'import time; t = time.perf_counter()\n"
-                          "for i in range(1_000_000): print(i)\n"
-                          "import sys; print(time.perf_counter() - t, file=sys.stderr)' 2>&1")
-                             .c_str(),
-                         "r");
+    FILE* pipe = ::popen(
+        (required("IPYBOX_TEST_PYTHON") + " -S -E -c 'import time; t = time.perf_counter()\n"
+                                          "for i in range(1_000_000): print(i)\n"
+                                          "import sys; sys.stdout.flush()\n"
+                                          "print(time.perf_counter() - t, file=sys.stderr)' 2>&1")
+            .c_str(),
+        "r");
     std::string output;
     char buffer[65536];
     while (const auto count = std::fread(buffer, 1, sizeof buffer, pipe))

@@ -20,15 +20,12 @@ INPUT_REFUSED = "the request for input was refused"
 
 def prepare(shell: Any) -> None:
     """Makes a shell quiet and its tracebacks the user's; one of ipykernel's also what kernel.py says."""
-    _no_colours(shell)
-    _show_what_was_written(shell)
-    _hide_own_frames(shell)
-    shell.events.register("pre_execute", _forget_rewritten)
-    _honour_semicolon(shell.displayhook)
-    shell.autoawait = True
-    sys.meta_path.append(_Original())
-    # IPython 9 keeps a copy of every cell's output, forever when cells are not numbered.
-    shell._tee = lambda channel: contextlib.nullcontext()
+    # ipykernel asks child processes for colours.
+    for name in ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "dumb"
+    os.environ["NO_COLOR"] = "1"
+    prepare_shell(shell)
     if mode := os.environ.get("IPYBOX_SHELL"):
         from .shell import guard
 
@@ -42,6 +39,28 @@ def prepare(shell: Any) -> None:
         from .kernel import prepare as prepare_kernel
 
         prepare_kernel(shell, restore)
+
+
+_prepared: Any = None  # before a fork, perhaps
+
+
+def prepare_shell(shell: Any) -> None:
+    """What does not depend on the session."""
+    global _prepared
+    if _prepared is shell:
+        return
+    _prepared = shell
+    import IPython
+
+    shell.colors = "nocolor" if IPython.version_info >= (9,) else "NoColor"
+    _show_what_was_written(shell)
+    _hide_own_frames(shell)
+    shell.events.register("pre_execute", _forget_rewritten)
+    _honour_semicolon(shell.displayhook)
+    shell.autoawait = True
+    sys.meta_path.append(_Original())
+    # IPython 9 keeps a copy of every cell's output, forever when cells are not numbered.
+    shell._tee = lambda channel: contextlib.nullcontext()
 
 
 def _plain_cells(shell: Any, restore: Callable[[], None]) -> None:
@@ -92,17 +111,6 @@ class _Original:
                 f"register the MCP server {server} or name it in --config, and its package is written again",
                 name=name,
             )
-
-
-def _no_colours(shell: Any) -> None:
-    import IPython
-
-    shell.colors = "nocolor" if IPython.version_info >= (9,) else "NoColor"
-    # ipykernel asks child processes for colours.
-    for name in ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
-        os.environ.pop(name, None)
-    os.environ["TERM"] = "dumb"
-    os.environ["NO_COLOR"] = "1"
 
 
 def _lines_as_written(raw: str, transformed: str) -> list[str] | None:

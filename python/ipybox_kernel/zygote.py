@@ -24,6 +24,7 @@ from typing import Any
 
 from .interactive import build_shell
 from .runner import Run, serve
+from .startup import prepare_shell
 
 _MOST_DESCRIPTORS = 16
 _PR_SET_CHILD_SUBREAPER = 36
@@ -147,6 +148,7 @@ _blas_threads: Callable[[int], object] | None = None
 
 def _prepare(modules: list[str], control: socket.socket) -> tuple[Run, dict[str, Any]]:
     shell, run = build_shell(), Run(_use_all_cores)
+    prepare_shell(shell)
     # In a kernel the same number is its link.
     run.prepare(shell, control)
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"

@@ -330,11 +330,24 @@ private:
         asio::co_spawn(executor_, fill(&sandbox, std::move(spec)), asio::detached);
     }
 
+    // A first cell copies the pages that the next ones only use.
+    static awaitable<void> touch(Kernel& kernel) {
+        ExecuteRequest nothing;
+        nothing.code = "pass";
+        nothing.silent = true;
+        co_await kernel.execute(std::move(nothing));
+        for (bool done = false; !done;) {
+            const auto output = co_await kernel.next(never);
+            done = output && std::holds_alternative<Done>(*output);
+        }
+    }
+
     awaitable<void> fill(Sandbox* sandbox, KernelSpec spec) {
         const auto text = text_of(spec);
         try {
             while (shelf_.text == text && shelf_.ready.size() < settings_.spares) {
                 auto kernel = std::make_unique<ForkKernel>(co_await start_link(sandbox, spec));
+                co_await touch(*kernel);
                 if (shelf_.text == text) shelf_.ready.push_back(std::move(kernel));
             }
         } catch (const std::exception& error) {
