@@ -98,15 +98,20 @@ public:
     void add(const std::string& what, const std::string& figure, const std::string& against) {
         rows_ += "| " + what + " | " + figure + " | " + against + " |\n";
     }
+    static std::string milliseconds(double value) {
+        char text[32];
+        std::snprintf(text, sizeof text, value < 100 ? "%.3g ms" : "%.0f ms", value);
+        return text;
+    }
     // "1.3 ×" or "1/150", and the milliseconds.
     static std::string ratio(double ours, double other) {
-        char text[64];
+        char text[32];
         if (ours <= 0 || other <= 0) return "?";
         if (other / ours >= 3)
-            std::snprintf(text, sizeof text, "1/%.0f (%.3g ms)", other / ours, ours);
+            std::snprintf(text, sizeof text, "1/%.0f", other / ours);
         else
-            std::snprintf(text, sizeof text, "%.2f × (%.3g ms)", ours / other, ours);
-        return text;
+            std::snprintf(text, sizeof text, "%.2f ×", ours / other);
+        return std::string(text) + " (" + milliseconds(ours) + ")";
     }
     // Between the two lines with its name. Throws std::runtime_error: they are not there.
     void write(const std::string& file) const {

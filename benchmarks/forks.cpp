@@ -121,10 +121,8 @@ void measure_starts(Machine& machine, int starts, Report& report) {
         }
     }
     table.print(ours);
-    const auto against = [](const char* what, double other) {
-        char text[96];
-        std::snprintf(text, sizeof text, "%s (%.3g ms)", what, other);
-        return std::string(text);
+    const auto against = [](const std::string& what, double other) {
+        return what + " (" + Report::milliseconds(other) + ")";
     };
     report.add("start to the first result, in bubblewrap, pandas loaded",
                Report::ratio(table.median(ours), table.median(original)),
@@ -235,14 +233,9 @@ void measure_cells(Machine& machine, int round_trips, Report& report) {
         }
     }
     firsts.print("a plot");
-    const auto plain = [](double value, const char* unit) {
-        char text[32];
-        std::snprintf(text, sizeof text, "%.3g %s", value, unit);
-        return std::string(text);
-    };
     for (const auto* what : {"a plot", "a data frame", "a traceback"})
-        report.add("first cell of a kernel: " + std::string(what), plain(firsts.median(what), "ms"),
-                   "");
+        report.add("first cell of a kernel: " + std::string(what),
+                   Report::milliseconds(firsts.median(what)), "");
     for (const auto& [who, contender] : all) contender->stop();
 }
 

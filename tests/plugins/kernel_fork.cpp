@@ -245,6 +245,26 @@ BOOST_AUTO_TEST_CASE(what_comes_too_late_for_a_fork_is_started_on_its_own) {
         spec, [&](Kernel& kernel) -> awaitable<void> { BOOST_TEST(!co_await is_forked(kernel)); });
 }
 
+BOOST_AUTO_TEST_CASE(installed_packages_come_from_a_new_warm_process) {
+    Machine machine;
+    machine.with_kernel([](Kernel&) -> awaitable<void> { co_return; });
+    const auto before = zygotes();
+    machine.with_kernel([](Kernel&) -> awaitable<void> { co_return; });
+    BOOST_TEST((zygotes() == before));
+    // As pip leaves the directory.
+    const auto library = kernel_python().parent_path().parent_path() / "lib";
+    for (const auto& version : std::filesystem::directory_iterator(library))
+        if (std::filesystem::is_directory(version.path() / "site-packages"))
+            std::filesystem::last_write_time(version.path() / "site-packages",
+                                             std::filesystem::file_time_type::clock::now());
+    machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+        BOOST_TEST(co_await is_forked(kernel));
+        const auto now = zygotes();
+        BOOST_TEST_REQUIRE(!now.empty());
+        BOOST_TEST((now != before));
+    });
+}
+
 BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {
     json::object config;
     config["spares"] = 1;

@@ -344,6 +344,9 @@ private:
 
     awaitable<void> fill(Sandbox* sandbox, KernelSpec spec) {
         const auto text = text_of(spec);
+        // Whoever has just got a kernel goes first: opening a sandbox takes milliseconds of this
+        // thread.
+        co_await sleep_until(Clock::now() + 20ms);
         try {
             while (shelf_.text == text && shelf_.ready.size() < settings_.spares) {
                 auto kernel = std::make_unique<ForkKernel>(co_await start_link(sandbox, spec));
