@@ -33,6 +33,7 @@ from .streams import install
 
 PROTOCOL = 1
 _LARGEST_READ = 1 << 16
+LATEST_NAME = 1.0  # seconds by which the host's word of an interrupt comes later than the signal
 _fflush = ctypes.PyDLL(None).fflush
 
 
@@ -50,9 +51,10 @@ class Run:
         self._frames: deque[tuple[int, bytes]] = deque()
         self._rest = bytearray()  # of a frame that has begun
         self._taking = self._struck = False  # a signal came while frames were taken
-        self._told: list[int] = []  # cells that the host has interrupted, whose signal has not come
-        self._owed = 0  # signals that are still to come for what was done
-        self._unwanted: set[int] = set()  # cells that were interrupted before they began
+        self._told = 0  # the newest cell that the host has named since the last signal
+        self._obeyed = False  # and its signal is still to come for what was done
+        self._unwanted = 0  # a cell that was named before it began
+        self._stray = False  # a signal came between cells, and the host has named none
         self._answers: deque[str | None] = deque()
         self._allow_input = self._allow_now = False
         self._use_all_cores: Callable[[], None] | None = widen
@@ -76,7 +78,7 @@ class Run:
         shell.run_code = begin  # type: ignore[method-assign]
         signal.signal(signal.SIGINT, self._interrupted)
         signal.signal(signal.SIGURG, ignore)
-        protect(Run._take, Run._done, Run._finish, Run._interrupted, Run._is_meant, Run.show_error)
+        protect(Run._take, Run._done, Run._finish, Run._interrupted, Run._is_meant, Run._note, Run.show_error)
         faulthandler.enable(2)
         install()
         builtins.input = self._input
@@ -159,7 +161,7 @@ class Run:
             payload = bytes(rest[HEAD.size : HEAD.size + size])
             del rest[: HEAD.size + size]
             if kind == ord("c"):
-                self._told.append(json.loads(payload)["id"])
+                self._note(json.loads(payload)["id"])
             elif kind == ord("a"):
                 self._answers.append(json.loads(payload)["value"])
             else:
@@ -185,14 +187,22 @@ class Run:
 
     def _execute(self, message: dict[str, Any]) -> None:
         code, silent = message["code"], message["silent"]
+        # In this order: a signal may come at any line, and is this cell's from here on.
+        self._busy = True
         self.id = message["id"]
-        self.cancelled, self._owed = False, 0
+        self.cancelled = False
+        if self._told != self.id:
+            self._told = 0
+        if self._unwanted == self.id:
+            self._missed, self._obeyed = True, self._told == self.id
+        elif self._stray:
+            wait_for(self._link, LATEST_NAME)
+            self._take()
+            self._stray = False
+        TAPE.cell = self.id
         self._allow_now = self._allow_input and message["input"]
         if signal.getsignal(signal.SIGINT) != self._interrupted:
             signal.signal(signal.SIGINT, self._interrupted)
-        self._missed = self.id in self._unwanted
-        self._unwanted.clear()
-        self._busy, TAPE.cell = True, self.id
         if self._use_all_cores is not None and "import" in code:
             self._use_all_cores()
             self._use_all_cores = None
@@ -270,10 +280,7 @@ class Run:
         if os.getpid() != self._pid:
             raise KeyboardInterrupt
         resent, TAPE.resent = TAPE.resent, False
-        if resent:
-            if not TAPE.pending:
-                return  # its cell has ended
-        elif not self._is_meant():
+        if not self._is_meant(resent and not TAPE.pending):
             return
         if not self._in_code:
             self._missed = True
@@ -287,20 +294,32 @@ class Run:
             TAPE.pending = False
             raise KeyboardInterrupt
 
-    def _is_meant(self) -> bool:
-        """Whether a signal is for the cell that runs. The host says so before it sends one; others may send it too."""
+    def _note(self, id: int) -> None:
+        """The host has interrupted that cell: it says so, then sends a signal, and no cell before both.
+
+        A link that others pass on may still bring the one or the other first.
+        """
+        if not self._stray:
+            self._told, self._obeyed = id, False
+        elif id == self.id and self._busy:
+            self._missed = True
+        self._stray = False
+        if id > self.id:
+            self._unwanted = id
+
+    def _is_meant(self, repeated: bool) -> bool:
+        """Whether a signal is for the cell that runs. repeated: the helper has sent it, but maybe not alone."""
         self._take()
-        told, self._told = self._told, []
-        if not self._busy and self._frames:
-            self._loop.call_soon_threadsafe(self._next)
-        if not told:
-            if self._owed:
-                self._owed -= 1
-                return False
-            return self._busy
-        self._owed += len(told) - 1
-        self._unwanted.update(id for id in told if id > self.id)
-        return self._busy and self.id in told
+        told, self._told = self._told, 0
+        obeyed, self._obeyed = self._obeyed, False
+        if not self._busy:
+            if self._frames:
+                self._loop.call_soon_threadsafe(self._next)
+            self._stray = not told and not repeated
+            return False
+        if told == self.id:
+            return not obeyed
+        return not repeated  # of the host, whose word is on its way, or of anybody else
 
     # ---- questions
 
@@ -326,9 +345,9 @@ class Run:
         return answer
 
 
-def wait_for(link: socket.socket) -> None:
+def wait_for(link: socket.socket, seconds: float | None = None) -> None:
     """May be left by an interrupt, unlike what is called from it."""
-    select.select([link], [], [])
+    select.select([link], [], [], seconds)
 
 
 def serve(run: Run, words: int) -> NoReturn:

@@ -1,0 +1,219 @@
+"""Which cell an interrupt ends, in whatever order the host's words and signals reach a kernel of ipybox's own."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
+PACKAGE = Path(os.environ["IPYBOX_TEST_PYTHON_PACKAGE"])
+HEAD = struct.Struct("<IB")
+ENDLESS = "print('on', flush=True)\nwhile True: pass"
+SLEEP = "import time; time.sleep(0.02); print('whole')"
+INTERRUPTED = "KeyboardInterrupt"
+
+
+class Kernel:
+    """A kernel without a sandbox, and the host's end of its link."""
+
+    def __init__(self, place: str) -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{place}/link")
+            listener.listen()
+            self.process = subprocess.Popen(
+                [PYTHON, "-c", "from ipybox_kernel.runner import main; main()"],
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PACKAGE), "HOME": place,
+                     "IPYTHONDIR": f"{place}/ipython", "IPYBOX_KERNEL_LINK": f"{place}/link"},
+            )
+            listener.settimeout(30)
+            self.link = listener.accept()[0]
+        self.link.settimeout(30)
+        self.id = 0
+        self.send("i", {"env": None, "extensions": [], "allow_input": False})
+        self.until("h")
+
+    def close(self) -> None:
+        self.link.close()
+        try:
+            self.process.wait(10)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+    def frame(self, kind: str, message: dict[str, Any]) -> bytes:
+        payload = json.dumps(message).encode()
+        return HEAD.pack(len(payload), ord(kind)) + payload
+
+    def send(self, kind: str, message: dict[str, Any]) -> None:
+        self.link.sendall(self.frame(kind, message))
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self.link.recv(size - len(data))
+            if not piece:
+                raise EOFError("the kernel has ended")
+            data += piece
+        return data
+
+    def until(self, kind: str) -> list[tuple[str, bytes]]:
+        frames = []
+        while not frames or frames[-1][0] != kind:
+            size, number = HEAD.unpack(self.read(HEAD.size))
+            frames.append((chr(number), self.read(size)))
+        return frames
+
+    def cell(self, code: str) -> bytes:
+        self.id += 1
+        return self.frame("x", {"id": self.id, "code": code, "silent": False, "input": False})
+
+    def word(self) -> bytes:
+        return self.frame("c", {"id": self.id})
+
+    def signal(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def stop(self) -> None:
+        """Until it goes on, what is sent reaches it at once."""
+        self.process.send_signal(signal.SIGSTOP)
+        while Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self) -> str:
+        """What the newest cell gave: its text, or the name of its error."""
+        frames = self.until("k")
+        last = json.loads(frames[-1][1])
+        assert last["id"] == self.id, last
+        errors = [json.loads(payload)["ename"] for kind, payload in frames if kind == "x"]
+        assert last["ok"] == (not errors), (last, errors)
+        return errors[0] if errors else b"".join(payload for kind, payload in frames if kind == "o").decode()
+
+
+class Interrupts(unittest.TestCase):
+    def setUp(self) -> None:
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.kernel = Kernel(place.name)
+        self.addCleanup(self.kernel.close)
+
+    def is_whole(self) -> None:
+        """The cells that follow are left alone."""
+        for _ in range(2):
+            self.kernel.link.sendall(self.kernel.cell(SLEEP))
+            self.assertEqual(self.kernel.end(), "whole\n")
+
+    def begin(self, code: str = ENDLESS) -> None:
+        self.kernel.link.sendall(self.kernel.cell(code))
+        self.kernel.until("o")
+
+    def test_the_word_comes_first(self) -> None:
+        for _ in range(3):
+            self.begin()
+            self.kernel.link.sendall(self.kernel.word())
+            self.kernel.signal()
+            self.assertEqual(self.kernel.end(), INTERRUPTED)
+        self.is_whole()
+
+    def test_the_signal_comes_first(self) -> None:
+        kernel = self.kernel
+        for _ in range(3):
+            self.begin()
+            kernel.signal()
+            self.assertEqual(kernel.end(), INTERRUPTED)
+            # The word with the next cell behind it, and that cell is interrupted in its turn.
+            kernel.link.sendall(kernel.word())
+        self.is_whole()
+
+    def test_before_the_cell_begins(self) -> None:
+        """All of it waits when the kernel looks, or the one comes before the other."""
+        kernel = self.kernel
+
+        def everything() -> None:
+            kernel.stop()
+            kernel.link.sendall(kernel.cell(ENDLESS) + kernel.word())
+            kernel.signal()
+            kernel.go_on()
+
+        def word_first() -> None:
+            kernel.link.sendall(kernel.cell(ENDLESS) + kernel.word())
+            time.sleep(0.2)
+            kernel.signal()
+
+        def signal_first() -> None:
+            kernel.signal()
+            time.sleep(0.2)
+            kernel.link.sendall(kernel.cell(ENDLESS) + kernel.word())
+
+        def signal_long_before_the_word() -> None:
+            kernel.signal()
+            kernel.link.sendall(kernel.cell(ENDLESS))
+            time.sleep(0.2)
+            kernel.link.sendall(kernel.word())
+
+        for order in (everything, word_first, signal_first, signal_long_before_the_word):
+            with self.subTest(order=order.__name__):
+                order()
+                self.assertEqual(kernel.end(), INTERRUPTED)
+                self.is_whole()
+
+    def test_after_the_cell_has_ended(self) -> None:
+        kernel = self.kernel
+        for late in (False, True):
+            with self.subTest(late=late):
+                kernel.link.sendall(kernel.cell("pass"))
+                self.assertEqual(kernel.end(), "")
+                if late:
+                    kernel.signal()
+                    time.sleep(0.2)
+                kernel.link.sendall(kernel.word())
+                if not late:
+                    time.sleep(0.2)
+                    kernel.signal()
+                self.is_whole()
+
+    def test_a_signal_of_somebody_else(self) -> None:
+        kernel = self.kernel
+        kernel.signal()
+        time.sleep(0.2)
+        self.is_whole()
+        self.begin()
+        kernel.signal()
+        self.assertEqual(kernel.end(), INTERRUPTED)
+        self.is_whole()
+        # The first one of a cell that goes on; the host's is as good as ever.
+        self.begin("try:\n    print('on', flush=True)\n    while True: pass\nexcept KeyboardInterrupt:\n"
+                   "    print('on', flush=True)\nwhile True: pass")
+        kernel.signal()
+        kernel.until("o")
+        kernel.link.sendall(kernel.word())
+        kernel.signal()
+        self.assertEqual(kernel.end(), INTERRUPTED)
+        self.is_whole()
+
+    def test_two_that_become_one(self) -> None:
+        """Signals are not counted by Linux: two that wait are one."""
+        kernel = self.kernel
+        self.begin()
+        kernel.stop()
+        kernel.link.sendall(kernel.word())
+        kernel.signal()
+        kernel.link.sendall(kernel.word())
+        kernel.signal()
+        kernel.go_on()
+        self.assertEqual(kernel.end(), INTERRUPTED)
+        self.is_whole()
+
+
+if __name__ == "__main__":
+    unittest.main()
