@@ -1,7 +1,6 @@
 #pragma once
 // The host's end of what the launcher tells as a sandbox's first process (see init.hpp).
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,10 +31,23 @@ inline pid_t number_of(const UniqueFd& pidfd) {
     return number > 0 ? number : -1;
 }
 
-// Whether the process of a pidfd has ended.
-inline bool has_ended(const UniqueFd& pidfd) {
-    pollfd watched{pidfd.get(), POLLIN, 0};
-    return ::poll(&watched, 1, 0) != 0;
+// Like recv() without waiting; the descriptor that comes along, if one does, is put into `handle`.
+inline ssize_t receive(int socket, void* data, std::size_t size, UniqueFd& handle) {
+    iovec part{data, size};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const auto count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const cmsghdr* header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+    if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+        int file = -1;
+        std::memcpy(&file, CMSG_DATA(header), sizeof file);
+        handle.reset(file);
+    }
+    return count;
 }
 
 // A socket to a sandbox's first process. While it is open the sandbox lives.
@@ -43,12 +55,9 @@ class InitSocket {
 public:
     // Throws Error: io_error.
     explicit InitSocket(const asio::any_io_executor& executor) : socket_(executor) {
-        int ends[2];
-        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-            throw Error(errc::io_error,
-                        std::string("cannot make a socket: ") + std::strerror(errno));
-        theirs_.reset(ends[1]);
-        socket_.assign(asio::local::stream_protocol(), ends[0]);
+        auto [ours, theirs] = sandbox_kit::make_socket_pair(SOCK_STREAM);
+        theirs_ = std::move(theirs);
+        socket_.assign(asio::local::stream_protocol(), ours.release());
     }
 
     // For the process that is started; valid until started().
@@ -84,21 +93,10 @@ private:
 
     UniqueFd receive() {
         char byte = 0;
-        iovec part{&byte, 1};
-        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-        msghdr message{};
-        message.msg_iov = &part;
-        message.msg_iovlen = 1;
-        message.msg_control = control;
-        message.msg_controllen = sizeof control;
-        const auto count =
-            ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        UniqueFd handle;
+        const auto count = launcher::receive(socket_.native_handle(), &byte, 1, handle);
         ended_ = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-        const cmsghdr* header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-        int handle = -1;
-        if (header != nullptr && header->cmsg_type == SCM_RIGHTS)
-            std::memcpy(&handle, CMSG_DATA(header), sizeof handle);
-        return UniqueFd(handle);
+        return handle;
     }
 
     asio::local::stream_protocol::socket socket_;

@@ -29,6 +29,8 @@ struct NetworkPolicy {
     // Private networks, as 10.1.0.0/16, that allowed hosts may have their addresses in; without,
     // such an address is refused whatever the host's name.
     std::vector<std::string> private_networks;
+
+    bool operator==(const NetworkPolicy&) const = default;
 };
 
 // Absent means not limited by ipybox. Sizes in bytes.
@@ -43,6 +45,8 @@ struct Limits {
     std::optional<std::uint64_t> scratch_size;    // /tmp, /dev/shm and the home directory, each
     std::optional<std::uint64_t> scratch_inodes;  // files and directories there, each
     std::optional<std::uint64_t> workspace_size;  // what the writable paths may grow to, together
+
+    bool operator==(const Limits&) const = default;
 };
 
 // The glob that matches this path and no other, for SandboxPolicy::hidden.
@@ -76,6 +80,8 @@ struct SandboxPolicy {
     std::optional<uid_t> user;
     // Filled by a sandbox that hides files, when it starts the process; null: nobody wants to know.
     std::shared_ptr<HiddenBehindLinks> behind_links;
+
+    bool operator==(const SandboxPolicy&) const = default;
 };
 
 // The name of the channel to the network proxy: a socket, there when the mode is allow_list. A
@@ -96,6 +102,8 @@ struct Channel {
     std::filesystem::path host_path;
     Access access = Access::read;
     Kind kind = Kind::directory;
+
+    bool operator==(const Channel&) const = default;
 };
 
 // What a sandbox can enforce on this machine, found by trying. A policy that needs a capability

@@ -319,7 +319,7 @@ public:
             if (!*space) refuse("the pen cannot be entered: " + errno_text());
         }
         // Else the number might be another's by now.
-        if (launcher::has_ended(pen.init)) refuse("the pen ended: " + process->output_tail());
+        if (is_readable(pen.init.get())) refuse("the pen ended: " + process->output_tail());
         pen.process = std::move(process);
         co_return pen;
     }
@@ -445,11 +445,8 @@ private:
         if (!layers.description)
             throw Error(errc::io_error, "cannot describe overlays: " + errno_text());
         detail::write_all(layers.description.get(), description, "a description of overlays");
-        int ends[2];
-        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-            throw Error(errc::io_error, "cannot make a socket: " + errno_text());
-        layers.control.reset(ends[0]);
-        layers.launcher_control.reset(ends[1]);
+        std::tie(layers.control, layers.launcher_control) =
+            sandbox_kit::make_socket_pair(SOCK_STREAM);
         return layers;
     }
 

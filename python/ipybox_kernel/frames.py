@@ -1,7 +1,7 @@
 """The link of a kernel of ipybox's own to its host: frames on a stream, and all output in its order.
 
 A frame is its length (u32, little endian), one byte of kind, and as many bytes. To the kernel, all
-of JSON: `i` {env, path, extensions, allow_input} before anything else; `x` {id, code, silent, input}
+of JSON: `i` {env, extensions, allow_input} before anything else; `x` {id, code, silent, input}
 a cell; `a` {value} what input() was answered; `c` {id} an interrupt, sent before its signal. From
 it: `h` {protocol, pid, python} when it is there; `o` and `e`, bytes of stdout and stderr; `d` a
 display, `r` a result, `x` an error, `q` {prompt, password} a question; `k` {id, ok} ends a cell.

@@ -123,7 +123,7 @@ class Run:
             os.environ.update(message["env"])
             time.tzset()
             tempfile.tempdir = None
-            sys.path[:0] = message["path"]
+            sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(":") if place]
         # Where IPython puts the working directory: modules there hide none of Python's own.
         places = [at for at, place in enumerate(sys.path) if place.endswith(("site-packages", "dist-packages"))]
         sys.path.insert(places[0] if places else 0, "")

@@ -197,7 +197,7 @@ class _Zygote:
         self._control.send(json.dumps({"id": id, "status": how}).encode())
 
     def _serve(self) -> None:
-        data, fds, flags, _ = socket.recv_fds(self._control, 1 << 16, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        data, fds, *_ = socket.recv_fds(self._control, 1 << 16, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not data:  # the host is gone, or has no use for this any more
             os._exit(0)
         request = json.loads(data)

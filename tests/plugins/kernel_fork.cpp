@@ -292,6 +292,46 @@ BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {
     machine.backend->release_spares();
 }
 
+BOOST_AUTO_TEST_CASE(kernels_whose_time_or_network_is_counted_do_not_wait) {
+    json::object config;
+    config["spares"] = 1;
+    Machine machine("bubblewrap", config);
+    const auto kernels = [&](auto change) {
+        auto spec = machine.spec();
+        spec.owner = std::make_shared<int>();
+        change(spec);
+        std::size_t found = 0;
+        machine.with_kernel(spec, [&](Kernel&) -> awaitable<void> {
+            co_await sleep_for(500ms);
+            found = sandbox_kit::children_of(zygotes().at(0)).size();
+        });
+        return found;
+    };
+    BOOST_TEST(kernels([](auto&) {}) == 2U);
+    BOOST_TEST(kernels([](auto& spec) { spec.policy.limits.wall_seconds = 600; }) == 1U);
+    BOOST_TEST(kernels([](auto& spec) { spec.owner.reset(); }) == 1U);
+    // One of another policy is not kept for this one.
+    BOOST_TEST(kernels([](auto& spec) { spec.policy.hidden.emplace_back("**/secret"); }) == 2U);
+    machine.backend->release_spares();
+}
+
+BOOST_AUTO_TEST_CASE(what_is_in_the_way_of_one_session_is_not_in_that_of_others) {
+    json::object config;
+    config["start"] = "warm";
+    Machine machine("bubblewrap", config);
+    machine.with_kernel(
+        [](Kernel& kernel) -> awaitable<void> { BOOST_TEST(co_await is_forked(kernel)); });
+    auto spec = machine.spec();
+    spec.policy.cwd = machine.workspace.path() / "removed";
+    machine.start_error(spec);
+    const auto other = machine.registry.make<KernelBackend>(backend_name, machine.host, config);
+    const auto work = [&]() -> awaitable<void> {
+        const auto kernel = co_await other->start(*machine.sandbox, machine.spec());
+        BOOST_TEST(co_await is_forked(*kernel));
+    };
+    run(machine.context, work());
+}
+
 BOOST_AUTO_TEST_CASE(a_kernel_that_breaks_the_protocol_is_killed) {
     const char* cases[] = {
         "link.send(b'\\xff\\xff\\xff\\x7fo')",

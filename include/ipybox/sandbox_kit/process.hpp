@@ -88,6 +88,8 @@ inline rlim_t hard_limit(int resource, rlim_t value) noexcept {
 Error spawn_error(const SpawnRequest& request, SpawnStage stage, int number);
 
 std::pair<UniqueFd, UniqueFd> make_pipe();
+// Of Unix sockets that are connected. type: SOCK_STREAM or SOCK_SEQPACKET. Throws Error: io_error.
+std::pair<UniqueFd, UniqueFd> make_socket_pair(int type);
 
 // A child that ends would otherwise end us, when we write to it and nobody has asked for another
 // way.

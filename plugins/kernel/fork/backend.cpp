@@ -76,34 +76,19 @@ void assign(KernelLink& link, UniqueFd socket) {
     link.socket.non_blocking(true);
 }
 
-std::pair<UniqueFd, UniqueFd> socket_pair() {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        throw Error(errc::io_error, std::string("cannot make a socket: ") + std::strerror(errno));
-    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
 // What a kernel is told before anything else. env: null leaves it the one that it has.
 void introduce(KernelLink& link, const KernelSpec& spec,
                const std::map<std::string, std::string>* env) {
     json::object first;
-    json::array path, extensions;
+    json::array extensions;
     if (env != nullptr) {
         json::object variables;
         for (const auto& [name, value] : *env) variables[name] = value;
-        for (const auto& [name, value] : {std::pair("TERM", "dumb"), {"NO_COLOR", "1"}})
-            if (!variables.contains(name)) variables[name] = value;
-        if (const auto own = env->find("PYTHONPATH"); own != env->end()) {
-            std::istringstream entries(own->second);
-            for (std::string place; std::getline(entries, place, ':');)
-                if (!place.empty()) path.emplace_back(place);
-        }
         first["env"] = std::move(variables);
     } else {
         first["env"] = nullptr;
     }
     for (const auto& name : spec.extensions) extensions.emplace_back(name);
-    first["path"] = std::move(path);
     first["extensions"] = std::move(extensions);
     first["allow_input"] = spec.allow_input;
     link.takes_input = spec.allow_input;
@@ -174,7 +159,7 @@ awaitable<LinkPtr> start_forked(asio::any_io_executor executor, Sandbox* sandbox
     link.keeps = zygote;
     ForkRequest request;
     UniqueFd ours;
-    std::tie(ours, request.link) = socket_pair();
+    std::tie(ours, request.link) = sandbox_kit::make_socket_pair(SOCK_STREAM);
     for (const std::size_t stream : {0u, 1u}) {
         auto& reading = request.pipes[2 * stream];
         std::tie(reading, request.pipes[2 * stream + 1]) = sandbox_kit::make_pipe();
@@ -220,8 +205,6 @@ awaitable<LinkPtr> start_cold(asio::any_io_executor executor, Sandbox* sandbox, 
     auto& env = spec.policy.env;
     env["IPYBOX_KERNEL_LINK"] = sandbox->guest_address(spec.policy, channel);
     if (able.scratch_size) env.try_emplace("IPYTHONDIR", "/dev/shm/ipython");
-    env.try_emplace("TERM", "dumb");
-    env.try_emplace("NO_COLOR", "1");
     std::vector<std::string> argv = {spec.python.string(), "-c", runner};
     auto channels = spec.channels;
     channels.push_back(std::move(channel));
@@ -243,30 +226,31 @@ awaitable<LinkPtr> start_cold(asio::any_io_executor executor, Sandbox* sandbox, 
 
 // ---- the backend --------------------------------------------------------------------------------
 
-// Everything that tells two specifications apart.
-std::string text_of(const KernelSpec& spec) {
-    std::ostringstream text;
-    const auto list = [&text](const auto& values) {
-        for (const auto& value : values) text << value << '\0';
-        text << '\n';
-    };
-    const auto& policy = spec.policy;
-    text << spec.python << spec.allow_input << policy.cwd << policy.user.value_or(0) << '\n';
-    for (const auto* paths :
-         {&policy.readable, &policy.writable, &policy.shown, &policy.write_protected})
-        list(*paths);
-    for (const auto* words : {&policy.hidden, &policy.network.allow, &policy.network.deny,
-                              &policy.network.private_networks, &spec.extensions})
-        list(*words);
-    for (const auto& [name, value] : policy.env) text << name << '=' << value << '\0';
-    for (const auto& channel : spec.channels)
-        text << channel.name << channel.host_path << static_cast<int>(channel.access)
-             << static_cast<int>(channel.kind) << '\n';
-    text << static_cast<int>(policy.network.mode);
-    const auto& [a, b, c, d, e, f, g, h, i, j] = policy.limits;
-    for (const auto* limit : {&a, &b, &c, &d, &e, &f, &g, &h, &i, &j})
-        text << ' ' << (*limit ? std::to_string(**limit) : "-");
-    return text.str();
+// Everything that tells two kernels apart before they run code.
+struct Wanted {
+    explicit Wanted(const KernelSpec& spec)
+        : python(spec.python),
+          interpreter(spec.interpreter),
+          policy(spec.policy),
+          channels(spec.channels),
+          extensions(spec.extensions),
+          allow_input(spec.allow_input) {
+        policy.behind_links.reset();  // no wish, but where an answer goes
+    }
+    bool operator==(const Wanted&) const = default;
+
+    std::filesystem::path python;
+    std::vector<std::filesystem::path> interpreter;
+    SandboxPolicy policy;
+    std::vector<Channel> channels;
+    std::vector<std::string> extensions;
+    bool allow_input;
+};
+
+// Whether a kernel may wait: its time would run, and its way to the network would be closed by the
+// next one's.
+bool may_wait(const SandboxPolicy& policy) {
+    return !policy.limits.wall_seconds && policy.network.mode != NetworkPolicy::Mode::allow_list;
 }
 
 class Fork final : public KernelBackend {
@@ -293,7 +277,7 @@ public:
     }
     bool takes_input() const noexcept override { return true; }
     void release_spares() noexcept override {
-        shelf_.text.clear();
+        shelf_.wanted.reset();
         shelf_.ready.clear();
     }
 
@@ -307,13 +291,13 @@ public:
 private:
     // Kernels that wait for the next start().
     struct Shelf {
-        std::string text;  // of their specification; empty: none are wanted
+        std::optional<Wanted> wanted;
         std::vector<std::unique_ptr<Kernel>> ready;
         bool filling = false;
     };
 
     std::unique_ptr<Kernel> take_spare(const KernelSpec& spec) {
-        if (shelf_.text != text_of(spec)) shelf_.ready.clear();
+        if (shelf_.wanted != Wanted(spec)) shelf_.ready.clear();
         while (!shelf_.ready.empty()) {
             auto kernel = std::move(shelf_.ready.back());
             shelf_.ready.pop_back();
@@ -324,8 +308,8 @@ private:
 
     // In the background. What it uses is held by the specification.
     void fill_shelf(Sandbox& sandbox, KernelSpec spec) {
-        if (!spec.owner) return;
-        shelf_.text = text_of(spec);
+        if (!spec.owner || !may_wait(spec.policy)) return;
+        shelf_.wanted.emplace(spec);
         if (std::exchange(shelf_.filling, true)) return;
         asio::co_spawn(executor_, fill(&sandbox, std::move(spec)), asio::detached);
     }
@@ -343,18 +327,18 @@ private:
     }
 
     awaitable<void> fill(Sandbox* sandbox, KernelSpec spec) {
-        const auto text = text_of(spec);
+        const Wanted wanted(spec);
         // Whoever has just got a kernel goes first: opening a sandbox takes milliseconds of this
         // thread.
         co_await sleep_until(Clock::now() + 20ms);
         try {
-            while (shelf_.text == text && shelf_.ready.size() < settings_.spares) {
+            while (shelf_.wanted == wanted && shelf_.ready.size() < settings_.spares) {
                 auto kernel = std::make_unique<ForkKernel>(co_await start_link(sandbox, spec));
                 co_await touch(*kernel);
-                if (shelf_.text == text) shelf_.ready.push_back(std::move(kernel));
+                if (shelf_.wanted == wanted) shelf_.ready.push_back(std::move(kernel));
             }
         } catch (const std::exception& error) {
-            if (shelf_.text == text)
+            if (shelf_.wanted == wanted)
                 logger_(LogLevel::warning,
                         std::string("no spare kernel could be started: ") + error.what());
         }
@@ -363,12 +347,15 @@ private:
 
     awaitable<LinkPtr> start_link(Sandbox* sandbox, KernelSpec spec) {
         using Start = Settings::Start;
-        std::string why =
-            settings_.start == Start::cold ? "the options say so" : unfit(*sandbox, spec);
+        // Looked at once: these are many directories.
+        const auto packages = package_directories(spec);
+        std::string why = settings_.start == Start::cold ? "the options say so"
+                          : !refused_.empty()            ? refused_
+                                                         : unfit(*sandbox, spec, packages);
         const bool must = settings_.start == Start::forked;
         for (int attempt = 0; why.empty() && attempt < 2; ++attempt) {
-            const auto zygote =
-                co_await warm(sandbox, spec, must || settings_.start == Start::warm, &why);
+            const auto zygote = co_await warm(sandbox, spec, packages,
+                                              must || settings_.start == Start::warm, &why);
             if (!zygote) break;
             const auto library = library_address(*sandbox, spec);
             if (const auto module = shadowed(spec, library, zygote->modules()); !module.empty()) {
@@ -385,8 +372,8 @@ private:
                     continue;
                 }
                 if (must || error.code() != errc::sandbox_refused) throw;
-                ZygotePool::process().give_up(key(sandbox, spec), error.detail());
-                why = error.detail();
+                // Not for others: a session's own places may be in the way.
+                why = refused_ = error.detail();
             }
         }
         if (must)
@@ -405,30 +392,28 @@ private:
         return {};
     }
 
-    ZygotePool::Key key(Sandbox* sandbox, const KernelSpec& spec) const {
-        return {&executor_.context(), zygote_key(*sandbox, spec, settings_.preload)};
-    }
-
     // A zygote that is ready. Null, with a reason, when there is none; without, when there will be.
-    awaitable<std::shared_ptr<Zygote>> warm(Sandbox* sandbox, KernelSpec spec, bool wait,
+    awaitable<std::shared_ptr<Zygote>> warm(Sandbox* sandbox, KernelSpec spec,
+                                            std::vector<std::filesystem::path> packages, bool wait,
                                             std::string* why) {
         auto& pool = ZygotePool::process();
         std::string problem;
-        for (int attempt = 0; attempt < 3; ++attempt) {
-            const auto place = key(sandbox, spec);
+        for (int started = 0; started < 3;) {
+            const ZygotePool::Key place{&executor_.context(),
+                                        zygote_key(*sandbox, spec, packages, settings_.preload)};
             if (*why = pool.problem(place); !why->empty()) co_return nullptr;
             auto zygote = pool.find(place);
             if (zygote && zygote->state() == Zygote::State::failed) {
                 problem = zygote->problem();
-                if (!leave_out(*zygote)) {
-                    if (++failures_ > 2) {
-                        pool.give_up(place, zygote->problem());
-                        continue;
-                    }
+                if (leave_out(*zygote)) continue;  // another list, another place
+                if (++failures_ > 2) {
+                    pool.give_up(place, problem);
+                    continue;
                 }
                 zygote.reset();
             }
             if (!zygote) {
+                ++started;
                 zygote = std::make_shared<Zygote>(executor_, logger_);
                 try {
                     co_await zygote->start(*sandbox, spec, settings_.preload);
@@ -436,15 +421,14 @@ private:
                     pool.give_up(place, error.detail());
                     continue;
                 }
-                pool.keep(key(sandbox, spec), zygote);
+                pool.keep(place, zygote);
             }
             zygote_ = zygote;
             if (wait) co_await zygote->settle(deadline_after(30s));
             if (zygote->state() == Zygote::State::ready) co_return zygote;
             if (zygote->state() == Zygote::State::starting) co_return nullptr;
         }
-        *why = pool.problem(key(sandbox, spec));
-        if (why->empty()) *why = "no warm process comes up: " + problem;
+        *why = "no warm process comes up: " + problem;
         co_return nullptr;
     }
 
@@ -469,6 +453,7 @@ private:
     Shelf shelf_;
     std::shared_ptr<Zygote> zygote_;  // the newest, so that it stays for the next start
     int failures_ = 0;
+    std::string refused_;  // why a sandbox of this session could not be entered, once that was seen
 };
 
 constexpr std::string_view config_schema = R"({

@@ -1,6 +1,5 @@
 #include "entered.hpp"
 
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,11 +8,6 @@
 
 namespace ipybox::forked {
 namespace {
-
-bool has_ended(const UniqueFd& handle) {
-    pollfd watched{handle.get(), POLLIN, 0};
-    return ::poll(&watched, 1, 0) != 0;
-}
 
 template <class Value>
 void add(std::optional<Value>& sum, const std::optional<Value>& more) {
@@ -33,7 +27,7 @@ awaitable<std::optional<ExitStatus>> Entered::wait(Clock::time_point deadline) {
 
 Statistics Entered::statistics() const noexcept {
     auto known = around_->statistics();
-    if (counted_ || status_ || !handle_ || has_ended(handle_)) return known;
+    if (counted_ || status_ || !handle_ || is_readable(handle_.get())) return known;
     try {
         const auto own = sandbox_kit::measure_tree(number_);
         add(known.cpu_time, own.cpu_time);
@@ -55,7 +49,7 @@ std::vector<Violation> Entered::violations() const {
 }
 
 void Entered::send(int number, bool group) noexcept {
-    if (!handle_ || has_ended(handle_)) return;
+    if (!handle_ || is_readable(handle_.get())) return;
     constexpr unsigned process_group = 4;  // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
     const unsigned flags = group ? process_group : 0;
     if (::syscall(SYS_pidfd_send_signal, handle_.get(), number, nullptr, flags) == 0 || !group ||

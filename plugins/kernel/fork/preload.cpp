@@ -58,7 +58,8 @@ std::vector<fs::path> package_directories(const KernelSpec& spec) {
     return found;
 }
 
-std::string unfit(Sandbox& sandbox, const KernelSpec& spec) {
+std::string unfit(Sandbox& sandbox, const KernelSpec& spec,
+                  const std::vector<std::filesystem::path>& packages) {
     if (sandbox.pen_key(spec.policy).empty()) return "this sandbox cannot be entered";
     for (const auto& [name, value] : spec.policy.env)
         if (comes_too_late(name, value))
@@ -74,17 +75,18 @@ std::string unfit(Sandbox& sandbox, const KernelSpec& spec) {
         if (const auto held = writable_places().holds(place))
             return "the interpreter lies in " + held->string() + ", which code could write";
     }
-    for (const auto& place : package_directories(spec))
+    for (const auto& place : packages)
         if (const auto held = writable_places().holds(place))
             return "packages lie in " + held->string() + ", which code could write";
     return {};
 }
 
 std::string zygote_key(Sandbox& sandbox, const KernelSpec& spec,
+                       const std::vector<std::filesystem::path>& packages,
                        const std::vector<std::string>& preload) {
     std::ostringstream key;
     key << sandbox.pen_key(spec.policy) << '\n' << spec.python << state_of(spec.python) << '\n';
-    for (const auto& place : package_directories(spec)) key << place << state_of(place) << '\n';
+    for (const auto& place : packages) key << place << state_of(place) << '\n';
     for (const auto& name : preload) key << name << ' ';
     return key.str();
 }

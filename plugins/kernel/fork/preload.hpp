@@ -21,15 +21,18 @@ inline const std::vector<std::string>& default_preload() {
     return modules;
 }
 
-// Why a kernel of this specification cannot be forked at all, for people; empty when it can.
-std::string unfit(Sandbox& sandbox, const KernelSpec& spec);
-
 // Directories of packages that belong to the interpreter.
 std::vector<std::filesystem::path> package_directories(const KernelSpec& spec);
+
+// Why a kernel of this specification cannot be forked at all, for people; empty when it can.
+// packages: package_directories().
+std::string unfit(Sandbox& sandbox, const KernelSpec& spec,
+                  const std::vector<std::filesystem::path>& packages);
 
 // Names the state of everything that a warm process has loaded: kernels of the same text can share
 // one, and what is installed changes it.
 std::string zygote_key(Sandbox& sandbox, const KernelSpec& spec,
+                       const std::vector<std::filesystem::path>& packages,
                        const std::vector<std::string>& preload);
 
 // A module that the kernel's own path has, but that the warm process has loaded from elsewhere;

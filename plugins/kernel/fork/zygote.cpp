@@ -118,10 +118,7 @@ awaitable<void> Zygote::start(Sandbox& sandbox, const KernelSpec& spec,
                   {"OMP_NUM_THREADS", "1"},
                   {"OPENBLAS_NUM_THREADS", "1"},
                   {"MKL_NUM_THREADS", "1"}};
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-        fail_io("cannot make a socket");
-    UniqueFd ours(ends[0]), theirs(ends[1]);
+    auto [ours, theirs] = sandbox_kit::make_socket_pair(SOCK_SEQPACKET);
     ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);
     control_.assign(ours.release());
     std::string modules;
@@ -270,28 +267,15 @@ awaitable<void> Zygote::read_answers(std::weak_ptr<Zygote> weak) {
 bool Zygote::read_answer() {
     if (state_ == State::failed) return false;
     static thread_local std::string space(largest_answer, '\0');
-    iovec part{space.data(), space.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
+    UniqueFd handle;
     const auto count =
-        ::recvmsg(control_.native_handle(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        launcher::receive(control_.native_handle(), space.data(), space.size(), handle);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (count <= 0) {
         auto said = pen_.process->output_tail();
         while (!said.empty() && said.back() == '\n') said.pop_back();
         retire(said.empty() ? "it ended" : said);
         return false;
-    }
-    UniqueFd handle;
-    if (const cmsghdr* rights = CMSG_FIRSTHDR(&header);
-        rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
-        int file = -1;
-        std::memcpy(&file, CMSG_DATA(rights), sizeof file);
-        handle.reset(file);
     }
     // Packages of the interpreter run there: what comes is checked like a kernel's.
     auto read =

@@ -148,6 +148,13 @@ IPYBOX_DECL std::pair<UniqueFd, UniqueFd> make_pipe() {
     return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+IPYBOX_DECL std::pair<UniqueFd, UniqueFd> make_socket_pair(int type) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0)
+        throw Error(errc::io_error, std::string("cannot make a socket: ") + std::strerror(errno));
+    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
 IPYBOX_DECL void outlive_broken_pipes() noexcept {
     struct sigaction action{};
     ::sigaction(SIGPIPE, nullptr, &action);
