@@ -235,10 +235,8 @@ private:
     }
 
     static std::string restricted_namespaces() {
-        std::ifstream setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
-        char value = '0';
-        setting >> value;
-        if (value != '1') return {};
+        const std::string setting = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+        if (!ipybox::sandbox_kit::read_proc(setting).starts_with('1')) return {};
         return "; AppArmor takes the rights away that entering a sandbox needs: docs/kernels.md "
                "has a profile that leaves them to bwrap";
     }

@@ -80,11 +80,8 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     void renew_apis();
 
     awaitable<void> start();
-    // "auto": kernels of fork where they work.
-    bool automatic_kernel() const { return options.kernel == "auto"; }
+    // "auto": that of fork, or of zmq where there is none, and says why.
     std::unique_ptr<KernelBackend> make_backend();
-    // Takes those of zmq where those of fork do not work, and says why.
-    void choose_backend();
 
     // See ServerPlace: a server may start before the first kernel does.
     static awaitable<bool> record_places(std::weak_ptr<Session> weak);
@@ -324,7 +321,6 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     std::uint64_t unclaimed_size = 0;
     static constexpr std::uint64_t max_answer = 8u << 20;  // bytes of an answer and of these
     static constexpr const char* variables_type = "application/vnd.ipybox.variables+json";
-    bool backend_chosen = false;  // for "auto"
     bool told_unprotected = false;
     bool told_unrecorded = false;
     bool abandoned = false;

@@ -178,26 +178,15 @@ IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
 }
 
 IPYBOX_DECL std::unique_ptr<KernelBackend> CodeExecutor::Session::make_backend() {
-    if (!automatic_kernel())
+    if (options.kernel != "auto")
         return registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
     try {
         registry.takes<KernelBackend>("fork", "start");
     } catch (const Error& error) {
-        backend_chosen = true;
         host.logger(LogLevel::warning, "kernels of zmq are used: " + error.detail());
         return registry.make<KernelBackend>("zmq", host, json::object{});
     }
     return registry.make<KernelBackend>("fork", host, options.kernel_options);
-}
-
-IPYBOX_DECL void CodeExecutor::Session::choose_backend() {
-    const auto& version = environment->version;
-    const auto dot = version.find('.');
-    const int minor = dot == version.npos ? 0 : std::atoi(version.c_str() + dot + 1);
-    if (version.starts_with("3.") && minor >= 10) return;
-    host.logger(LogLevel::warning, "kernels of zmq are used: those of fork need Python 3.10, and " +
-                                       environment->executable.string() + " is " + version);
-    doors->backend = registry.make<KernelBackend>("zmq", host, json::object{});
 }
 
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
@@ -229,7 +218,6 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
             failure = failures.first_exception();
         }
         if (failure) std::rethrow_exception(failure);
-        if (automatic_kernel() && !std::exchange(backend_chosen, true)) choose_backend();
         spec = kernel_spec(able);
     } else {
         const Capabilities able = co_await capabilities();
