@@ -141,6 +141,21 @@ private:
     Clock::time_point start_ = Clock::now();
 };
 
+template <class T>
+T run(asio::io_context& context, awaitable<T> work) {
+    std::optional<T> value;
+    std::exception_ptr failure;
+    asio::co_spawn(context, std::move(work), [&](std::exception_ptr error, T result) {
+        failure = error;
+        value.emplace(std::move(result));
+    });
+    context.restart();
+    while (!value && context.run_one() > 0) {
+    }
+    if (failure) std::rethrow_exception(failure);
+    return std::move(*value);
+}
+
 // The host's side of everything that runs in this process.
 struct Machine {
     explicit Machine(const std::string& sandbox_name) {
@@ -161,17 +176,7 @@ struct Machine {
 
     template <class T>
     T run(awaitable<T> work) {
-        std::optional<T> value;
-        std::exception_ptr failure;
-        asio::co_spawn(context, std::move(work), [&](std::exception_ptr error, T result) {
-            failure = error;
-            value.emplace(std::move(result));
-        });
-        context.restart();
-        while (!value && context.run_one() > 0) {
-        }
-        if (failure) std::rethrow_exception(failure);
-        return std::move(*value);
+        return bench::run(context, std::move(work));
     }
 
     // Lets what goes on in the background do so.

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <cctype>
 #include <cstdio>
@@ -19,10 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "contenders.hpp"
 #include "workspace.hpp"
 
 namespace {
 using namespace ipybox;
+using bench::run;
 
 std::string required(const char* name) {
     const char* value = std::getenv(name);
@@ -86,21 +87,6 @@ Usages usages() {
         }
     }
     return all;
-}
-
-template <class T>
-T run(asio::io_context& context, awaitable<T> work) {
-    std::optional<T> value;
-    std::exception_ptr failure;
-    asio::co_spawn(context, std::move(work), [&](std::exception_ptr error, T result) {
-        failure = error;
-        value.emplace(std::move(result));
-    });
-    context.restart();
-    while (!value && context.run_one() > 0) {
-    }
-    if (failure) std::rethrow_exception(failure);
-    return std::move(*value);
 }
 
 std::uint16_t free_port() {

@@ -1039,6 +1039,17 @@ kernel.iopub_socket.send_multipart([b"<IDS|MSG>", b"bad", b"{}", b"{}", b"{}", b
 kernel.iopub_socket.send_multipart([b"x"] * 2000)
 print("sent", flush=True)
 """, says="sent|protocol|kernel", kernel="zmq", alone=True, status=(0, 1), harm=ends_like_any_other, sandboxes=ALL)
+_GO_ON = """
+time.sleep(0.3)  # until the host has heard it
+end = time.monotonic() + 3
+with open("late.txt", "a", buffering=1) as late:
+    while time.monotonic() < end:
+        try:
+            late.write("ESCAPED " + echo.run(text="late") + "\\n")
+        except Exception as error:
+            late.write(f"refused {error}\\n")
+        time.sleep(0.02)
+"""
 attack("say_that_the_cell_is_done", "tool server", """
 # A forged end of the cell: whatever runs on is no cell's business any more.
 from mcptools.own import echo
@@ -1049,32 +1060,14 @@ echo.run(text="before")
 session.send(kernel.shell_stream, "execute_reply", {"status": "ok", "execution_count": 1, "user_expressions": {}, "payload": []},
              parent=parent, ident=kernel._shell_parent_ident.get())
 session.send(kernel.iopub_socket, "status", {"execution_state": "idle"}, parent=parent, ident=kernel._topic("status"))
-time.sleep(0.3)  # until the host has heard it
-end = time.monotonic() + 3
-with open("late.txt", "a", buffering=1) as late:
-    while time.monotonic() < end:
-        try:
-            late.write("ESCAPED " + echo.run(text="late") + "\\n")
-        except Exception as error:
-            late.write(f"refused {error}\\n")
-        time.sleep(0.02)
-""", says=r"\[allowed\] own.echo\(text='before'\)", profile="tools", kernel="zmq", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
+""" + _GO_ON, says=r"\[allowed\] own.echo\(text='before'\)", profile="tools", kernel="zmq", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
 attack("say_on_the_link_that_the_cell_is_done", "tool server", """
 # The same on a kernel of ipybox's own.
 from mcptools.own import echo
 from ipybox_kernel.frames import TAPE
 echo.run(text="before")
 TAPE.send("k", {"id": get_ipython().run.id, "ok": True})
-time.sleep(0.3)
-end = time.monotonic() + 3
-with open("late.txt", "a", buffering=1) as late:
-    while time.monotonic() < end:
-        try:
-            late.write("ESCAPED " + echo.run(text="late") + "\\n")
-        except Exception as error:
-            late.write(f"refused {error}\\n")
-        time.sleep(0.02)
-""", says=r"\[allowed\] own.echo\(text='before'\)", kernel="fork", profile="tools", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
+""" + _GO_ON, says=r"\[allowed\] own.echo\(text='before'\)", kernel="fork", profile="tools", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
 attack("send_nonsense_on_the_link", "host", """
 import struct
 link = socket.socket(fileno=os.dup(3))
