@@ -55,6 +55,8 @@ class Run:
         self._obeyed = False  # and its signal is still to come for what was done
         self._unwanted = 0  # a cell that was named before it began
         self._stray = False  # a signal came between cells, and the host has named none
+        self._unnamed = False  # the cell was interrupted, and the host has not named it yet
+        self._hit = self._shown = False  # it was interrupted; an error was shown
         self._answers: deque[str | None] = deque()
         self._allow_input = self._allow_now = False
         self._use_all_cores: Callable[[], None] | None = widen
@@ -191,6 +193,7 @@ class Run:
         self._busy = True
         self.id = message["id"]
         self.cancelled = False
+        self._hit = self._shown = self._unnamed = False
         if self._told != self.id:
             self._told = 0
         if self._unwanted == self.id:
@@ -261,6 +264,8 @@ class Run:
         if os.getpid() != self._pid:  # the code has forked, and both go on: the cell's end is the parent's
             TAPE.push()
             os._exit(0 if ok else 1)
+        if self._hit and not (ok or self._shown):  # another interrupt came while it was about to be shown
+            self.show_error("KeyboardInterrupt", "", [])
         TAPE.push()
         _fflush(None)  # C's own buffers, which nobody else would ever empty
         TAPE.send("k", {"id": self.id, "ok": ok})
@@ -269,6 +274,7 @@ class Run:
             self._loop.stop()
 
     def show_error(self, name: str, value: str, lines: list[str]) -> None:
+        self._shown = True
         TAPE.send("x", {"ename": name, "evalue": value, "traceback": lines})
 
     # ---- interrupts
@@ -282,6 +288,7 @@ class Run:
         resent, TAPE.resent = TAPE.resent, False
         if not self._is_meant(resent and not TAPE.pending):
             return
+        self._hit = True
         if not self._in_code:
             self._missed = True
         elif is_delicate(frame):
@@ -299,11 +306,11 @@ class Run:
 
         A link that others pass on may still bring the one or the other first.
         """
-        if not self._stray:
+        if self._stray:
+            self._missed = self._missed or (self._busy and id == self.id)
+        elif not self._unnamed or id != self.id:
             self._told, self._obeyed = id, False
-        elif id == self.id and self._busy:
-            self._missed = True
-        self._stray = False
+        self._stray = self._unnamed = False
         if id > self.id:
             self._unwanted = id
 
@@ -319,7 +326,8 @@ class Run:
             return False
         if told == self.id:
             return not obeyed
-        return not repeated  # of the host, whose word is on its way, or of anybody else
+        self._unnamed = not repeated  # of the host, whose word is on its way, or of anybody else
+        return self._unnamed
 
     # ---- questions
 

@@ -1,4 +1,4 @@
-// One target as a libFuzzer program: compiled with -DTARGET=http, sse, jsonrpc or zmtp.
+// One target as a libFuzzer program: compiled with -DTARGET=http, sse, jsonrpc, zmtp or frames.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "../../plugins/kernel/fork/frames.hpp"
+
 namespace ipybox::fuzz {
 
 inline void require(bool holds, const char* promise) {
@@ -255,11 +257,50 @@ inline void zmtp(std::string_view input) {
     require(parse(written, size).messages == whole.messages, "what is written comes back");
 }
 
+// What a forked kernel sends over its link.
+inline void frames(std::string_view input) {
+    constexpr std::size_t limit = 512;
+    struct Result {
+        std::vector<std::pair<char, std::string>> frames;
+        bool waits = false;  // for the rest of one
+    };
+    const auto parse = [](std::string_view text, std::size_t size) {
+        Result result;
+        forked::FrameReader reader;
+        in_pieces(text, size, [&](std::string_view piece) {
+            reader.add(piece);
+            for (;;) {
+                const auto head = reader.skipping() ? std::nullopt : reader.head();
+                if (head && head->size > limit) {
+                    result.frames.emplace_back(head->kind, "left out");
+                    reader.skip();
+                } else if (const auto frame = head ? reader.next() : std::nullopt) {
+                    require(frame->payload.size() <= limit, "a frame is not longer than it says");
+                    result.frames.emplace_back(frame->kind, frame->payload);
+                } else {
+                    result.waits = reader.skipping() || head;
+                    break;
+                }
+            }
+        });
+        return result;
+    };
+    const auto size = take_size(input);
+    const auto whole = parse(input, 0), cut = parse(input, size);
+    require(whole.frames == cut.frames && whole.waits == cut.waits,
+            "cuts do not change what frames there are");
+    // What is written comes back.
+    std::string written;
+    for (const auto& [kind, payload] : whole.frames) forked::append_frame(written, kind, payload);
+    const auto again = parse(written, size);
+    require(again.frames == whole.frames && !again.waits, "what is written comes back");
+}
+
 struct Target {
     const char* name;  // also that of its folder of seeds
     void (*run)(std::string_view);
 };
 inline constexpr Target targets[] = {
-    {"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc}, {"zmtp", zmtp}};
+    {"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc}, {"zmtp", zmtp}, {"frames", frames}};
 
 }  // namespace ipybox::fuzz

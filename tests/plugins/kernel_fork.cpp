@@ -332,6 +332,48 @@ BOOST_AUTO_TEST_CASE(what_is_in_the_way_of_one_session_is_not_in_that_of_others)
     run(machine.context, work());
 }
 
+BOOST_AUTO_TEST_CASE(a_kernel_that_is_stopped_before_its_hello_harms_nobody_else) {
+    Machine machine;
+    const auto site = machine.workspace.path() / "site";
+    std::filesystem::create_directories(site);
+    machine.with_kernel([&](Kernel& other) -> awaitable<void> {
+        const auto before = zygotes();
+        const auto start = [&](const char* code, Duration patience,
+                               Limits limits = {}) -> awaitable<std::string> {
+            write_file(site / "last_step.py", code);
+            auto spec = machine.spec();
+            spec.policy.env["PYTHONPATH"] += ":" + site.string();
+            spec.policy.limits = limits;
+            spec.extensions = {"last_step"};
+            spec.init_timeout = patience;
+            try {
+                co_await machine.backend->start(*machine.sandbox, std::move(spec));
+            } catch (const Error& error) {
+                co_return error.what();
+            }
+            co_return std::string();
+        };
+        const std::string load = "\ndef load_ipython_extension(shell): pass\n";
+        auto error = co_await start("import os; os.kill(os.getpid(), 9)", 30s);
+        BOOST_TEST(contains(error, "SIGKILL"), error);
+        error = co_await start("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", 2s);
+        BOOST_TEST(contains(error, "2 s"), error);
+        // With less memory than it wants, by either limit.
+        Limits small;
+        small.memory_per_process = 64u << 20;
+        error = co_await start(("x = b'x' * (200 << 20)" + load).c_str(), 30s, small);
+        BOOST_TEST(contains(error, "MemoryError"), error);
+        small = {};
+        small.memory_total = 64u << 20;
+        error = co_await start(("x = b'x' * (200 << 20)" + load).c_str(), 30s, small);
+        BOOST_TEST(contains(error, "memory"), error);
+        BOOST_TEST(co_await start(("x = 1" + load).c_str(), 30s, small) == "");
+        BOOST_TEST((co_await run_cell(other, "print('on')")).out == "on\n");
+        BOOST_TEST((zygotes() == before));
+        BOOST_TEST(sandbox_kit::children_of(before.at(0)).size() == 1U);
+    });
+}
+
 BOOST_AUTO_TEST_CASE(a_kernel_that_breaks_the_protocol_is_killed) {
     const char* cases[] = {
         "link.send(b'\\xff\\xff\\xff\\x7fo')",

@@ -201,6 +201,22 @@ class Interrupts(unittest.TestCase):
         self.assertEqual(kernel.end(), INTERRUPTED)
         self.is_whole()
 
+    def test_another_while_the_error_is_about_to_be_shown(self) -> None:
+        """IPython then shows none."""
+        kernel = self.kernel
+        self.begin("class Slow(KeyboardInterrupt):\n    asked = False\n    def __str__(self):\n"
+                   "        if not self.asked:\n            self.asked = True\n            print('on', flush=True)\n"
+                   "            while True: pass\n        return 'slow'\n"
+                   "try:\n    print('on', flush=True)\n    while True: pass\n"
+                   "except KeyboardInterrupt:\n    raise Slow from None")
+        kernel.link.sendall(kernel.word())
+        kernel.signal()
+        kernel.until("o")
+        kernel.link.sendall(kernel.word())
+        kernel.signal()
+        self.assertEqual(kernel.end(), INTERRUPTED)
+        self.is_whole()
+
     def test_two_that_become_one(self) -> None:
         """Signals are not counted by Linux: two that wait are one."""
         kernel = self.kernel
