@@ -1,4 +1,5 @@
 #include <dirent.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -357,7 +358,7 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_is_stopped_before_its_hello_harms_nobody_else
         auto error = co_await start("import os; os.kill(os.getpid(), 9)", 30s);
         BOOST_TEST(contains(error, "SIGKILL"), error);
         error = co_await start("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", 2s);
-        BOOST_TEST(contains(error, "2 s"), error);
+        BOOST_TEST(contains(error, "in time"), error);
         // With less memory than it wants, by either limit.
         Limits small;
         small.memory_per_process = 64u << 20;
@@ -410,6 +411,7 @@ BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
         return std::distance(std::filesystem::directory_iterator(place), {});
     };
     const auto memory = [](pid_t pid) {  // of its own, KiB
+        ::malloc_trim(0);                // what earlier cases have freed is not ours any more
         const auto text = read_file("/proc/" + std::to_string(pid) + "/status");
         const auto at = text.find("RssAnon:");
         return at == text.npos ? 0L : std::stol(text.substr(at + 8));
@@ -433,10 +435,10 @@ BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
     BOOST_TEST(descriptors(zygote) == theirs);
     BOOST_TEST(descriptors(::getpid()) == ours);
     BOOST_TEST(memory(zygote) - their_memory < 1024);
-#ifndef __SANITIZE_ADDRESS__
+#ifndef IPYBOX_TEST_KEEPS_MEMORY
     BOOST_TEST(memory(::getpid()) - our_memory < 1024);
 #else
-    (void)our_memory;  // what was freed is kept there
+    (void)our_memory;
 #endif
 }
 

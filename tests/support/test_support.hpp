@@ -15,6 +15,15 @@
 #include <sstream>
 #include <string>
 
+// Memory that is freed stays taken: g++ and Clang say so in their own ways.
+#if defined(__SANITIZE_ADDRESS__)
+#define IPYBOX_TEST_KEEPS_MEMORY
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define IPYBOX_TEST_KEEPS_MEMORY
+#endif
+#endif
+
 namespace ipybox::test {
 
 // Runs one coroutine to its end on `context`; rethrows what it throws. Fails by exception when
