@@ -228,6 +228,13 @@ public:
         take(code);
         return watch.milliseconds();
     }
+    // Until the first of what it prints.
+    double time_to_first_byte(const std::string& code) {
+        const Stopwatch watch;
+        double first = 0;
+        take(code, [&] { first = watch.milliseconds(); });
+        return first;
+    }
     pid_t pid() const { return kernel_->process()->pid(); }
 
 private:
@@ -262,8 +269,9 @@ private:
         co_return kernel;
     }
 
-    std::string take(std::string code) {
-        const auto work = [](Kernel& kernel, std::string text) -> awaitable<std::string> {
+    std::string take(std::string code, std::function<void()> on_first = {}) {
+        const auto work = [](Kernel& kernel, std::string text,
+                             std::function<void()> begun) -> awaitable<std::string> {
             ExecuteRequest request;
             request.code = std::move(text);
             // As an executor does.
@@ -273,14 +281,17 @@ private:
             std::string output;
             for (;;) {
                 auto item = co_await kernel.next(never);
-                if (auto* stream = std::get_if<Stream>(&*item)) output += stream->text;
+                if (auto* stream = std::get_if<Stream>(&*item)) {
+                    if (begun) std::exchange(begun, {})();
+                    output += stream->text;
+                }
                 if (auto* display = std::get_if<Display>(&*item))
                     if (const auto* plain = display->data.if_contains("text/plain"))
                         output += plain->as_string();
                 if (std::holds_alternative<Done>(*item)) co_return output;
             }
         };
-        return machine_.run(work(*kernel_, std::move(code)));
+        return machine_.run(work(*kernel_, std::move(code), std::move(on_first)));
     }
 
     Machine& machine_;

@@ -82,6 +82,10 @@ public:
         }
         if (!file || ::lseek(file.get(), 0, SEEK_SET) != 0)
             throw Error(errc::io_error, "cannot hand data to bwrap: " + errno_text());
+        return keep(std::move(file));
+    }
+    // The number under which bwrap and what it starts find a descriptor.
+    std::string keep(UniqueFd file) {
         files_.push_back(std::move(file));
         return std::to_string(first + files_.size() - 1);
     }
@@ -663,9 +667,15 @@ private:
     std::vector<std::string> launcher(Options& options, const SandboxPolicy& policy,
                                       const View& view, const std::vector<Channel>& channels,
                                       const Role& role) const {
-        std::vector<std::string> command = {launcher_path};
+        std::vector<std::string> command;
         const auto add = [&command](const auto&... words) { (command.emplace_back(words), ...); };
-        options.file(launcher_path, launcher::launcher_image(), "0555");
+        if (role.kind == Role::Kind::command) {
+            add(launcher_path);
+            options.file(launcher_path, launcher::launcher_image(), "0555");
+        } else {  // nothing else inside has a use for it, and a copy takes its time
+            UniqueFd image(::fcntl(launcher::launcher_file(), F_DUPFD_CLOEXEC, 3));
+            add("/proc/self/fd/" + options.keep(std::move(image)));
+        }
         if (role.kind == Role::Kind::pen) options.file(enter_path, launcher::enter_image(), "0555");
         // From bwrap, so that its init process has them as well; once more where refusals are
         // logged.
