@@ -340,7 +340,7 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_is_stopped_before_its_hello_harms_nobody_else
     machine.with_kernel([&](Kernel& other) -> awaitable<void> {
         const auto before = zygotes();
         const auto start = [&](const char* code, Duration patience,
-                               Limits limits = {}) -> awaitable<std::string> {
+                               Limits limits) -> awaitable<std::string> {
             write_file(site / "last_step.py", code);
             auto spec = machine.spec();
             spec.policy.env["PYTHONPATH"] += ":" + site.string();
@@ -355,9 +355,10 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_is_stopped_before_its_hello_harms_nobody_else
             co_return std::string();
         };
         const std::string load = "\ndef load_ipython_extension(shell): pass\n";
-        auto error = co_await start("import os; os.kill(os.getpid(), 9)", 30s);
+        auto error = co_await start("import os; os.kill(os.getpid(), 9)", 30s, Limits());
         BOOST_TEST(contains(error, "SIGKILL"), error);
-        error = co_await start("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", 2s);
+        error =
+            co_await start("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", 2s, Limits());
         BOOST_TEST(contains(error, "in time"), error);
         // With less memory than it wants, by either limit.
         Limits small;
