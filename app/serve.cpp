@@ -36,7 +36,7 @@ struct ServeFlags : ExecutorFlags {
     bool legacy_sse = false;
     bool shared_workspace = false;
     bool allow_register = false;
-    std::size_t max_sessions = 64;
+    std::size_t max_sessions = 64, spare_sessions = 0;
     std::uint64_t max_message = std::uint64_t{32} << 20;
     std::uint64_t max_result = 0;
     std::size_t starts_at_once = 2;
@@ -141,6 +141,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     options.separate = !flags.http.empty();
     options.shared_workspace = flags.shared_workspace;
     options.max_sessions = flags.max_sessions;
+    options.spare_sessions = flags.spare_sessions;
     options.starts_at_once = flags.starts_at_once;
     options.session_idle = seconds(flags.session_idle);
     options.structured = flags.structured;
@@ -314,6 +315,12 @@ void add_http_flags(CLI::App& command, ServeFlags& flags) {
     command.add_option("--max-sessions", flags.max_sessions, "Kernels at most over HTTP")
         ->check(CLI::Range(1, 100000))
         ->capture_default_str();
+    command
+        .add_option("--spare-sessions", flags.spare_sessions,
+                    "Kernels, with the servers, that wait for sessions to come")
+        ->check(CLI::Range(0, 1000))
+        ->capture_default_str()
+        ->needs(http);
     command
         .add_option("--starts-at-once", flags.starts_at_once, "Kernels that start at the same time")
         ->check(CLI::Range(1, 1000))

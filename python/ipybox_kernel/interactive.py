@@ -7,6 +7,7 @@ import contextlib
 import re
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from IPython.core import page
@@ -74,6 +75,27 @@ class Shell(InteractiveShell):
         except Exception:
             value = f"<{etype.__name__}, whose text cannot be made>"
         self.run.show_error("KeyboardInterrupt" if cancelled else etype.__name__, value, stb)
+
+
+# What a session begins with, as a rule.
+FIRST_CELLS = ("pass", "1+1", "print(1)")
+
+
+def rehearse(shell: Shell, cells: Iterable[str] = FIRST_CELLS) -> None:
+    """Runs cells and forgets them: what they have imported, read and written in memory stays."""
+    names, hidden = dict(shell.user_ns), dict(shell.user_ns_hidden)
+    for cell in cells:
+        shell.run_cell(cell, store_history=False)
+        shell.events.trigger("post_execute")
+    for namespace, before in ((shell.user_ns, names), (shell.user_ns_hidden, hidden)):
+        namespace.clear()
+        namespace.update(before)
+    shell.user_ns["_oh"].clear()
+    # What differs from the names is taken for the user's.
+    for name in ("_", "__", "___"):
+        setattr(shell.displayhook, name, names[name])
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        sys.__dict__.pop(name, None)
 
 
 def build_shell() -> Shell:

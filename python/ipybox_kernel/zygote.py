@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from .interactive import build_shell
+from .interactive import FIRST_CELLS, build_shell, rehearse
 from .runner import Run, serve
 from .startup import prepare_shell
 
@@ -52,7 +52,7 @@ class _Unfit(Exception):
 
 # What first cells run, so that what it leaves behind is shared; by the module it needs.
 _FIRST_CELLS = {
-    "": ["pass", "1+1", "1/0", "print(1)", "{'a': [1, 2.5, 'x', None]}"],
+    "": [*FIRST_CELLS, "1/0", "{'a': [1, 2.5, 'x', None]}"],
     "pandas": [
         "import pandas as pd, numpy as np; df = pd.DataFrame({'a': np.arange(9), 'b': np.random.rand(9), 'c': list('abcabcabc')})",
         "df.describe()",
@@ -100,24 +100,14 @@ def _load(modules: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _warm(shell: Any, loaded: list[str]) -> None:
-    kept = set(shell.user_ns)
     for name, cells in _FIRST_CELLS.items():
         if name and name not in loaded:
             continue
-        for cell in cells:
-            shell.run_cell(cell, store_history=False)
-            shell.events.trigger("post_execute")
+        rehearse(shell, cells)
         # Fonts keep their files open.
         if fonts := sys.modules.get("matplotlib.font_manager"):
             fonts._get_font.cache_clear()
         _check(name)
-    for name in set(shell.user_ns) - kept:
-        del shell.user_ns[name]
-    for name in ("_", "__", "___"):
-        shell.user_ns[name] = ""
-    shell.user_ns["_oh"].clear()
-    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
-        sys.__dict__.pop(name, None)
 
 
 def _reseed() -> None:

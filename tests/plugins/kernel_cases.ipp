@@ -546,6 +546,8 @@ BOOST_AUTO_TEST_CASE(cells_follow_the_habits_of_ipython) {
         BOOST_TEST(cell.all == "");
         cell = co_await run_cell(kernel, "5 # no; here");
         BOOST_TEST(cell.displays.size() == 1U);
+        cell = co_await run_cell(kernel, "print(repr(_), repr(__), _ + 1)");
+        BOOST_TEST(cell.out == "5 '' 6\n");
         cell = co_await run_cell(kernel, "get_ipython().run_cell('print(1)'); print(2)");
         BOOST_TEST(cell.out == "1\n2\n");
         // The way a tool call takes is not the user's business.

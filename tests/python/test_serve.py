@@ -798,6 +798,39 @@ class HttpTest(ServeTest):
                 self.assertTrue(refused.is_error)
                 self.assertIn("--allow-register", text(refused))
 
+    async def test_sessions_to_come_wait_with_their_kernels(self):
+        directories = self.workspace / "sessions"
+
+        async def waiting(*taken):
+            """The directory of the one that waits, and its kernel."""
+            async with asyncio.timeout(60):
+                while True:
+                    for path in directories.iterdir() if directories.exists() else ():
+                        for process in Path("/proc").glob("[0-9]*/cwd"):
+                            with contextlib.suppress(OSError):
+                                command = (process.parent / "cmdline").read_bytes()
+                                if path not in taken and process.readlink() == path and command.startswith(PYTHON.encode()):
+                                    return path, int(process.parent.name)
+                    await asyncio.sleep(0.1)
+
+        code = "import os; print(os.getcwd(), os.getpid(), 'x' in globals()); x = 1"
+        with self.serving("--spare-sessions", "1") as url:
+            first, kernel = await waiting()
+            async with self.connected(url) as one:
+                self.assertEqual(await self.run_cell(one, code), f"{first} {kernel} False")
+                second, kernel = await waiting(first)
+                # Who has died meanwhile is not missed.
+                os.kill(kernel, signal.SIGKILL)
+                async with self.connected(url) as two:
+                    self.assertRegex(await self.run_cell(two, code), f"^{second} [0-9]+ False$")
+                    self.assertEqual(await self.run_cell(one, "x"), "1")
+                    third, kernel = await waiting(first, second)
+            # Files of a client are found again, so that it gets none of these.
+            async with self.connected(url, mode="2026-07-28") as modern:
+                self.assertNotIn(str(third), await self.run_cell(modern, code))
+                self.assertTrue(Path(f"/proc/{kernel}").exists())
+        self.assertEqual(list(directories.iterdir()), [])
+
     async def test_clients_of_old_have_an_address_of_their_own(self):
         with self.serving("--legacy-sse") as url:
             headers = {"Authorization": f"Bearer {self.TOKEN}"}

@@ -44,8 +44,11 @@ struct McpServiceOptions {
     // One kernel for each client session and, there, for each value of the argument `session`.
     // Otherwise all requests share one, which start() starts.
     bool separate = false;
-    bool shared_workspace = false;               // separate sessions work in the same directory
-    std::size_t max_sessions = 64;               // separate ones
+    bool shared_workspace = false;  // separate sessions work in the same directory
+    std::size_t max_sessions = 64;  // separate ones
+    // Separate sessions that wait for their clients, with their kernels and servers. Not for
+    // clients whose files are found again, nor when kernels have a limit of wall time.
+    std::size_t spare_sessions = 0;
     std::size_t max_session_directories = 1024;  // that ended sessions may leave behind, with files
     std::size_t starts_at_once = 2;  // of kernels with their servers; others wait for their turn
     Duration session_idle =

@@ -41,7 +41,7 @@ IPYBOX_DECL std::string McpService::Impl::of_api(std::string text) const {
 
 IPYBOX_DECL void McpService::Impl::start() {
     const auto first = make_session("", "default");
-    if (options.separate) return;
+    if (options.separate) return fill_spares();
     sessions.emplace("", first);
     begin(first);
 }
@@ -137,25 +137,51 @@ IPYBOX_DECL McpService::SessionPtr McpService::Impl::session_of(const McpContext
                     "this session has no files yet: run code in it, or write a file to it, first");
     make_room();
     SessionPtr made;
+    if (options.separate && !client.modern) made = take_spare(client.id);
     try {
-        made = make_session(client.id, name);
+        if (!made) made = make_session(client.id, name);
     } catch (...) {
         remove_empty_directory_of(name);
         throw;
     }
     sessions.emplace(key, made);
+    fill_spares();
     if (options.separate && !std::exchange(sweeping, true))
         asio::co_spawn(io, sweep(weak_from_this()), asio::detached);
     return made;
 }
 
+IPYBOX_DECL void McpService::Impl::fill_spares() noexcept {
+    const bool timed = options.executor.limits.wall_seconds.has_value();
+    if (!options.separate || stopped || timed) return;
+    try {
+        while (spares.size() < options.spare_sessions && open_files_left() >= files_of_a_session) {
+            const auto session = make_session("", detail::random_hex(8));
+            spares.push_back(session);
+            begin(session);
+        }
+    } catch (const std::exception& error) {
+        options.executor.logger(LogLevel::warning,
+                                std::string("no session is kept ready: ") + error.what());
+    }
+}
+
+IPYBOX_DECL McpService::SessionPtr McpService::Impl::take_spare(const std::string& owner) {
+    if (spares.empty()) return nullptr;
+    const auto session = std::move(spares.front());
+    spares.pop_front();
+    session->owner = owner;
+    session->last_used = Clock::now();
+    // Whose kernel has ended meanwhile gets another, and nobody has lost anything.
+    if (session->preparing == 0) session->running = session->executor->kernel_alive();
+    return session;
+}
+
 IPYBOX_DECL void McpService::Impl::make_room() {
-    // What a kernel, its servers and its tool calls take, with some to spare.
-    constexpr std::size_t needed = 128;
-    if (const auto left = open_files_left(); options.separate && left < needed)
+    if (const auto left = open_files_left(); options.separate && left < files_of_a_session)
         throw Error(errc::busy, "this process may open only " + std::to_string(left) +
                                     " more files, and a session needs up to " +
-                                    std::to_string(needed) +
+                                    std::to_string(files_of_a_session) +
                                     "; try again when one has ended, or start ipybox with a higher "
                                     "limit of open files (ulimit -n)");
     if (sessions.size() < std::max<std::size_t>(1, options.max_sessions)) return;
@@ -384,6 +410,7 @@ IPYBOX_DECL awaitable<void> McpService::Impl::stop(ImplPtr self) {
     self->sessions.clear();
     self->last.reset();
     for (const auto& [key, session] : all) self->retire(session);
+    for (const auto& session : std::exchange(self->spares, {})) self->retire(session);
     all.clear();
     // A kernel that is still starting dies with the last who holds it.
     const auto deadline = Clock::now() + std::chrono::seconds(3);
@@ -393,6 +420,7 @@ IPYBOX_DECL awaitable<void> McpService::Impl::stop(ImplPtr self) {
 IPYBOX_DECL void McpService::Impl::abandon() {
     stopped = true;
     sessions.clear();
+    spares.clear();
     last.reset();
     server.reset();
 }

@@ -42,6 +42,7 @@ struct McpService::Impl : std::enable_shared_from_this<Impl> {
     McpServiceOptions options;
     std::unique_ptr<McpServer> server;
     std::map<std::string, SessionPtr> sessions;
+    std::deque<SessionPtr> spares;  // that nobody has got yet
     SessionPtr last;  // that ended: the process that its kernels were forked from serves the next
     Line starts;
     Event changed;
@@ -74,6 +75,13 @@ struct McpService::Impl : std::enable_shared_from_this<Impl> {
     // files, when there can be none. Throws Error: io_error (then).
     SessionPtr session_of(const McpContext& context, const json::object& arguments,
                           bool to_read = false);
+
+    // What a kernel, its servers and its tool calls take, with some to spare.
+    static constexpr std::size_t files_of_a_session = 128;
+    // Starts sessions for clients to come, as many as there are to be. Says why it cannot.
+    void fill_spares() noexcept;
+    // One of them, the client's from then on; null when there is none.
+    SessionPtr take_spare(const std::string& owner);
 
     // For one more session, in place of one whose kernel has ended, if need be.
     void make_room();
