@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from .client import configure
 from .frames import HEAD, LINK, MAIN, TAPE, get_ident, ignore, is_delicate, os_write, protect
 from .interactive import Plain, Shell, StdinNotImplementedError, build_shell
+from .interrupts import Interrupts
 from .startup import INPUT_REFUSED, NOBODY_ANSWERS
 from .streams import install
 
@@ -43,20 +44,13 @@ class Run:
     def __init__(self, widen: Callable[[], None] | None = None) -> None:
         """widen: called before the first cell that imports something."""
         self.cancelled = False  # the interrupted cell was awaiting
-        self.id = 0  # of the newest cell
-        self._busy = False
+        self._interrupts = Interrupts()
         self._in_code = False  # the cell's own code has begun
-        self._missed = False  # an interrupt came before it
         self._task: asyncio.Task[Any] | None = None
         self._frames: deque[tuple[int, bytes]] = deque()
         self._rest = bytearray()  # of a frame that has begun
         self._taking = self._struck = False  # a signal came while frames were taken
-        self._told = 0  # the newest cell that the host has named since the last signal
-        self._obeyed = False  # and its signal is still to come for what was done
-        self._unwanted = 0  # a cell that was named before it began
-        self._stray = False  # a signal came between cells, and the host has named none
-        self._unnamed = False  # the cell was interrupted, and the host has not named it yet
-        self._hit = self._shown = False  # it was interrupted; an error was shown
+        self._hit = self._shown = False  # the cell was interrupted; its error was shown
         self._answers: deque[str | None] = deque()
         self._allow_input = self._allow_now = False
         self._use_all_cores: Callable[[], None] | None = widen
@@ -80,7 +74,7 @@ class Run:
         shell.run_code = begin  # type: ignore[method-assign]
         signal.signal(signal.SIGINT, self._interrupted)
         signal.signal(signal.SIGURG, ignore)
-        protect(Run._take, Run._done, Run._finish, Run._interrupted, Run._is_meant, Run._note, Run.show_error)
+        protect(Run._take, Run._done, Run._finish, Run._interrupted, Run.show_error, Interrupts.name, Interrupts.is_meant)
         faulthandler.enable(2)
         install()
         builtins.input = self._input
@@ -163,7 +157,7 @@ class Run:
             payload = bytes(rest[HEAD.size : HEAD.size + size])
             del rest[: HEAD.size + size]
             if kind == ord("c"):
-                self._note(json.loads(payload)["id"])
+                self._interrupts.name(json.loads(payload)["id"])
             elif kind == ord("a"):
                 self._answers.append(json.loads(payload)["value"])
             else:
@@ -176,33 +170,26 @@ class Run:
     def _readable(self) -> None:
         self._take()
         self._next()
-        if self._ended and not self._busy:
+        if self._ended and not self._interrupts.running:
             self._loop.stop()
         elif self._ended:
             self._loop.remove_reader(LINK)
 
     def _next(self) -> None:
-        while self._frames and not self._busy:
+        while self._frames and not self._interrupts.running:
             self._execute(json.loads(self._frames.popleft()[1]))
+
+    def _listen(self) -> None:
+        wait_for(self._link, LATEST_NAME)
+        self._take()
 
     # ---- cells
 
     def _execute(self, message: dict[str, Any]) -> None:
         code, silent = message["code"], message["silent"]
-        # In this order: a signal may come at any line, and is this cell's from here on.
-        self._busy = True
-        self.id = message["id"]
-        self.cancelled = False
-        self._hit = self._shown = self._unnamed = False
-        if self._told != self.id:
-            self._told = 0
-        if self._unwanted == self.id:
-            self._missed, self._obeyed = True, self._told == self.id
-        elif self._stray:
-            wait_for(self._link, LATEST_NAME)
-            self._take()
-            self._stray = False
-        TAPE.cell = self.id
+        self.cancelled = self._hit = self._shown = False
+        self._interrupts.begin(message["id"], self._listen)
+        TAPE.cell = message["id"]
         self._allow_now = self._allow_input and message["input"]
         if signal.getsignal(signal.SIGINT) != self._interrupted:
             signal.signal(signal.SIGINT, self._interrupted)
@@ -243,9 +230,9 @@ class Run:
     def _begin_code(self) -> None:
         # What runs before the cell's code swallows an interrupt, IPython's events above all: it is
         # kept until there is code that it can end.
-        if self._busy and not self._in_code:
+        if self._interrupts.running and not self._in_code:
             self._in_code = True
-            if self._missed:
+            if self._interrupts.early:
                 raise KeyboardInterrupt
 
     def _finish(self, task: asyncio.Task[Any]) -> None:
@@ -259,7 +246,8 @@ class Run:
         self._loop.call_soon(self._next)
 
     def _done(self, ok: bool) -> None:
-        self._busy = self._in_code = self._missed = TAPE.pending = False
+        self._interrupts.end()
+        self._in_code = TAPE.pending = False
         TAPE.cell = 0
         if os.getpid() != self._pid:  # the code has forked, and both go on: the cell's end is the parent's
             TAPE.push()
@@ -268,7 +256,7 @@ class Run:
             self.show_error("KeyboardInterrupt", "", [])
         TAPE.push()
         _fflush(None)  # C's own buffers, which nobody else would ever empty
-        TAPE.send("k", {"id": self.id, "ok": ok})
+        TAPE.send("k", {"id": self._interrupts.cell, "ok": ok})
         if TAPE.link is None or self._ended:
             self._ended = True
             self._loop.stop()
@@ -286,11 +274,14 @@ class Run:
         if os.getpid() != self._pid:
             raise KeyboardInterrupt
         resent, TAPE.resent = TAPE.resent, False
-        if not self._is_meant(resent and not TAPE.pending):
+        self._take()
+        if self._frames and not self._interrupts.running:
+            self._loop.call_soon_threadsafe(self._next)
+        if not self._interrupts.is_meant(resent and not TAPE.pending):
             return
         self._hit = True
         if not self._in_code:
-            self._missed = True
+            self._interrupts.early = True
         elif is_delicate(frame):
             TAPE.pending = True  # raised behind it, or the helper sends the signal again
             TAPE.arm()
@@ -301,34 +292,6 @@ class Run:
             TAPE.pending = False
             raise KeyboardInterrupt
 
-    def _note(self, id: int) -> None:
-        """The host has interrupted that cell: it says so, then sends a signal, and no cell before both.
-
-        A link that others pass on may still bring the one or the other first.
-        """
-        if self._stray:
-            self._missed = self._missed or (self._busy and id == self.id)
-        elif not self._unnamed or id != self.id:
-            self._told, self._obeyed = id, False
-        self._stray = self._unnamed = False
-        if id > self.id:
-            self._unwanted = id
-
-    def _is_meant(self, repeated: bool) -> bool:
-        """Whether a signal is for the cell that runs. repeated: the helper has sent it, but maybe not alone."""
-        self._take()
-        told, self._told = self._told, 0
-        obeyed, self._obeyed = self._obeyed, False
-        if not self._busy:
-            if self._frames:
-                self._loop.call_soon_threadsafe(self._next)
-            self._stray = not told and not repeated
-            return False
-        if told == self.id:
-            return not obeyed
-        self._unnamed = not repeated  # of the host, whose word is on its way, or of anybody else
-        return self._unnamed
-
     # ---- questions
 
     def _input(self, prompt: object = "", /) -> str:
@@ -338,7 +301,7 @@ class Run:
         return self._ask(prompt, True)
 
     def _ask(self, prompt: str, password: bool) -> str:
-        if not self._busy or not self._allow_now or get_ident() != MAIN or os.getpid() != self._pid:
+        if not self._interrupts.running or not self._allow_now or get_ident() != MAIN or os.getpid() != self._pid:
             raise StdinNotImplementedError(NOBODY_ANSWERS)
         self._answers.clear()
         TAPE.send("q", {"prompt": prompt, "password": password})
