@@ -6,10 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <ipybox/executor/blocking.hpp>
 #include <sstream>
 #include <thread>
 
 #include "contenders.hpp"
+#include "workspace.hpp"
 
 namespace {
 using namespace bench;
@@ -61,6 +63,45 @@ public:
 private:
     pid_t pid_ = -1;
     int socket_ = -1;
+};
+
+// An executor on forked kernels, in a workspace with so many files.
+class InWorkspace final : public Contender {
+public:
+    explicit InWorkspace(int files) {
+        for (int i = 0; i < files; ++i) {
+            const auto directory = workspace_.path / std::to_string(i / 1000);
+            if (i % 1000 == 0) std::filesystem::create_directory(directory);
+            std::ofstream(directory / std::to_string(i)) << i;
+        }
+    }
+    double start() override {
+        CodeExecutorOptions options;
+        options.sandbox = "bubblewrap";
+        options.kernel = "fork";
+        options.kernel_options["start"] = "forked";
+        options.workspace = workspace_.path;
+        options.python = required("IPYBOX_TEST_PYTHON");
+        PluginRegistry registry;
+        registry.add_directory(required("IPYBOX_TEST_PLUGINS"));
+        executor_.emplace(std::move(registry), std::move(options));
+        const Stopwatch watch;
+        executor_->start();
+        execute("pass", "");
+        return watch.milliseconds();
+    }
+    double execute(const std::string& code, const std::string& expected) override {
+        const Stopwatch watch;
+        const auto result = executor_->execute(code, std::chrono::minutes(1));
+        const auto spent = watch.milliseconds();
+        if (result.ok_or_throw().text.value_or("") != expected) wrong_output("an executor");
+        return spent;
+    }
+    void stop() override { executor_.reset(); }
+
+private:
+    Workspace workspace_;
+    std::optional<BlockingCodeExecutor> executor_;
 };
 
 // What a pipe takes for the same bytes.
@@ -252,6 +293,21 @@ void measure_cells(Machine& machine, int round_trips, Report& report) {
     for (const auto& [who, contender] : all) contender->stop();
 }
 
+void measure_workspaces(int round_trips, Report& report) {
+    const std::string few = "in an empty workspace", many = "among 100,000 files";
+    InWorkspace empty(0), full(100'000);
+    const std::vector<std::pair<std::string, Contender*>> both = {{few, &empty}, {many, &full}};
+    for (const auto& [who, contender] : both) contender->start();
+    Table warm_up("", few), trips("execute `pass` by an executor", few);
+    const auto pass = [](Contender& contender) { return contender.execute("pass", ""); };
+    in_turns(warm_up, both, 20, pass);
+    in_turns(trips, both, round_trips, pass);
+    trips.print(few);
+    report.add("execute `pass` by an executor, in a workspace of 100,000 files",
+               Report::ratio(trips.median(many), trips.median(few)), "in an empty one");
+    for (const auto& [who, contender] : both) contender->stop();
+}
+
 void measure_memory(Machine& machine, Report& report) {
     const auto fork = machine.forked(0);
     std::vector<Ours> all;
@@ -285,6 +341,7 @@ void measure_forks(int starts, int round_trips, const std::string& page) {
     Report report("forked kernels");
     measure_starts(machine, starts, report);
     measure_cells(machine, round_trips, report);
+    measure_workspaces(round_trips, report);
     measure_memory(machine, report);
     if (!page.empty()) report.write(page);
 }
