@@ -1066,7 +1066,7 @@ attack("say_on_the_link_that_the_cell_is_done", "tool server", """
 from mcptools.own import echo
 from ipybox_kernel.frames import TAPE
 echo.run(text="before")
-TAPE.send("k", {"id": get_ipython().run.id, "ok": True})
+TAPE.send("k", {"id": TAPE.cell, "ok": True})
 """ + _GO_ON, says=r"\[allowed\] own.echo\(text='before'\)", kernel="fork", profile="tools", alone=True, status=(0, 1), harm=nothing_late, sandboxes=BOTH)
 attack("send_nonsense_on_the_link", "host", """
 import struct
