@@ -16,16 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "required.hpp"
+
 namespace {
+using bench::required;
 namespace fs = std::filesystem;
 namespace json = boost::json;
-
-std::string required(const char* name) {
-    const char* value = std::getenv(name);
-    if (value == nullptr)
-        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
-    return value;
-}
 
 std::string read(const fs::path& path) {
     std::ifstream file(path);

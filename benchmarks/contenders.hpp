@@ -21,15 +21,10 @@
 #include <utility>
 #include <vector>
 
+#include "required.hpp"
+
 namespace bench {
 using namespace ipybox;
-
-inline std::string required(const char* name) {
-    const char* value = std::getenv(name);
-    if (value == nullptr)
-        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
-    return value;
-}
 
 [[noreturn]] inline void wrong_output(const std::string& who) {
     throw std::runtime_error(who + " lost or changed output; its times mean nothing");

@@ -19,18 +19,12 @@
 #include <vector>
 
 #include "contenders.hpp"
+#include "required.hpp"
 #include "workspace.hpp"
 
 namespace {
 using namespace ipybox;
-using bench::run;
-
-std::string required(const char* name) {
-    const char* value = std::getenv(name);
-    if (value == nullptr)
-        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
-    return value;
-}
+using bench::required, bench::run;
 
 std::string text_of(const std::filesystem::path& file) {
     std::ostringstream text;

@@ -16,19 +16,14 @@
 #include <vector>
 
 #include "http_echo.hpp"
+#include "required.hpp"
 
 namespace {
 using namespace ipybox;
+using bench::required;
 
 constexpr const char* server = IPYBOX_BENCHMARKS "/echo_server.py";
 constexpr int warm_up = 200;
-
-std::string required(const char* name) {
-    const char* value = std::getenv(name);
-    if (value == nullptr)
-        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
-    return value;
-}
 
 double since(Clock::time_point start) {
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count();

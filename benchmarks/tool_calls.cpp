@@ -14,17 +14,12 @@
 #include <ipybox/sandbox_kit/process.hpp>
 #include <thread>
 
+#include "required.hpp"
 #include "workspace.hpp"
 
 namespace {
 using namespace ipybox;
-
-std::string required(const char* name) {
-    const char* value = std::getenv(name);
-    if (value == nullptr)
-        throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
-    return value;
-}
+using bench::required;
 
 // Parses and serializes what it gets, one connection; the least that a tool server could do.
 class EchoServer {
