@@ -41,6 +41,11 @@ IPYBOX_DECL std::string McpService::Impl::of_api(std::string text) const {
 
 IPYBOX_DECL void McpService::Impl::start() {
     const auto first = make_session("", "default");
+    if (options.spare_sessions > 0 && options.executor.limits.wall_seconds) {
+        options.executor.logger(LogLevel::warning,
+                                "no sessions are kept ready: the limit of wall time would run");
+        options.spare_sessions = 0;
+    }
     if (options.separate) return fill_spares();
     sessions.emplace("", first);
     begin(first);
@@ -152,10 +157,11 @@ IPYBOX_DECL McpService::SessionPtr McpService::Impl::session_of(const McpContext
 }
 
 IPYBOX_DECL void McpService::Impl::fill_spares() noexcept {
-    const bool timed = options.executor.limits.wall_seconds.has_value();
-    if (!options.separate || stopped || timed) return;
+    if (!options.separate || stopped) return;
     try {
-        while (spares.size() < options.spare_sessions && open_files_left() >= files_of_a_session) {
+        // They leave files for a client, and those that have just begun have not opened theirs yet.
+        while (spares.size() < options.spare_sessions &&
+               open_files_left() >= files_of_a_session * (spares.size() + 2)) {
             const auto session = make_session("", detail::random_hex(8));
             spares.push_back(session);
             begin(session);
