@@ -34,7 +34,7 @@ from .streams import install
 
 PROTOCOL = 1
 _LARGEST_READ = 1 << 16
-LATEST_NAME = 1.0  # seconds by which the host's word of an interrupt comes later than the signal
+_LATEST_NAME = 1.0  # seconds by which the host's word of an interrupt comes later than the signal
 _fflush = ctypes.PyDLL(None).fflush
 
 
@@ -180,7 +180,7 @@ class Run:
             self._execute(json.loads(self._frames.popleft()[1]))
 
     def _listen(self) -> None:
-        wait_for(self._link, LATEST_NAME)
+        wait_for(self._link, _LATEST_NAME)
         self._take()
 
     # ---- cells

@@ -51,7 +51,7 @@ class _Unfit(Exception):
 
 
 # What first cells run, so that what it leaves behind is shared; by the module it needs.
-_FIRST_CELLS = {
+_REHEARSALS = {
     "": [*FIRST_CELLS, "1/0", "{'a': [1, 2.5, 'x', None]}"],
     "pandas": [
         "import pandas as pd, numpy as np; df = pd.DataFrame({'a': np.arange(9), 'b': np.random.rand(9), 'c': list('abcabcabc')})",
@@ -100,7 +100,7 @@ def _load(modules: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _warm(shell: Any, loaded: list[str]) -> None:
-    for name, cells in _FIRST_CELLS.items():
+    for name, cells in _REHEARSALS.items():
         if name and name not in loaded:
             continue
         rehearse(shell, cells)

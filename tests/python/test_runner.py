@@ -81,6 +81,11 @@ class Kernel:
     def signal(self) -> None:
         self.process.send_signal(signal.SIGINT)
 
+    def interrupt(self) -> None:
+        """As the host does."""
+        self.link.sendall(self.word())
+        self.signal()
+
     def stop(self) -> None:
         """Until it goes on, what is sent reaches it at once."""
         self.process.send_signal(signal.SIGSTOP)
@@ -120,8 +125,7 @@ class Interrupts(unittest.TestCase):
     def test_the_word_comes_first(self) -> None:
         for _ in range(3):
             self.begin()
-            self.kernel.link.sendall(self.kernel.word())
-            self.kernel.signal()
+            self.kernel.interrupt()
             self.assertEqual(self.kernel.end(), INTERRUPTED)
         self.is_whole()
 
@@ -196,8 +200,7 @@ class Interrupts(unittest.TestCase):
                    "    print('on', flush=True)\nwhile True: pass")
         kernel.signal()
         kernel.until("o")
-        kernel.link.sendall(kernel.word())
-        kernel.signal()
+        kernel.interrupt()
         self.assertEqual(kernel.end(), INTERRUPTED)
         self.is_whole()
 
@@ -209,11 +212,9 @@ class Interrupts(unittest.TestCase):
                    "            while True: pass\n        return 'slow'\n"
                    "try:\n    print('on', flush=True)\n    while True: pass\n"
                    "except KeyboardInterrupt:\n    raise Slow from None")
-        kernel.link.sendall(kernel.word())
-        kernel.signal()
+        kernel.interrupt()
         kernel.until("o")
-        kernel.link.sendall(kernel.word())
-        kernel.signal()
+        kernel.interrupt()
         self.assertEqual(kernel.end(), INTERRUPTED)
         self.is_whole()
 
@@ -222,8 +223,7 @@ class Interrupts(unittest.TestCase):
         kernel = self.kernel
         self.begin()
         kernel.stop()
-        kernel.link.sendall(kernel.word())
-        kernel.signal()
+        kernel.interrupt()
         kernel.link.sendall(kernel.word())
         kernel.signal()
         kernel.go_on()
