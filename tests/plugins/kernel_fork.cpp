@@ -428,13 +428,17 @@ BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
     const char* full = std::getenv("IPYBOX_TEST_FULL");
     const int count = full != nullptr ? 10'000 : 60;
     // What is kept for the next of each kind is there by then.
-    for (int i = 0; i < 30; ++i) machine.with_kernel(one);
+    const auto fork = [&](int times) {
+        for (int i = 0; i < times; ++i) machine.with_kernel(one);
+        // The last one's end is seen.
+        machine.context.restart();
+        machine.context.run_for(200ms);
+    };
+    fork(30);
     const auto zygote = zygotes().at(0);
     const auto ours = descriptors(::getpid()), theirs = descriptors(zygote);
     const auto our_memory = memory(::getpid()), their_memory = memory(zygote);
-    for (int i = 0; i < count; ++i) machine.with_kernel(one);
-    machine.context.restart();
-    machine.context.run_for(200ms);
+    fork(count);
     BOOST_TEST((zygotes() == std::vector<pid_t>{zygote}));
     BOOST_TEST(sandbox_kit::children_of(zygote).empty());
     BOOST_TEST(descriptors(zygote) == theirs);
