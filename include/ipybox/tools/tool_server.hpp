@@ -60,8 +60,9 @@ struct ToolServerOptions {
     Duration stranger_timeout = std::chrono::seconds(10);
     Duration crowded_timeout = std::chrono::milliseconds(500);
     std::string session = "default";
-    AuditLogPtr audit;    // records every call; null: none is recorded
-    SpanTellerPtr spans;  // told of every call and approval; null: nobody is
+    AuditLogPtr audit;          // records every call; null: none is recorded
+    SpanTellerPtr spans;        // told of every call and approval; null: nobody is
+    SessionWatcherPtr watcher;  // sees every call; null: nobody does
     // Told how far a call is, by its id; messages are the server's, up to 4096 bytes. What it
     // throws is logged.
     std::function<void(const std::string& call, const CallProgress& report)> on_progress;
@@ -357,6 +358,10 @@ private:
 
     // What the policy says; it is not recorded yet.
     static awaitable<Decision> judge(ImplPtr state, ToolCall request);
+    // The same, and once more with the arguments that a person changed, which the call has then.
+    // Throws Error: bad_argument (they do not fit the tool's schema).
+    static awaitable<Decision> judge_with_edits(ImplPtr state, ServerPtr server, ToolCall& request,
+                                                AuditedCall& audit);
     // A reply when the call must not be carried out.
     static std::optional<Reply> refusal_of(const Decision& decision, const std::string& call_name);
 

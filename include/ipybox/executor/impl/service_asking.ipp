@@ -89,7 +89,8 @@ IPYBOX_DECL awaitable<void> McpService::judge(ImplPtr state, SessionPtr session,
     call.session = session->name;
     const Secrets nothing;
     call.id = detail::random_hex(8);
-    AuditedCall audited(state->options.executor.audit, call, nothing);
+    AuditedCall audited(state->options.executor.audit, call, nothing,
+                        state->options.executor.watcher, state->options.executor.logger);
     auto& policy =
         call.origin == CallOrigin::package ? *session->installation : *session->registration;
     const std::string what =

@@ -26,8 +26,9 @@ struct McpService::Session {
     std::set<std::string> registered;
     std::size_t users = 0;  // requests that use it
     Clock::time_point last_used = Clock::now();
-    std::optional<McpContext> asking;   // the request that runs code
-    std::optional<McpContext> judging;  // the one for which a registration is judged
+    std::optional<McpContext> asking;        // the request that runs code
+    executor::CellReport* report = nullptr;  // to the client that waits for the cell that runs
+    std::optional<McpContext> judging;       // the one for which a registration is judged
     std::set<std::pair<std::string, std::string>>
         allowed;  // server and tool: by the person, for good
     Host host;
