@@ -4,6 +4,7 @@
 #include <openssl/sha.h>
 
 #include <cmath>
+#include <ipybox/approval/granted_rules.hpp>
 #include <ipybox/compilation.hpp>
 #include <utility>
 #include <vector>
@@ -28,8 +29,7 @@ struct McpService::Session {
     Clock::time_point last_used = Clock::now();
     std::optional<McpContext> asking;   // the request that runs code
     std::optional<McpContext> judging;  // the one for which a registration is judged
-    std::set<std::pair<std::string, std::string>>
-        allowed;  // server and tool: by the person, for good
+    GrantedRules granted{RememberedRules(std::filesystem::path())};  // by the client's person
     Host host;
     PolicyPtr registration, installation;
 };
