@@ -62,6 +62,19 @@ struct ToolCall {
     std::string agreed_by = {};
     // Null when `arguments` has every digit that was sent; see sent_arguments().
     std::shared_ptr<const json::object> exact_arguments = {};
+    // What answers under the name `server`: the command line or URL as it is configured, with
+    // variables as ${NAME} and without secrets; "in process"; empty where no server does (shell
+    // commands, packages, registrations).
+    std::string server_identity;
+    // What the server says of the tool: data of an attacker, like the schema and the hints.
+    std::string description;
+    // SHA-256 of input schema, description and annotations in 64 hexadecimal digits: another one
+    // is another tool. Empty where there is none.
+    std::string definition_hash;
+    // All tools of the server as tools/list gives them, shared like the schema; null: not known.
+    std::shared_ptr<const json::array> server_tools = {};
+    // False when a policy says that a yes to this call must not hold for later ones.
+    bool may_remember = true;
 
     // Of what states none: an empty object.
     static const std::shared_ptr<const json::object>& no_schema() {

@@ -228,6 +228,8 @@ private:
 
     struct Tool {
         json::object annotations;
+        std::string description;
+        std::string definition_hash;                // made when the tool is first called
         std::shared_ptr<const json::value> schema;  // null: it states none; calls share it
         // Compiled when the tool is first called; refers to `schema`.
         std::unique_ptr<detail::SchemaDocument> document;
@@ -238,6 +240,7 @@ private:
             : name(std::move(n)), params(std::move(p)), changed(executor) {}
         std::string name;
         json::object params;
+        std::string identity;                                  // for people and their rules
         std::function<std::unique_ptr<McpTransport>()> local;  // of one in this process
         std::unique_ptr<Sandbox> sandbox;                      // its own; outlives the client
         std::shared_ptr<McpClient> client;
@@ -248,7 +251,7 @@ private:
         bool removed = false;       // unregistered: calls end
         unsigned long listing = 0;  // grows when the tools change
         Event changed;
-        json::array tools;
+        std::shared_ptr<const json::array> tools = std::make_shared<const json::array>();
         std::map<std::string, Tool, std::less<>> by_name;
 
         // False when they are the tools that it had before.

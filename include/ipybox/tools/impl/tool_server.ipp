@@ -10,6 +10,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/json/parse.hpp>
+#include <ipybox/approval/tool_binding.hpp>
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/nearest.hpp>
@@ -77,11 +78,11 @@ IPYBOX_DECL awaitable<json::array> ToolServer::list_tools(std::string name) {
     auto state = state_;
     auto server = find(*state, name);
     co_await connect(state, server);
-    co_return server->tools;
+    co_return *server->tools;
 }
 
 IPYBOX_DECL const json::array& ToolServer::listed_tools(std::string_view name) const {
-    return find(*state_, name)->tools;
+    return *find(*state_, name)->tools;
 }
 
 IPYBOX_DECL void ToolServer::begin_execution(std::string id) {
@@ -537,7 +538,15 @@ IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
         throw Error(errc::bad_argument, std::move(text));
     }
     Tool& tool = found->second;
+    const auto& schema = tool.schema ? tool.schema->get_object() : *ToolCall::no_schema();
+    if (tool.definition_hash.empty())
+        tool.definition_hash =
+            approval::definition_hash(schema, tool.description, tool.annotations);
     request.annotations = tool.annotations;
+    request.description = tool.description;
+    request.definition_hash = tool.definition_hash;
+    request.server_identity = server.identity;
+    request.server_tools = server.tools;
     request.input_schema = ToolCall::no_schema();
     if (!tool.schema) return;
     if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(*tool.schema);
@@ -571,10 +580,9 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall
         if (!ready) co_await connect(state, server);
         if (server->listing == judged) break;
         judged = server->listing;
-        const json::object annotations = std::move(request.annotations);
-        const auto schema = request.input_schema;
+        const std::string definition = std::move(request.definition_hash);
         describe(*server, request);
-        if (annotations == request.annotations && *schema == *request.input_schema) break;
+        if (definition == request.definition_hash) break;
         if (round < 3) {
             decision = co_await judge_with_edits(state, server, request, audit);
             continue;
