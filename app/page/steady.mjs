@@ -1,0 +1,72 @@
+// Buttons that allow do nothing until they have stood still for a moment: a question that has just
+// appeared, or has just moved, gets no click that was meant for something else.
+const MOMENT = 600;  // ms
+
+const watched = new Map();  // element with such buttons -> {top, left, since}
+let planned = false;
+
+function placeOf(target) {
+    const box = target.getBoundingClientRect();
+    return {top: box.top + scrollY, left: box.left + scrollX};
+}
+
+function show(target, entry) {
+    clearTimeout(entry.timer);
+    target.dataset.steady = "no";
+    entry.timer = setTimeout(() => {
+        target.dataset.steady = "yes";
+    }, Math.max(0, entry.since + MOMENT - performance.now()));
+}
+
+function look() {
+    planned = false;
+    for (const [target, entry] of watched) {
+        if (!target.isConnected) {
+            clearTimeout(entry.timer);
+            watched.delete(target);
+            sizes.unobserve(target);
+            continue;
+        }
+        const {top, left} = placeOf(target);
+        if (Math.abs(top - entry.top) < 1 && Math.abs(left - entry.left) < 1) continue;
+        Object.assign(entry, {top, left, since: performance.now()});
+        show(target, entry);
+    }
+}
+
+// To be called after every change of the page that may move something.
+export function lookSoon() {
+    if (!planned) requestAnimationFrame(look);
+    planned = true;
+}
+const sizes = new ResizeObserver(lookSoon);
+sizes.observe(document.body);
+
+export function watch(target) {
+    if (watched.has(target)) return;
+    const entry = {...placeOf(target), since: performance.now()};
+    watched.set(target, entry);
+    sizes.observe(target);
+    show(target, entry);
+}
+
+// What is in it has changed: it is as if it had just appeared.
+export function unsettle(target) {
+    const entry = watched.get(target);
+    if (!entry) return;
+    entry.since = performance.now();
+    show(target, entry);
+}
+
+export function isSteady(target) {
+    if (planned) look();
+    const entry = watched.get(target);
+    return Boolean(entry) && performance.now() - entry.since >= MOMENT;
+}
+
+// The first click into a window that was behind another one may have been meant for that one.
+function unsettleAll() {
+    for (const target of watched.keys()) unsettle(target);
+}
+addEventListener("focus", unsettleAll);
+document.addEventListener("visibilitychange", unsettleAll);
