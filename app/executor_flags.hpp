@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <ipybox/approval/channel.hpp>
+#include <ipybox/approval/granted_rules.hpp>
 #include <ipybox/executor/code_executor.hpp>
 #include <ipybox/net/domain_rule.hpp>
 #include <ipybox/tools/tool_search.hpp>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "page/approval_page.hpp"
 
 namespace ipybox::app {
 
@@ -49,6 +51,9 @@ struct ExecutorFlags {
     bool allow_home = false;
     std::string channel;
     std::vector<std::string> channel_origins;
+    bool timeout_includes_approval = false;
+    std::string page;  // empty: there is none
+    bool page_unconfined = false;
     std::string log_level = "warning";
     double connect_timeout = 30;
     double tool_timeout = 300;
@@ -155,6 +160,26 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
             "Web page that may connect there, as http://localhost:PORT or https://HOST; repeatable")
         ->type_name("ORIGIN")
         ->allow_extra_args(false);
+    command.add_flag("--timeout-includes-approval", flags.timeout_includes_approval,
+                     "The time in which somebody is asked counts for the timeout of the code");
+    command
+        .add_option("--approval-page", flags.page,
+                    "Calls are shown and answered in a browser on this machine, too: the link is "
+                    "printed, works once, and leads to a free port without HOST:PORT")
+        ->type_name("[HOST:PORT]")
+        ->expected(0, 1)
+        ->default_str("127.0.0.1:0")
+        ->check([](const std::string& text) {
+            try {
+                host_and_port(text, "--approval-page");
+                return std::string();
+            } catch (const Error& error) {
+                return error.detail() + "; or put the flag last";
+            }
+        });
+    command.add_flag("--approval-page-unconfined", flags.page_unconfined,
+                     "With a sandbox or kernel that does not keep the code from this machine's "
+                     "network: the code, or what runs as you, could answer its own calls");
 }
 
 // All but those of approval and --workspace, --sandbox, --sandbox-config and --log-level.
@@ -321,6 +346,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     options.kernel = flags.kernel;
     // On a busy or slow machine the first start takes longer than the class expects.
     options.kernel_init_timeout = std::chrono::seconds(60);
+    options.timeout_excludes_approval = !flags.timeout_includes_approval;
     options.connect_timeout = seconds(flags.connect_timeout);
     options.tool_timeout = seconds(flags.tool_timeout);
     options.python = flags.python;
@@ -391,6 +417,33 @@ inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor execu
     if (!token) std::cerr << " with the bearer token " << channel->token();
     std::cerr << std::endl;
     return channel;
+}
+
+// The page of --approval-page, after saying where it is; null without the flag.
+inline std::unique_ptr<ApprovalPage> open_page(asio::any_io_executor executor,
+                                               const ExecutorFlags& flags,
+                                               std::shared_ptr<GrantedRules> granted,
+                                               Duration approval_timeout, const Logger& logger) {
+    if (flags.page.empty()) return nullptr;
+    const bool isolated = (flags.sandbox == "bubblewrap" || flags.sandbox == "srt") &&
+                          flags.kernel != "gateway";
+    if (!isolated && !flags.page_unconfined)
+        throw Error(errc::bad_argument,
+                    "--approval-page: with " +
+                        (flags.kernel == "gateway" ? std::string("--kernel gateway")
+                                                   : "--sandbox " + flags.sandbox) +
+                        " the code may reach the page and approve its own calls; use --sandbox "
+                        "bubblewrap, or say --approval-page-unconfined");
+    ApprovalPageOptions settings;
+    settings.note = "workspace " + flags.workspace + " · sandbox " + flags.sandbox;
+    settings.granted = std::move(granted);
+    settings.approval_timeout = approval_timeout;
+    settings.logger = logger;
+    auto page = std::make_unique<ApprovalPage>(std::move(executor), std::move(settings));
+    const auto [host, port] = host_and_port(flags.page, "--approval-page");
+    const auto link = page->listen(host, port);
+    std::cerr << "approval page: " << link << std::endl;
+    return page;
 }
 
 // The servers of --config. What of it does nothing here is said.

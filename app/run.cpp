@@ -68,8 +68,6 @@ public:
         if (flags.kernel == "auto" || flags.kernel == "fork")
             options.kernel_options.emplace("start", "cold");
         options.approval_timeout = seconds(flags.approval_timeout);
-        // A person's time to read is not the code's.
-        options.timeout_excludes_approval = flags.approve == "ask";
         servers_ = configured_servers(flags, options.logger);
         name_packages_of_original(flags, servers_, options.logger);
         ConsoleOptions at_console;
@@ -78,8 +76,13 @@ public:
             fresh_line();
         };
         output_.on_release([this] { released_.notify(); });
+        const auto granted = std::make_shared<GrantedRules>();
+        at_console.granted = granted;
         console_ = std::make_unique<Console>(context_.get_executor(), std::move(at_console));
         channel_ = open_channel(context_.get_executor(), flags, options.logger);
+        page_ = open_page(context_.get_executor(), flags, granted, options.approval_timeout,
+                          options.logger);
+        if (page_) options.watcher = page_->watcher();
         options.approvers.push_back([this](ToolCall call) { return answer(std::move(call)); });
         announce();
         executor_ =
@@ -257,6 +260,8 @@ private:
                 [this, until](ToolCall one) { return ask_at_console(std::move(one), until); });
             if (channel_)
                 approvers.push_back([this](ToolCall one) { return channel_->ask(std::move(one)); });
+            if (page_)
+                approvers.push_back([this](ToolCall one) { return page_->ask(std::move(one)); });
             decision = co_await first_answer(std::move(approvers), std::move(call));
         } catch (const Error& error) {
             decision = Decision(Verdict::deny, error.detail());
@@ -316,6 +321,7 @@ private:
     std::unique_ptr<CodeExecutor> executor_;
     std::unique_ptr<Console> console_;
     std::unique_ptr<ApprovalChannel> channel_;
+    std::unique_ptr<ApprovalPage> page_;
     TerminalOutput& output_ = TerminalOutput::instance();
     Event released_{context_.get_executor()};
     Progress progress_;

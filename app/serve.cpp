@@ -92,9 +92,10 @@ std::string set_approval(const ServeFlags& flags, McpServiceOptions& options) {
         } else {
             said += ", and where it asks, by the user of the client";
         }
-    } else if (flags.approve == "ask") {
+    } else if (flags.approve == "ask" || (flags.approve.empty() && !flags.page.empty())) {
         executor.approval = "ask";
-        said = "the user of the client is asked about every tool call";
+        said = "every tool call is asked about: the user of the client" +
+               std::string(flags.page.empty() ? "" : ", and whoever opens the approval page");
     } else if (flags.approve == "deny") {
         executor.approval = deny("--approve deny");
         said = "every tool call is denied";
@@ -242,6 +243,13 @@ int serve(ServeFlags flags) {
     if (channel)
         options.executor.approvers.push_back(
             [&channel](ToolCall call) { return channel->ask(std::move(call)); });
+    const auto page = open_page(context.get_executor(), flags, std::make_shared<GrantedRules>(),
+                                options.executor.approval_timeout, options.server.logger);
+    if (page) {
+        options.executor.watcher = page->watcher();
+        options.executor.approvers.push_back(
+            [&page](ToolCall call) { return page->ask(std::move(call)); });
+    }
     McpService service(context.get_executor(), *registry, std::move(options));
     service.start();
     std::unique_ptr<McpHttpServer> listener;

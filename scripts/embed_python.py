@@ -28,7 +28,8 @@ struct KernelFile {
     std::string_view text;
 };
 """
-ESCAPES = {0x0A: "\\n", 0x22: '\\"', 0x5C: "\\\\"}
+# A question mark could begin a trigraph.
+ESCAPES = {0x0A: "\\n", 0x3F: "\\?", 0x22: '\\"', 0x5C: "\\\\"}
 
 
 def character(byte: int) -> str:

@@ -1,5 +1,6 @@
 #pragma once
 // Door 4: may this call happen?
+#include <cstdint>
 #include <ipybox/async.hpp>
 #include <ipybox/decision.hpp>
 #include <ipybox/detail/json_number.hpp>
@@ -31,6 +32,12 @@ constexpr std::string_view to_string(CallOrigin origin) noexcept {
     return "mcp";
 }
 
+// Where host.ask keeps what a person changed before they said yes: a policy that makes another
+// decision of the answer cannot lose it.
+struct EditedArguments {
+    std::shared_ptr<const json::object> arguments;  // null: nothing was changed
+};
+
 // What is to be decided. server, tool and arguments are written by code in the kernel: data of
 // an attacker, to be escaped before a person sees it. The rest comes from the host.
 struct ToolCall {
@@ -46,8 +53,28 @@ struct ToolCall {
     // hexadecimal digits. execution: empty between executions, and of what no code asks for.
     std::string id, execution;
     CallOrigin origin = CallOrigin::mcp;
+    // The line of the cell that makes the call, from 1, as code in the kernel says it; 0: unknown.
+    std::uint32_t line = 0;
+    // Shared by all copies of the call. Null: it happens as it is, or not at all.
+    std::shared_ptr<EditedArguments> edited = {};
+    // Who said yes to exactly this call, which is judged again because they changed its arguments;
+    // nobody is asked about it once more. Empty: nobody yet.
+    std::string agreed_by = {};
     // Null when `arguments` has every digit that was sent; see sent_arguments().
     std::shared_ptr<const json::object> exact_arguments = {};
+    // What answers under the name `server`: the command line or URL as it is configured, with
+    // variables as ${NAME} and without secrets; "in process"; empty where no server does (shell
+    // commands, packages, registrations).
+    std::string server_identity;
+    // What the server says of the tool: data of an attacker, like the schema and the hints.
+    std::string description;
+    // SHA-256 of input schema, description and annotations in 64 hexadecimal digits: another one
+    // is another tool. Empty where there is none.
+    std::string definition_hash;
+    // All tools of the server as tools/list gives them, shared like the schema; null: not known.
+    std::shared_ptr<const json::array> server_tools = {};
+    // False when a policy says that a yes to this call must not hold for later ones.
+    bool may_remember = true;
 
     // Of what states none: an empty object.
     static const std::shared_ptr<const json::object>& no_schema() {

@@ -1,5 +1,7 @@
 #pragma once
 // What is said about a call that somebody judges.
+#include <boost/json/object.hpp>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -17,6 +19,9 @@ struct Decision {
     std::string reason;    // shown to the code that called, and audited
     bool expired = false;  // a denial because nobody answered in time
     std::string by;        // who decided, for the audit log: a rule, a person, a program
+    // Of whoever is asked, with a yes: it is one to these arguments and not to those of the call.
+    // Null: to those of the call.
+    std::shared_ptr<const boost::json::object> arguments;
 };
 
 }  // namespace ipybox

@@ -8,7 +8,8 @@ using namespace ipybox;
 ConsoleOptions options_from(const json::object& config) {
     ConsoleOptions options;
     if (const auto* file = config.if_contains("always"))
-        options.always = RememberedRules(std::string(file->get_string()));
+        options.granted =
+            std::make_shared<GrantedRules>(RememberedRules(std::string(file->get_string())));
     if (const auto* terminal = config.if_contains("terminal"))
         options.terminal = std::string(terminal->get_string());
     return options;

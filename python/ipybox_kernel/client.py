@@ -203,6 +203,25 @@ def end_cell(cell: str) -> None:
     _running.discard(cell)
 
 
+_source = ""  # the name of the file that the newest cell was compiled as
+
+
+def source_is(name: str) -> None:
+    """The code that runs next has this name in its frames."""
+    global _source
+    _source = name
+
+
+def _line() -> int:
+    """The line of the cell that is making a call; 0 where no frame of the cell is on the way to it."""
+    line, frame = 0, sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename == _source:
+            line = frame.f_lineno or 0
+        frame = frame.f_back
+    return line
+
+
 _told: ContextVar[Callable[[float, float | None, str], object] | None] = ContextVar("ipybox_progress", default=None)
 
 
@@ -227,6 +246,8 @@ def _request(server: str, tool: str, arguments: dict[str, Any]) -> bytes:
             "not during a later one; await them in it"
         )
     call = {"server_name": server, "tool_name": tool, "tool_args": arguments}
+    if (line := _line()) > 0:
+        call["line"] = line
     body = _encode(call).encode("utf-8", "surrogatepass")
     wish = b"Ipybox-Progress: 1\r\n" if _told.get() else b""
     return b"%b%d\r\n%b\r\n%b" % (_HEAD, len(body), wish, body)

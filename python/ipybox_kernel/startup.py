@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .client import begin_cell, end_cell
+from .client import begin_cell, end_cell, source_is
 
 NOBODY_ANSWERS = (
     "nobody answers input() here: put what the code needs into the code, or into a file it reads "
@@ -143,6 +143,7 @@ def _show_what_was_written(shell: Any) -> None:
     @functools.wraps(cache)
     def remember(transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
         name = cache(transformed_code, number, raw_code)
+        source_is(name)
         # Another cell may have had the name: one of the same text.
         cells.pop(name, None)
         if raw_code is not None and (shown := _lines_as_written(raw_code, transformed_code)) is not None:

@@ -25,6 +25,10 @@ struct ApprovalFixture : test::ExecutorFixture {
             all.push_back(parse_json(line, "audit").as_object());
         return all;
     }
+    // What the policy asks, the approvers answer.
+    CodeExecutionResult run(std::string code, Duration timeout) {
+        return test::run(context, executor->execute(std::move(code), timeout));
+    }
     void record_calls() {
         AuditOptions settings;
         settings.workspace = workspace.path();
@@ -125,6 +129,135 @@ BOOST_AUTO_TEST_CASE(every_call_is_recorded_with_its_execution_its_decision_and_
         BOOST_TEST(audit_text(record, "session") == "mine");
         BOOST_TEST((record.at("execution") == all[0].at("execution")));
     }
+}
+
+BOOST_AUTO_TEST_CASE(edited_arguments_are_sent_recorded_and_judged_by_the_policy_again) {
+    record_calls();
+    // The person is asked in the middle of a policy that makes decisions of its own.
+    options.approval = parse_json(R"({"all_of": [{"rules": [
+        {"name": "secret", "when": {"arguments": {"/text": {"glob": "*secret*"}}}, "then": {"deny": "not this"}},
+        {"then": "ask"}]}, {"rules": [{"then": "allow"}]}]})",
+                                  "test");
+    std::size_t asked = 0;
+    json::object fresh{{"text", "edited"}};
+    options.approvers.push_back([&](ToolCall) -> awaitable<Decision> {
+        ++asked;
+        Decision decision(Verdict::allow);
+        decision.by = "page: edited";
+        decision.arguments = std::make_shared<const json::object>(fresh);
+        co_return decision;
+    });
+    start("bubblewrap");
+    generate_echo();
+    const std::string code = "from mcptools.own import echo\nprint(echo.run(text='as asked'))";
+    BOOST_TEST(run(code, 60s).text.value_or("") == "edited");
+    BOOST_TEST(asked == 1u);
+    auto record = audit_records().at(1);
+    BOOST_TEST(json::serialize(record.at("arguments")) == R"({"text":"as asked"})");
+    BOOST_TEST(json::serialize(record.at("edited")) == R"({"text":"edited"})");
+    BOOST_TEST(audit_text(record, "verdict") == "allow");
+    // What the policy denies, nobody edits into being.
+    fresh["text"] = "a secret";
+    auto refused = run(code, 60s);
+    BOOST_TEST(refused.error_name == "ApprovalRejectedError");
+    BOOST_TEST(refused.error_value.find("not this") != std::string::npos, refused.error_value);
+    // Nor what the tool does not take.
+    fresh["text"] = 5;
+    refused = run(code, 60s);
+    BOOST_TEST(refused.error_value.find("do not fit its schema") != std::string::npos,
+               refused.error_value);
+    BOOST_TEST(asked == 3u);
+    for (const auto& one : audit_records())
+        if (audit_text(one, "event") == "result") BOOST_TEST(audit_text(one, "outcome") == "ok");
+}
+
+BOOST_AUTO_TEST_CASE(what_has_no_arguments_to_change_is_denied_when_they_are_changed) {
+    options.approve_shell_cmds = true;
+    options.approvers.push_back([](ToolCall) -> awaitable<Decision> {
+        Decision decision(Verdict::allow);
+        decision.arguments = std::make_shared<const json::object>();
+        co_return decision;
+    });
+    start("bubblewrap");
+    const auto result = run("!echo started", 60s);
+    BOOST_TEST(!result.ok());
+    BOOST_TEST(result.error_value.find("cannot be changed") != std::string::npos,
+               result.error_value);
+    BOOST_TEST(!result.text.has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_watcher_sees_code_output_and_calls_with_their_line) {
+    struct Watcher final : SessionWatcher {
+        void began(const std::string& session, const std::string& execution,
+                   const std::string& code, std::function<void()> stop) override {
+            seen.push_back("began " + session + " " + code.substr(0, 12));
+            current = execution;
+            cancel = std::move(stop);
+        }
+        void printed(const std::string& execution, std::string_view text, bool error) override {
+            BOOST_TEST(execution == current);
+            all += (error ? "!" : "") + std::string(text);
+        }
+        void displayed(const std::string& execution, const json::object& data) override {
+            BOOST_TEST(execution == current);
+            seen.push_back("displayed " + json::serialize(data.at("text/plain")));
+        }
+        void ended(const std::string& execution, std::string_view outcome, Duration) override {
+            BOOST_TEST(execution == current);
+            seen.push_back("ended " + std::string(outcome));
+        }
+        void decided(const ToolCall& call, const json::object* edited,
+                     const Decision& decision) override {
+            BOOST_TEST(!edited);
+            BOOST_TEST(call.execution == current);
+            seen.push_back("decided " + call.tool + " line " + std::to_string(call.line) +
+                           (decision.verdict == Verdict::allow ? " yes" : " no"));
+        }
+        void called(const std::string&, std::string_view outcome, Duration) override {
+            seen.push_back("called " + std::string(outcome));
+        }
+        std::vector<std::string> seen;
+        std::string current, all;
+        std::function<void()> cancel;
+    };
+    const auto watcher = std::make_shared<Watcher>();
+    options.watcher = watcher;
+    options.session = "mine";
+    start("bubblewrap");
+    generate_echo();
+    execute(
+        "from mcptools.own import echo\nimport sys\ndef call():\n    return "
+        "echo.run(text='x')\n\nprint(call())\nprint('wrong', file=sys.stderr)\n6 * 7");
+    BOOST_TEST((watcher->seen == std::vector<std::string>{
+                                     "began mine from mcptoo", "decided echo line 6 yes",
+                                     "called ok", "displayed \"42\"", "ended ok"}),
+               json::serialize(json::value_from(watcher->seen)));
+    BOOST_TEST(watcher->all == "x\n!wrong\n");
+    // It can end a cell, for as long as there is one.
+    watcher->cancel();
+    watcher->seen.clear();
+    asio::steady_timer timer(context, 500ms);
+    timer.async_wait([&](boost::system::error_code) { watcher->cancel(); });
+    BOOST_TEST((execute("import time\ntime.sleep(60)").status ==
+                CodeExecutionResult::Status::cancelled));
+    BOOST_TEST(watcher->seen.back() == "ended cancelled");
+}
+
+BOOST_AUTO_TEST_CASE(time_in_which_somebody_is_asked_does_not_count) {
+    options.approvers.push_back([](ToolCall) -> awaitable<Decision> {
+        const auto later = Clock::now() + 3s;
+        co_await sleep_until(later);
+        co_return Decision(Verdict::allow);
+    });
+    start("bubblewrap");
+    generate_echo();
+    const std::string code = "from mcptools.own import echo\necho.run(text='x')";
+    BOOST_TEST(run(code, 2s).ok());
+    options.timeout_excludes_approval = false;
+    test::run(context, executor->stop());
+    start("bubblewrap");
+    generate_echo();
+    BOOST_TEST((run(code, 2s).status == CodeExecutionResult::Status::timed_out));
 }
 
 BOOST_AUTO_TEST_CASE(calls_stop_when_the_audit_log_is_full) {

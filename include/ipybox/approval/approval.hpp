@@ -140,6 +140,26 @@ inline awaitable<Decision> approve(ApprovalPolicy& policy, ToolCall call, Durati
 // nobody is there. Cancelled when the answer of another counts.
 using Approver = std::function<awaitable<Decision>(ToolCall)>;
 
+// The yes of whoever changed the call's arguments: see ToolCall::agreed_by.
+inline Decision agreed_before(const ToolCall& call) {
+    Decision yes(Verdict::allow);
+    yes.by = call.agreed_by;
+    return yes;
+}
+
+// What follows from an answer to a question about `call`. What a person changed is kept where no
+// policy loses it; a yes to changed arguments where nothing can be changed is a denial.
+inline Decision with_edits_kept(const ToolCall& call, Decision said) {
+    if (!said.arguments) return said;
+    if (said.verdict == Verdict::allow && call.edited) {
+        call.edited->arguments = said.arguments;
+        return said;
+    }
+    Decision refused(Verdict::deny, "the arguments of this call cannot be changed");
+    refused.by = said.by;
+    return refused;
+}
+
 // What is decided when there is nobody to ask: `by` tells it from a person's denial.
 inline Decision nobody_there() {
     Decision decision(Verdict::deny, "nobody is there to approve this call");
@@ -148,7 +168,8 @@ inline Decision nobody_there() {
 }
 
 // Asks all at once; the first answer counts, and the others are withdrawn. Denies when
-// nobody is there; throws what an approver threw when there was no answer.
+// nobody is there; throws what an approver threw when there was no answer. What a person changed is
+// with_edits_kept().
 inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCall call) {
     struct Race {
         explicit Race(asio::any_io_executor executor) : changed(executor) {}
@@ -166,6 +187,7 @@ inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCal
         }
     };
     if (approvers.empty()) co_return nobody_there();
+    if (!call.agreed_by.empty()) co_return agreed_before(call);
     const auto executor = co_await asio::this_coro::executor;
     const auto race = std::make_shared<Race>(executor);
     const Withdraw withdraw{race};
@@ -187,7 +209,7 @@ inline awaitable<Decision> first_answer(std::vector<Approver> approvers, ToolCal
     }
     while (race->question.open()) co_await race->changed.wait();
     if (race->all_left && race->problem) std::rethrow_exception(race->problem);
-    co_return race->question.take();
+    co_return with_edits_kept(call, race->question.take());
 }
 
 }  // namespace ipybox

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <ipybox/approval/session_watcher.hpp>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/hex.hpp>
@@ -12,6 +13,7 @@
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/log.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -84,8 +86,10 @@ using AuditLogPtr = std::shared_ptr<AuditLog>;
 // that ends in neither way was withdrawn. Without a log it records nothing, but knows the outcome.
 class AuditedCall {
 public:
-    // secrets must live as long as this; they may become more until the call is decided.
-    AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets);
+    // secrets must live as long as this; they may become more until the call is decided. watcher:
+    // told the same, if there is one. logger: of what it throws.
+    AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets,
+                SessionWatcherPtr watcher = nullptr, Logger logger = {});
     AuditedCall(const AuditedCall&) = delete;
     AuditedCall& operator=(const AuditedCall&) = delete;
     ~AuditedCall() { failed(decided_ ? "withdrawn" : "withdrawn before it was decided"); }
@@ -93,6 +97,8 @@ public:
     // To be called before the call is carried out. Throws what AuditLog::write() throws: then the
     // call must not be carried out.
     void decided(const Decision& decision);
+    // A person changed the arguments, and the call has them now; both are recorded.
+    void edited(const ToolCall& call);
     // outcome: a literal: "ok", "error" (the tool says so), "failed" or "withdrawn".
     void ended(std::string_view outcome, const std::string& error = {});
     // Whatever else ends a call; never throws.
@@ -103,11 +109,14 @@ public:
 
 private:
     json::object record_of(std::string_view event) const;
-    json::value shown_arguments();
+    json::value shown_arguments(json::object arguments) const;
 
     AuditLogPtr log_;
     const Secrets& secrets_;
+    SessionWatcherPtr watcher_;
+    Logger logger_;
     ToolCall call_;
+    std::optional<json::object> edited_;
     std::string_view outcome_ = "withdrawn";  // a literal
     Clock::time_point started_{};
     bool decided_ = false, allowed_ = false, ended_ = false;

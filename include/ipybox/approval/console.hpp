@@ -3,22 +3,25 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
+#include <ipybox/approval/granted_rules.hpp>
 #include <ipybox/approval/question.hpp>
-#include <ipybox/approval/remembered_rules.hpp>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/detail/terminal_turns.hpp>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 namespace ipybox {
 
 // Where the person is, and what they said before.
 struct ConsoleOptions {
     std::string terminal = "/dev/tty";
-    RememberedRules always;  // where "always" is kept
+    // What was allowed before, shared with whoever else asks; null: the console's own, with the
+    // standard file of "always".
+    std::shared_ptr<GrantedRules> granted;
     std::function<void()>
         before_question;  // such as: ends a line that is open, and holds output from now on
     std::function<void()> after_question;  // such as: prints what was held; it must not throw
@@ -54,7 +57,6 @@ private:
         ConsoleOptions options;
         asio::posix::stream_descriptor terminal;
         Event free;
-        std::vector<approval::Rule> session_rules;
         bool color, movable;  // what the terminal may be sent
     };
     using ImplPtr = std::shared_ptr<Impl>;
@@ -83,14 +85,18 @@ private:
 
     static Decision said(Verdict verdict, std::string by, std::string reason = {});
 
-    static bool remembered(Impl& state, const ToolCall& call);
-
     static awaitable<Decision> asked(ImplPtr state, ToolCall call, Clock::time_point until);
     static awaitable<void> count_down(ImplPtr state, std::shared_ptr<Countdown> countdown);
 
+    // What was decided before, as the console's decision.
+    static std::optional<Decision> granted(const Impl& state, const ToolCall& call);
     static std::string scope_of(const ToolCall& call);
-    static json::value session_rule(const ToolCall& call);
-    static void remember(Impl& state, const ToolCall& call, const std::string& scope);
+    static std::string changes_line(const Impl& state, const ToolCall& call);
+    static std::string help(const Impl& state, const ToolCall& call);
+    // Remembers a yes, "s" or "a", perhaps with a time behind it; nullopt: another answer is
+    // needed, and the person was told why.
+    static std::optional<Decision> remember(Impl& state, const ToolCall& call,
+                                            std::string_view answer);
 
     // A line in printable characters, without space at its ends; false when there is none.
     static awaitable<bool> read_line(ImplPtr state, std::string& line);

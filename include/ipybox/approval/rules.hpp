@@ -45,6 +45,9 @@ std::string rule_text(const json::value& value, const std::string& place);
 // A text, or an array of at least one.
 std::vector<std::string> rule_texts(const json::value& value, const std::string& place);
 
+// The time that "30s", "5m", "1h" or "7d" means; nothing for other texts and more than 10,000.
+std::optional<std::chrono::seconds> time_span(std::string_view text);
+
 // `*` is any text, `?` any one character, `\` takes the next one literally; for the whole text.
 class Glob {
 public:
@@ -131,6 +134,8 @@ public:
     const std::string& label() const noexcept { return label_; }
     Effect effect() const noexcept { return effect_; }
     const std::string& reason() const noexcept { return reason_; }
+    // From then on it fits no call.
+    const std::optional<Wall>& expires() const noexcept { return expires_; }
 
     // One thing that a rule demands, as people read it.
     struct Part {

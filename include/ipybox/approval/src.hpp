@@ -3,5 +3,8 @@
 #include <ipybox/approval/impl/audit_log.ipp>
 #include <ipybox/approval/impl/channel.ipp>
 #include <ipybox/approval/impl/console.ipp>
+#include <ipybox/approval/impl/granted_rules.ipp>
+#include <ipybox/approval/impl/remembered_rules.ipp>
 #include <ipybox/approval/impl/rule_conditions.ipp>
 #include <ipybox/approval/impl/rules.ipp>
+#include <ipybox/approval/impl/tool_binding.ipp>

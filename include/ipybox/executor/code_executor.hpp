@@ -7,6 +7,7 @@
 #include <ipybox/approval/audit_log.hpp>
 #include <ipybox/approval/config.hpp>
 #include <ipybox/approval/question_text.hpp>
+#include <ipybox/approval/session_watcher.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_members.hpp>
@@ -69,6 +70,7 @@ struct CodeExecutorOptions {
     AuditLogPtr audit;                // records executions and calls, when set
     // Told of executions, calls and approvals, for tracing; not after the executor is destroyed.
     SpanHook on_span;
+    SessionWatcherPtr watcher;  // sees code, output and calls, when set
     // Told how far a tool call is, by ToolCall::id; messages are the server's: escape them before a
     // person sees them. On the executor's thread; what it throws is logged.
     std::function<void(const std::string& call, const CallProgress& report)> on_progress;
@@ -94,7 +96,8 @@ struct CodeExecutorOptions {
         std::chrono::seconds(300);  // for a tool to answer or report progress; zero: unlimited
     Duration kernel_init_timeout = std::chrono::seconds(10);
     Duration interrupt_grace = std::chrono::seconds(5);  // for a cell to end once interrupted
-    bool timeout_excludes_approval = false;
+    // While somebody is asked, the time of an execution does not count.
+    bool timeout_excludes_approval = true;
     bool background_calls = false;  // tool calls between executions
     std::vector<std::filesystem::path>
         write_protected;      // files of the host that the kernel must not change

@@ -190,6 +190,9 @@ private:
     static awaitable<Decision> ask_client(std::weak_ptr<Session> weak, ToolCall call, bool alone,
                                           bool judging);
 
+    // Whether the client's person allowed such calls for the session.
+    static bool granted(const Session& session, const ToolCall& call);
+
     static Decision said(Verdict verdict, const std::string& by, std::string reason = {});
 
     // Clients render Markdown: what code wrote stands in a fence, which nothing in it can close, as

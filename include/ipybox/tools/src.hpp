@@ -3,6 +3,7 @@
 #include <ipybox/tools/impl/apigen.ipp>
 #include <ipybox/tools/impl/package_writer.ipp>
 #include <ipybox/tools/impl/remembered_servers.ipp>
+#include <ipybox/tools/impl/server_identity.ipp>
 #include <ipybox/tools/impl/server_judgement.ipp>
 #include <ipybox/tools/impl/server_start.ipp>
 #include <ipybox/tools/impl/tool_progress.ipp>

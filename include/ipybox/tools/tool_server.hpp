@@ -60,8 +60,9 @@ struct ToolServerOptions {
     Duration stranger_timeout = std::chrono::seconds(10);
     Duration crowded_timeout = std::chrono::milliseconds(500);
     std::string session = "default";
-    AuditLogPtr audit;    // records every call; null: none is recorded
-    SpanTellerPtr spans;  // told of every call and approval; null: nobody is
+    AuditLogPtr audit;          // records every call; null: none is recorded
+    SpanTellerPtr spans;        // told of every call and approval; null: nobody is
+    SessionWatcherPtr watcher;  // sees every call; null: nobody does
     // Told how far a call is, by its id; messages are the server's, up to 4096 bytes. What it
     // throws is logged.
     std::function<void(const std::string& call, const CallProgress& report)> on_progress;
@@ -227,6 +228,8 @@ private:
 
     struct Tool {
         json::object annotations;
+        std::string description;
+        std::string definition_hash;                // made when the tool is first called
         std::shared_ptr<const json::value> schema;  // null: it states none; calls share it
         // Compiled when the tool is first called; refers to `schema`.
         std::unique_ptr<detail::SchemaDocument> document;
@@ -237,6 +240,7 @@ private:
             : name(std::move(n)), params(std::move(p)), changed(executor) {}
         std::string name;
         json::object params;
+        std::string identity;                                  // for people and their rules
         std::function<std::unique_ptr<McpTransport>()> local;  // of one in this process
         std::unique_ptr<Sandbox> sandbox;                      // its own; outlives the client
         std::shared_ptr<McpClient> client;
@@ -247,7 +251,7 @@ private:
         bool removed = false;       // unregistered: calls end
         unsigned long listing = 0;  // grows when the tools change
         Event changed;
-        json::array tools;
+        std::shared_ptr<const json::array> tools = std::make_shared<const json::array>();
         std::map<std::string, Tool, std::less<>> by_name;
 
         // False when they are the tools that it had before.
@@ -357,6 +361,10 @@ private:
 
     // What the policy says; it is not recorded yet.
     static awaitable<Decision> judge(ImplPtr state, ToolCall request);
+    // The same, and once more with the arguments that a person changed, which the call has then.
+    // Throws Error: bad_argument (they do not fit the tool's schema).
+    static awaitable<Decision> judge_with_edits(ImplPtr state, ServerPtr server, ToolCall& request,
+                                                AuditedCall& audit);
     // A reply when the call must not be carried out.
     static std::optional<Reply> refusal_of(const Decision& decision, const std::string& call_name);
 

@@ -156,9 +156,13 @@ IPYBOX_DECL std::string AuditLog::now() {
     return all;
 }
 
-IPYBOX_DECL AuditedCall::AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets)
-    : log_(std::move(log)), secrets_(secrets) {
-    if (log_) call_ = call;
+IPYBOX_DECL AuditedCall::AuditedCall(AuditLogPtr log, const ToolCall& call, const Secrets& secrets,
+                                     SessionWatcherPtr watcher, Logger logger)
+    : log_(std::move(log)),
+      secrets_(secrets),
+      watcher_(std::move(watcher)),
+      logger_(std::move(logger)) {
+    if (log_ || watcher_) call_ = call;
 }
 
 IPYBOX_DECL void AuditedCall::decided(const Decision& decision) {
@@ -167,17 +171,22 @@ IPYBOX_DECL void AuditedCall::decided(const Decision& decision) {
     allowed_ = decision.verdict == Verdict::allow;
     ended_ = !allowed_;
     if (!allowed_) outcome_ = decision.expired ? "expired" : "denied";
+    started_ = Clock::now();
+    tell_watcher(watcher_, logger_, [&](SessionWatcher& watcher) {
+        watcher.decided(call_, edited_ ? &*edited_ : nullptr, decision);
+    });
     if (!log_) return;
     json::object record = record_of("call");
     record["origin"] = to_string(call_.origin);
     record["server"] = secrets_.hide(call_.server);
     record["tool"] = secrets_.hide(call_.tool);
-    record["arguments"] = shown_arguments();
+    record["arguments"] = shown_arguments(
+        call_.exact_arguments ? json::object(*call_.exact_arguments) : std::move(call_.arguments));
+    if (edited_) record["edited"] = shown_arguments(*std::exchange(edited_, {}));
     record["verdict"] = allowed_ ? "allow" : "deny";
     record["by"] = decision.by.empty() ? "policy" : decision.by;
     if (decision.expired) record["expired"] = true;
     if (!decision.reason.empty()) record["reason"] = secrets_.hide(decision.reason);
-    started_ = Clock::now();
     log_->write(std::move(record));
 }
 
@@ -185,6 +194,9 @@ IPYBOX_DECL void AuditedCall::ended(std::string_view outcome, const std::string&
     if (ended_) return;
     ended_ = true;
     outcome_ = outcome;
+    tell_watcher(watcher_, logger_, [&](SessionWatcher& watcher) {
+        watcher.called(call_.id, outcome_, Clock::now() - started_);
+    });
     if (!log_) return;
     json::object record = record_of("result");
     record["outcome"] = outcome;
@@ -218,9 +230,12 @@ IPYBOX_DECL json::object AuditedCall::record_of(std::string_view event) const {
     return record;
 }
 
-IPYBOX_DECL json::value AuditedCall::shown_arguments() {
-    const json::value arguments = call_.exact_arguments ? json::value(*call_.exact_arguments)
-                                                        : json::value(std::move(call_.arguments));
+IPYBOX_DECL void AuditedCall::edited(const ToolCall& call) {
+    if (log_ || watcher_) edited_ = call.sent_arguments();
+}
+
+IPYBOX_DECL json::value AuditedCall::shown_arguments(json::object sent) const {
+    const json::value arguments(std::move(sent));
     json::value shown = approval::masked(arguments, secrets_);
     // Beyond this only what cannot be left out stands in a record.
     constexpr std::size_t large = 256 * 1024;

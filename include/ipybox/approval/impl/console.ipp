@@ -37,6 +37,7 @@ IPYBOX_DECL Console::Impl::Impl(asio::any_io_executor executor, ConsoleOptions o
       free(executor),
       color(detail::may_color(std::getenv("NO_COLOR"), std::getenv("TERM"))),
       movable(detail::may_move(std::getenv("TERM"))) {
+    if (!options.granted) options.granted = std::make_shared<GrantedRules>();
     const int fd = ::open(options.terminal.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) return;
     if (::isatty(fd) == 1)
@@ -79,13 +80,10 @@ IPYBOX_DECL Decision Console::said(Verdict verdict, std::string by, std::string 
     return decision;
 }
 
-IPYBOX_DECL bool Console::remembered(Impl& state, const ToolCall& call) {
-    std::size_t steps = approval::rule_steps;
-    for (const auto& rule : state.session_rules)
-        if (rule.fits(facts_of(call), std::chrono::system_clock::now(), steps) ==
-            approval::Fit::yes)
-            return true;
-    return false;
+IPYBOX_DECL std::optional<Decision> Console::granted(const Impl& state, const ToolCall& call) {
+    auto decision = state.options.granted->find(call);
+    if (decision) decision->by = "console: " + decision->by;
+    return decision;
 }
 
 IPYBOX_DECL awaitable<void> Console::count_down(ImplPtr state,
@@ -108,28 +106,30 @@ IPYBOX_DECL awaitable<void> Console::count_down(ImplPtr state,
 
 IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call,
                                                Clock::time_point until) {
-    if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
+    auto before = granted(*state, call);
+    if (before) co_return std::move(*before);
     if (!state->terminal.is_open()) co_return Decision();
     while (!detail::terminal_turns.take()) co_await state->free.wait();
     Turn turn(state, until);
     // Answered while others were asked about.
-    if (remembered(*state, call)) co_return said(Verdict::allow, "this session");
-    if (state->options.always.allow(call)) co_return said(Verdict::allow, "always");
+    before = granted(*state, call);
+    if (before) co_return std::move(*before);
     const Question question(call);
-    const std::string scope = scope_of(call);
+    const bool lasting = state->options.granted->may_remember(call);
     turn.begun = true;
     if (state->options.before_question) state->options.before_question();
     const auto number = detail::terminal_turns.open();
     turn.open = true;
     const std::string text = "Question " + std::to_string(number) + ": " + question.text();
     state->say((state->color ? detail::colored_question(text) : text) +
-               detail::hints_line(call.annotations, state->color));
+               detail::hints_line(call.annotations, state->color) + changes_line(*state, call));
     const auto read_by = Clock::now() + reading_time;
     co_await sleep_until(read_by);
     int early = 0;
     if (::ioctl(state->terminal.native_handle(), FIONREAD, &early) == 0 && early > 0)
         state->say("[what was typed before now is no answer]\n");
-    const std::string prompt = "Allow " + question.name() + "? [y/s/a/N/r/?] ";
+    const std::string prompt =
+        "Allow " + question.name() + (lasting ? "? [y/s/a/N/r/?] " : "? [y/N/r/?] ");
     if (until != never)
         asio::co_spawn(state->terminal.get_executor(), count_down(state, turn.countdown),
                        asio::detached);
@@ -142,10 +142,7 @@ IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call,
         if (!read) co_return said(Verdict::deny, "gone", "the terminal was closed");
         turn.countdown->prompt.clear();
         if (line == "?") {
-            state->say("  y  yes, this once\n  s  yes, and " + scope +
-                       " for this session\n  a  yes, and " + scope + " always (" +
-                       state->options.always.file().string() +
-                       ")\n  n  no\n  r  no, with a reason that the code is told\n");
+            state->say(help(*state, call));
             continue;
         }
         if (line == "r" || line == "reason") {
@@ -158,17 +155,15 @@ IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call,
             co_return said(Verdict::deny, "no",
                            reason.empty() ? "the user said no" : reason.substr(0, 500));
         }
+        const auto word = std::string_view(line).substr(0, line.find(' '));
+        if (word == "s" || word == "session" || word == "a" || word == "always") {
+            const auto lasting_yes = remember(*state, call, line);
+            if (!lasting_yes) continue;
+            turn.open = false;
+            co_return *lasting_yes;
+        }
         turn.open = false;
         if (line == "y" || line == "yes") co_return said(Verdict::allow, "once");
-        if (line == "s" || line == "session") {
-            state->session_rules.emplace_back(session_rule(call), "session",
-                                              state->session_rules.size() + 1);
-            co_return said(Verdict::allow, "this session");
-        }
-        if (line == "a" || line == "always") {
-            remember(*state, call, scope);
-            co_return said(Verdict::allow, "always");
-        }
         co_return said(Verdict::deny, "no", "the user said no");
     }
     co_return said(Verdict::deny, "no", "the user said neither yes nor no");
@@ -180,22 +175,58 @@ IPYBOX_DECL std::string Console::scope_of(const ToolCall& call) {
            " with any arguments";
 }
 
-IPYBOX_DECL json::value Console::session_rule(const ToolCall& call) {
-    json::object rule = rule_allowing(call);
-    rule["when"].as_object()["session"] =
-        call.session.empty() ? "*" : approval::Glob::quoted(call.session);
-    return rule;
+IPYBOX_DECL std::string Console::changes_line(const Impl& state, const ToolCall& call) {
+    const auto changes = state.options.granted->changes(call);
+    if (changes.empty()) return {};
+    const auto line = "  asked again: " + changes;
+    return (state.color ? detail::in_color(detail::Color::bold, line) : line) + '\n';
 }
 
-IPYBOX_DECL void Console::remember(Impl& state, const ToolCall& call, const std::string& scope) {
+IPYBOX_DECL std::string Console::help(const Impl& state, const ToolCall& call) {
+    std::string text = "  y  yes, this once\n";
+    if (state.options.granted->may_remember(call)) {
+        const auto scope = scope_of(call);
+        text += "  s  yes, and " + scope + " for this session; \"s 2h\": for two hours of it\n" +
+                "  a  yes, and " + scope + " always (" +
+                state.options.granted->remembered().file().string() +
+                "); \"a 7d\": for seven days\n";
+        if (call.origin == CallOrigin::mcp)
+            text += "     both until the tool, or the server behind its name, changes\n";
+    } else {
+        text += "     (a policy asks about such calls every time)\n";
+    }
+    return text + "  n  no\n  r  no, with a reason that the code is told\n";
+}
+
+IPYBOX_DECL std::optional<Decision> Console::remember(Impl& state, const ToolCall& call,
+                                                      std::string_view answer) {
+    const bool always = answer.starts_with('a');
+    const auto blank = answer.find(' ');
+    GrantLifetime lifetime;
+    lifetime.kind = always ? GrantLifetime::Kind::always : GrantLifetime::Kind::session;
+    if (blank != answer.npos) {
+        const auto span = approval::time_span(answer.substr(answer.find_first_not_of(' ', blank)));
+        if (!span) {
+            state.say("[a time is a number and s, m, h or d, such as \"s 2h\" or \"a 7d\"]\n");
+            return std::nullopt;
+        }
+        lifetime.until = std::chrono::system_clock::now() + *span;
+    }
+    if (!state.options.granted->may_remember(call)) {
+        state.say("[a policy asks about such calls every time: y or n]\n");
+        return std::nullopt;
+    }
     try {
-        state.options.always.add(call);
-        state.say("[" + scope + " is allowed from now on: " + state.options.always.file().string() +
-                  "]\n");
+        state.options.granted->grant(call, rule_allowing(call), lifetime);
     } catch (const Error& error) {
         state.say("[allowed this once; it cannot be remembered: " +
                   detail::printable(error.detail()) + "]\n");
+        return said(Verdict::allow, "once");
     }
+    if (!always) return said(Verdict::allow, "this session");
+    state.say("[" + scope_of(call) + " is allowed from now on: " +
+              state.options.granted->remembered().file().string() + "]\n");
+    return said(Verdict::allow, "always");
 }
 
 IPYBOX_DECL awaitable<bool> Console::read_line(ImplPtr state, std::string& line) {

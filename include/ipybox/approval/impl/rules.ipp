@@ -58,6 +58,20 @@ inline constexpr std::string_view strict_schema = R"({"$ref": "#/$defs/schema", 
   "if": {"$ref": "#/$defs/schema"}, "then": {"$ref": "#/$defs/schema"},
    "else": {"$ref": "#/$defs/schema"}}}}})";
 
+IPYBOX_DECL std::optional<std::chrono::seconds> time_span(std::string_view text) {
+    long amount = 0;
+    const auto* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, amount);
+    const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+    const long seconds = unit == "s"   ? 1
+                         : unit == "m" ? 60
+                         : unit == "h" ? 3600
+                         : unit == "d" ? 86400
+                                       : 0;
+    if (error != std::errc() || amount < 1 || amount > 10'000 || seconds == 0) return std::nullopt;
+    return std::chrono::seconds(amount * seconds);
+}
+
 IPYBOX_DECL Rule::Rule(const json::value& value, const std::string& place, std::size_t number) {
     const auto& object = rule_object(value, place, {"name", "when", "then", "budget", "expires"});
     label_ = "rule " + std::to_string(number);
@@ -325,20 +339,11 @@ IPYBOX_DECL void Rule::read_budget(const json::value& value, const std::string& 
     budget.text = std::to_string(budget.calls) + " calls";
     if (const auto* per = object.if_contains("per")) {
         const std::string text = per->is_string() ? std::string(per->get_string()) : "";
-        long amount = 0;
-        const auto* end = text.data() + text.size();
-        const auto [stop, error] = std::from_chars(text.data(), end, amount);
-        const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
-        const long seconds = unit == "s"   ? 1
-                             : unit == "m" ? 60
-                             : unit == "h" ? 3600
-                             : unit == "d" ? 86400
-                                           : 0;
-        if (error != std::errc() || amount < 1 || amount > 10'000 || seconds == 0)
+        budget.per = time_span(text);
+        if (!budget.per)
             bad_rule(below(place, "per"),
                      "must be a time such as \"30s\", \"5m\", \"1h\" or \"7d\"; without it the "
                      "count is for good");
-        budget.per = std::chrono::seconds(amount * seconds);
         budget.text += " per " + text;
     }
     if (const auto* exceeded = object.if_contains("exceeded")) {

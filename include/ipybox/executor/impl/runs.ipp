@@ -58,6 +58,11 @@ IPYBOX_DECL void CodeExecutor::Session::open_execution(Run& current, const std::
     if (options.audit) audit_execution(*options.audit, options.session, current.id, code);
     tools->begin_execution(current.id);
     current.opened = true;
+    tell_watcher(current, [&](SessionWatcher& watcher) {
+        watcher.began(options.session, current.id, code, [weak = current.weak_from_this()] {
+            if (const auto held = weak.lock()) held->request_stop(Status::cancelled);
+        });
+    });
 }
 
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session> self,
@@ -128,6 +133,9 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::pump(std::shared_ptr<Session>
     result.duration = Clock::now() - current->started;
     if (self->options.audit && current->opened) self->record_end(*current, result);
     if (!own) self->tools->end_execution();
+    self->tell_watcher(*current, [&](SessionWatcher& watcher) {
+        watcher.ended(current->id, outcome_of(result.status), result.duration);
+    });
     withdraw_input(*current);
     current->finished = true;
     if (current->span) current->span->end(outcome_of(result.status));
@@ -301,6 +309,10 @@ IPYBOX_DECL void CodeExecutor::Session::Output::add_text(std::string piece, Sour
         size = limit();
     }
     if (piece.empty() || run.abandoned) return;
+    if (source != Source::display)
+        session.tell_watcher(run, [&](SessionWatcher& watcher) {
+            watcher.printed(run.id, piece, source == Source::standard_error);
+        });
     if (keeps) {
         text += piece;
         result.pieces_.add(source, piece.size());
@@ -333,6 +345,8 @@ IPYBOX_DECL void CodeExecutor::Session::Output::add_display(Display display) {
     }
     if (const auto* plain = detail::find_string(display.data, "text/plain"); plain && !is_image)
         add_text(std::string(*plain) + "\n", Source::display);
+    session.tell_watcher(run,
+                         [&](SessionWatcher& watcher) { watcher.displayed(run.id, display.data); });
     if (run.how.displays && !run.abandoned) {
         CodeExecutionDisplay event;
         event.data = display.data;

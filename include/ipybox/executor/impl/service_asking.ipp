@@ -13,9 +13,8 @@ IPYBOX_DECL awaitable<Decision> McpService::ask_client(std::weak_ptr<Session> we
     const auto& place = judging ? session->judging : session->asking;
     if (!place) co_return Decision{};
     const McpContext context = *place;
-    const std::pair known(call.server, call.tool);
-    if (call.origin == CallOrigin::mcp && session->allowed.contains(known))
-        co_return said(Verdict::allow, "for this session");
+    const bool known = granted(*session, call);
+    if (known) co_return said(Verdict::allow, "for this session");
     if (!context.supports("elicitation.form")) {
         if (!alone) co_return Decision{};
         co_return said(Verdict::deny, "cannot be asked",
@@ -24,6 +23,10 @@ IPYBOX_DECL awaitable<Decision> McpService::ask_client(std::weak_ptr<Session> we
                        "could allow the call");
     }
     co_return co_await put(session, context, std::move(call));
+}
+
+IPYBOX_DECL bool McpService::granted(const Session& session, const ToolCall& call) {
+    return call.origin == CallOrigin::mcp && session.granted.find(call).has_value();
 }
 
 IPYBOX_DECL Decision McpService::said(Verdict verdict, const std::string& by, std::string reason) {
@@ -47,12 +50,13 @@ IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext c
                                                 ToolCall call) {
     Line::Place place(session->questions);
     co_await place.turn();
-    const std::pair known(call.server, call.tool);
-    const bool lasting = call.origin == CallOrigin::mcp;
-    if (lasting && session->allowed.contains(known))
-        co_return said(Verdict::allow, "for this session");
+    const bool lasting = call.origin == CallOrigin::mcp && session->granted.may_remember(call);
+    const bool known = granted(*session, call);
+    if (known) co_return said(Verdict::allow, "for this session");
     const Question question(call);
-    std::string message = client_question(call.origin, question.text());
+    const std::string changes = session->granted.changes(call);
+    std::string message = client_question(
+        call.origin, question.text() + (changes.empty() ? "" : "  asked again: " + changes + '\n'));
     json::array choices{"deny", "allow once"};
     if (lasting) choices.emplace_back("allow this tool for the session");
     json::object choice{{"type", "string"}, {"title", "Decision"}, {"enum", std::move(choices)}};
@@ -73,7 +77,7 @@ IPYBOX_DECL awaitable<Decision> McpService::put(SessionPtr session, McpContext c
     const auto decision = content ? detail::string_of(*content, "decision") : std::string_view();
     if (decision == "allow once") co_return said(Verdict::allow, "once");
     if (lasting && decision == "allow this tool for the session") {
-        session->allowed.insert(known);
+        session->granted.grant(call, rule_allowing(call), GrantLifetime());
         co_return said(Verdict::allow, "for this session");
     }
     std::string why(content ? detail::string_of(*content, "reason") : std::string_view());
@@ -89,7 +93,8 @@ IPYBOX_DECL awaitable<void> McpService::judge(ImplPtr state, SessionPtr session,
     call.session = session->name;
     const Secrets nothing;
     call.id = detail::random_hex(8);
-    AuditedCall audited(state->options.executor.audit, call, nothing);
+    AuditedCall audited(state->options.executor.audit, call, nothing,
+                        state->options.executor.watcher, state->options.executor.logger);
     auto& policy =
         call.origin == CallOrigin::package ? *session->installation : *session->registration;
     const std::string what =

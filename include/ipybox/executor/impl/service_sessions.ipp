@@ -100,6 +100,16 @@ IPYBOX_DECL McpService::SessionPtr McpService::Impl::make_session(const std::str
     settings.workspace = directory_of(name);
     if (options.ask_client) {
         const bool alone = settings.approvers.empty();
+        // Who waits for the cell is told what it waits for; that answers nothing.
+        settings.approvers.push_back(
+            [weak = std::weak_ptr<Session>(session)](ToolCall call) -> awaitable<Decision> {
+                const auto held = weak.lock();
+                if (held && held->report)
+                    held->report->add("[ipybox] waiting for a yes or no to " +
+                                      approval::plain_name(call.server) + "." +
+                                      approval::plain_name(call.tool) + "\n");
+                co_return Decision{};
+            });
         settings.approvers.push_back(
             [weak = std::weak_ptr<Session>(session), alone](ToolCall call) {
                 return ask_client(weak, std::move(call), alone, false);

@@ -4,6 +4,7 @@
 #include <openssl/sha.h>
 
 #include <cmath>
+#include <ipybox/approval/granted_rules.hpp>
 #include <ipybox/compilation.hpp>
 #include <utility>
 #include <vector>
@@ -26,10 +27,10 @@ struct McpService::Session {
     std::set<std::string> registered;
     std::size_t users = 0;  // requests that use it
     Clock::time_point last_used = Clock::now();
-    std::optional<McpContext> asking;   // the request that runs code
-    std::optional<McpContext> judging;  // the one for which a registration is judged
-    std::set<std::pair<std::string, std::string>>
-        allowed;  // server and tool: by the person, for good
+    std::optional<McpContext> asking;        // the request that runs code
+    executor::CellReport* report = nullptr;  // to the client that waits for the cell that runs
+    std::optional<McpContext> judging;       // the one for which a registration is judged
+    GrantedRules granted{RememberedRules(std::filesystem::path())};  // by the client's person
     Host host;
     PolicyPtr registration, installation;
 };

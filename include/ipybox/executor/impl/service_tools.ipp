@@ -60,6 +60,11 @@ IPYBOX_DECL awaitable<McpToolResult> McpService::execute_cell(ImplPtr state, Mcp
             co_await session->executor->stream(std::string(detail::string_of(arguments, "code")),
                                                duration(seconds), true, ResultText::none, check);
         executor::CellReport report(state->io, context, state->options.keep_alive);
+        session->report = &report;
+        struct Reported {
+            Session& of;
+            ~Reported() { of.report = nullptr; }
+        } const reported{*session};
         for (;;) {
             auto event = co_await execution.next();
             if (!event) break;

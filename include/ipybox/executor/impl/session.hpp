@@ -200,6 +200,11 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     static awaitable<void> pump(std::shared_ptr<Session> self, std::shared_ptr<Run> current,
                                 std::string code);
 
+    // Of an execution that was opened.
+    template <class Tell>
+    void tell_watcher(const Run& current, Tell tell) {
+        if (current.opened) ipybox::tell_watcher(options.watcher, host.logger, std::move(tell));
+    }
     // How an execution ended, as spans and the audit log say it.
     static std::string_view outcome_of(Status status);
     void record_end(const Run& current, const CodeExecutionResult& result);

@@ -68,6 +68,7 @@ IPYBOX_DECL void CodeExecutor::Session::make_tool_server() {
     settings.session = options.session;
     settings.audit = options.audit;
     settings.spans = spans;
+    settings.watcher = options.watcher;
     if (options.on_progress)
         settings.on_progress = [self = weak_from_this()](const std::string& call,
                                                          const CallProgress& report) {
@@ -333,6 +334,7 @@ IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session
     const bool running = current && !current->finished && current->asked != Run::Asked::host;
     const bool others = self && !self->options.approvers.empty();
     if (!running && !others) co_return Decision(Verdict::deny, "no execution is there to ask for");
+    if (!call.agreed_by.empty()) co_return agreed_before(call);
     if (running && current->asked == Run::Asked::all_allowed) {
         Decision yes(Verdict::allow);
         yes.by = "execute_approved()";
@@ -360,7 +362,7 @@ IPYBOX_DECL awaitable<Decision> CodeExecutor::Session::ask(std::weak_ptr<Session
     if (current->finished) co_return Decision(Verdict::deny, "the execution has ended");
     current->push(ApprovalRequest(state));
     while (state->question.open()) co_await state->changed.wait();
-    co_return state->question.take();
+    co_return with_edits_kept(state->call, state->question.take());
 }
 
 }  // namespace ipybox

@@ -19,7 +19,7 @@ IPYBOX_DECL tools::ToolCatalogue& ToolServer::catalogue(Impl& state) {
     if (!state.catalogue || state.catalogue->files() != files) {
         std::vector<tools::ToolCatalogue::Server> servers;
         for (const auto& [name, server] : state.servers)
-            servers.push_back({name, server->was_listed ? &server->tools : nullptr});
+            servers.push_back({name, server->was_listed ? server->tools.get() : nullptr});
         state.catalogue = std::make_unique<tools::ToolCatalogue>(servers, std::move(files),
                                                                  state.options.async_api);
     }

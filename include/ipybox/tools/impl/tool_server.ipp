@@ -10,6 +10,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/json/parse.hpp>
+#include <ipybox/approval/tool_binding.hpp>
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/nearest.hpp>
@@ -77,11 +78,11 @@ IPYBOX_DECL awaitable<json::array> ToolServer::list_tools(std::string name) {
     auto state = state_;
     auto server = find(*state, name);
     co_await connect(state, server);
-    co_return server->tools;
+    co_return *server->tools;
 }
 
 IPYBOX_DECL const json::array& ToolServer::listed_tools(std::string_view name) const {
-    return find(*state_, name)->tools;
+    return *find(*state_, name)->tools;
 }
 
 IPYBOX_DECL void ToolServer::begin_execution(std::string id) {
@@ -443,7 +444,8 @@ IPYBOX_DECL awaitable<void> ToolServer::call(ImplPtr state, std::string body, Re
     std::optional<OpenSpan> span;
     if (state->options.spans)
         span.emplace(state->options.spans, span_of(*state, request, Span::Kind::call));
-    AuditedCall audit(state->options.audit, request, state->secrets);
+    AuditedCall audit(state->options.audit, request, state->secrets, state->options.watcher,
+                      state->host.logger);
     try {
         if (problem.empty()) {
             reply = co_await run(state, std::move(request), audit, std::move(progress), serving);
@@ -480,6 +482,23 @@ IPYBOX_DECL awaitable<Decision> ToolServer::judge(ImplPtr state, ToolCall reques
                   : decision.verdict == Verdict::allow ? "allowed"
                                                        : "denied");
     co_return decision;
+}
+
+IPYBOX_DECL awaitable<Decision> ToolServer::judge_with_edits(ImplPtr state, ServerPtr server,
+                                                             ToolCall& request,
+                                                             AuditedCall& audit) {
+    request.agreed_by.clear();
+    const auto edited = std::make_shared<EditedArguments>();
+    request.edited = edited;
+    Decision decision = co_await judge(state, request);
+    request.edited = nullptr;
+    if (decision.verdict != Verdict::allow || !edited->arguments) co_return decision;
+    // A person's yes does not get past what the policy denies.
+    request.set_arguments(*edited->arguments);
+    audit.edited(request);
+    describe(*server, request);
+    request.agreed_by = decision.by.empty() ? "a person" : decision.by;
+    co_return co_await judge(state, request);
 }
 
 IPYBOX_DECL std::optional<ToolServer::Reply> ToolServer::refusal_of(const Decision& decision,
@@ -519,7 +538,15 @@ IPYBOX_DECL void ToolServer::describe(Server& server, ToolCall& request) {
         throw Error(errc::bad_argument, std::move(text));
     }
     Tool& tool = found->second;
+    const auto& schema = tool.schema ? tool.schema->get_object() : *ToolCall::no_schema();
+    if (tool.definition_hash.empty())
+        tool.definition_hash =
+            approval::definition_hash(schema, tool.description, tool.annotations);
     request.annotations = tool.annotations;
+    request.description = tool.description;
+    request.definition_hash = tool.definition_hash;
+    request.server_identity = server.identity;
+    request.server_tools = server.tools;
     request.input_schema = ToolCall::no_schema();
     if (!tool.schema) return;
     if (!tool.document) tool.document = std::make_unique<detail::SchemaDocument>(*tool.schema);
@@ -542,7 +569,7 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall
     // What is sent is what was judged: a tool that changed meanwhile is judged again, though not
     // forever.
     unsigned long judged = server->listing;
-    Decision decision = co_await judge(state, request);
+    Decision decision = co_await judge_with_edits(state, server, request, audit);
     for (int round = 1; decision.verdict == Verdict::allow; ++round) {
         const auto current = state->servers.find(request.server);
         if (current == state->servers.end() || current->second != server)
@@ -553,12 +580,11 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall
         if (!ready) co_await connect(state, server);
         if (server->listing == judged) break;
         judged = server->listing;
-        const json::object annotations = std::move(request.annotations);
-        const auto schema = request.input_schema;
+        const std::string definition = std::move(request.definition_hash);
         describe(*server, request);
-        if (annotations == request.annotations && *schema == *request.input_schema) break;
+        if (definition == request.definition_hash) break;
         if (round < 3) {
-            decision = co_await judge(state, request);
+            decision = co_await judge_with_edits(state, server, request, audit);
             continue;
         }
         decision = Decision(Verdict::deny, "the tool changed whenever it was approved");
@@ -636,13 +662,19 @@ IPYBOX_DECL std::string ToolServer::parse_call(std::string body, ToolCall& reque
     if (!object) return "the request must be an object";
     for (const auto& entry : *object)
         if (entry.key() != "server_name" && entry.key() != "tool_name" &&
-            entry.key() != "tool_args")
+            entry.key() != "tool_args" && entry.key() != "line")
             return "unknown key \"" + std::string(entry.key()) +
-                   "\"; accepted: server_name, tool_name, tool_args";
+                   "\"; accepted: server_name, tool_name, tool_args, line";
     for (const char* key : {"server_name", "tool_name"})
         if (!detail::find_string(*object, key)) return std::string(key) + " must be a string";
     auto* arguments = object->if_contains("tool_args");
     if (!arguments || !arguments->is_object()) return "tool_args must be an object";
+    constexpr std::int64_t last_line = 1'000'000'000;
+    if (const auto* line = object->if_contains("line")) {
+        if (!line->is_int64() || line->get_int64() < 1 || line->get_int64() > last_line)
+            return "line must be an integer from 1 to " + std::to_string(last_line);
+        request.line = static_cast<std::uint32_t>(line->get_int64());
+    }
     request.server = object->at("server_name").get_string();
     request.tool = object->at("tool_name").get_string();
     // Once for whoever is asked, once for the server; once more with all digits, if there are more

@@ -5,6 +5,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/mcp/local_transport.hpp>
 #include <ipybox/tools/impl/tool_server_state.hpp>
+#include <ipybox/tools/server_identity.hpp>
 #include <ipybox/tools/tool_server.hpp>
 
 namespace ipybox {
@@ -38,13 +39,16 @@ IPYBOX_DECL ToolServer::Server& ToolServer::register_in(Impl& state, const std::
         MemoryBudget::process().ensure(room);
     }
     auto server = std::make_shared<Server>(name, std::move(params), state.host.executor);
+    server->identity = server_identity(server->params);
     return *state.servers.emplace(name, std::move(server)).first->second;
 }
 
 IPYBOX_DECL void ToolServer::register_server(const std::string& name, McpServer& server) {
     check_name(name);
     auto local = LocalTransport::to(server, state_->host.executor);
-    register_in(*state_, name, {{"type", "local"}}).local = std::move(local);
+    auto& registered = register_in(*state_, name, {{"type", "local"}});
+    registered.local = std::move(local);
+    registered.identity = "in process";
 }
 
 IPYBOX_DECL awaitable<void> ToolServer::unregister_server(std::string name) {
@@ -77,13 +81,14 @@ IPYBOX_DECL std::vector<ServerInfo> ToolServer::servers() const {
 
 IPYBOX_DECL bool ToolServer::Server::adopt(json::array listed) {
     const bool first = !std::exchange(was_listed, true);
-    if (!first && listed == tools) return false;
+    if (!first && listed == *tools) return false;
     ++listing;
     by_name.clear();
-    tools = std::move(listed);
-    for (const auto& entry : tools) {
+    tools = std::make_shared<const json::array>(std::move(listed));
+    for (const auto& entry : *tools) {
         const auto& object = entry.as_object();
         Tool tool;
+        tool.description = detail::string_of(object, "description");
         if (const auto* hints = detail::object_of(object, "annotations")) tool.annotations = *hints;
         if (const auto* schema = detail::object_of(object, "inputSchema"))
             tool.schema = std::make_shared<const json::value>(*schema);

@@ -1,0 +1,309 @@
+#include "page_journal.hpp"
+
+#include <algorithm>
+#include <ipybox/detail/json_members.hpp>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_text.hpp>
+#include <utility>
+
+#include "page_call.hpp"
+
+namespace ipybox::app {
+namespace {
+
+json::object event_of(std::string_view type) {
+    json::object event;
+    event["type"] = type;
+    return event;
+}
+
+}  // namespace
+
+json::object PageJournal::state(Millis now) const {
+    auto event = event_of("state");
+    event["now"] = now;
+    json::array pending, history, cells;
+    for (const auto& id : order_) {
+        const auto& one = pending_.at(id);
+        if (!one.left) pending.emplace_back(one.shown);
+    }
+    for (const auto& one : done_) history.emplace_back(shown(one));
+    for (const auto& one : cells_) cells.emplace_back(shown(one));
+    event["pending"] = std::move(pending);
+    event["history"] = std::move(history);
+    event["cells"] = std::move(cells);
+    return event;
+}
+
+void PageJournal::ask(const ToolCall& call, Millis now, std::optional<Millis> until,
+                      json::object extra) {
+    flush();  // what was printed before the call stands before it
+    Pending one{call, shown_call(call), false};
+    one.shown["asked"] = now;
+    one.shown["until"] = nullptr;
+    if (until) one.shown["until"] = *until;
+    one.shown["file"] = file_change(call);
+    one.shown["previous"] = previous(call);
+    for (auto& [key, value] : extra) one.shown[key] = std::move(value);
+    auto event = event_of("pending");
+    event["call"] = one.shown;
+    pending_.insert_or_assign(call.id, std::move(one));
+    order_.push_back(call.id);
+    tell_(std::move(event));
+}
+
+void PageJournal::leave(const std::string& id) {
+    if (const auto found = pending_.find(id); found != pending_.end()) found->second.left = true;
+}
+
+void PageJournal::forget_left(const std::string& id, Millis now, const std::string& why) {
+    const auto found = pending_.find(id);
+    if (found == pending_.end() || !found->second.left) return;
+    const auto call = found->second.call;
+    Decision unknown(Verdict::deny, why);
+    unknown.by = "nobody";
+    decide(call, nullptr, unknown, now);
+}
+
+void PageJournal::decide(const ToolCall& call, const json::object* edited,
+                         const Decision& decision, Millis now) {
+    Done done;
+    done.call = call;
+    done.call.server_tools = nullptr;
+    if (const auto found = pending_.find(call.id); found != pending_.end()) {
+        done.shown_call = std::move(found->second.shown);
+        pending_.erase(found);
+        order_.erase(std::remove(order_.begin(), order_.end(), call.id), order_.end());
+        // Needed by whoever decides; too much to keep for all.
+        done.shown_call.erase("file");
+        done.shown_call.erase("previous");
+    } else {
+        done.shown_call = shown_call(call);
+        done.shown_call["asked"] = now;
+    }
+    auto& told = done.shown;
+    told["verdict"] = decision.verdict == Verdict::allow ? "allow" : "deny";
+    told["by"] = detail::repair_utf8(decision.by.empty() ? "policy" : decision.by);
+    told["reason"] = detail::repair_utf8(decision.reason);
+    told["expired"] = decision.expired;
+    told["edited"] = nullptr;
+    if (edited) told["edited"] = shown_arguments(*edited);
+    told["at"] = now;
+    told["outcome"] = nullptr;
+    done.memory = detail::memory_size(done.shown_call) + detail::memory_size(told) +
+                  detail::memory_size(call.sent_arguments());
+    auto event = event_of("settled");
+    event["id"] = call.id;
+    event["done"] = shown(done);
+    done_memory_ += done.memory;
+    done_.push_back(std::move(done));
+    while (done_.size() > limits_.calls ||
+           (done_.size() > 1 && done_memory_ > limits_.calls_memory)) {
+        done_memory_ -= done_.front().memory;
+        done_.pop_front();
+    }
+    tell_(std::move(event));
+}
+
+void PageJournal::end(const std::string& call, std::string_view outcome, Millis took) {
+    const auto found = std::find_if(done_.rbegin(), done_.rend(),
+                                    [&](const Done& one) { return one.call.id == call; });
+    if (found != done_.rend()) found->shown["outcome"] = outcome;
+    auto event = event_of("outcome");
+    event["id"] = call;
+    event["outcome"] = outcome;
+    event["ms"] = took;
+    tell_(std::move(event));
+}
+
+void PageJournal::begin_cell(const std::string& session, const std::string& id,
+                             const std::string& code, Millis now) {
+    flush();
+    Cell cell;
+    cell.id = id;
+    cell.session = session;
+    cell.code = detail::repair_utf8(code);
+    cell.began = now;
+    auto event = event_of("cell");
+    event["cell"] = shown(cell);
+    cells_.push_back(std::move(cell));
+    while (cells_.size() > limits_.cells && cells_.front().ended) cells_.pop_front();
+    tell_(std::move(event));
+}
+
+PageJournal::Cell* PageJournal::find(const std::string& id) {
+    const auto found = std::find_if(cells_.rbegin(), cells_.rend(),
+                                    [&](const Cell& one) { return one.id == id; });
+    return found == cells_.rend() ? nullptr : &*found;
+}
+
+void PageJournal::add(Cell& cell, Piece piece) {
+    const bool text = piece.image.empty();
+    auto& size = text ? cell.text : cell.images;
+    const auto most = text ? limits_.cell_text : limits_.cell_images;
+    size += text ? piece.text.size() : detail::memory_size(piece.image);
+    const bool joins = text && !cell.output.empty() && cell.output.back().image.empty() &&
+                       cell.output.back().is_stderr == piece.is_stderr &&
+                       cell.output.back().text.size() < 4096;
+    if (joins)
+        cell.output.back().text += piece.text;
+    else
+        cell.output.push_back(std::move(piece));
+    for (auto at = cell.output.begin(); at != cell.output.end() && size > most;) {
+        if (at->image.empty() != text) {
+            ++at;
+            continue;
+        }
+        size -= text ? at->text.size() : detail::memory_size(at->image);
+        at = cell.output.erase(at);
+        cell.cut = true;
+    }
+}
+
+void PageJournal::print(const std::string& id, std::string_view text, bool is_stderr) {
+    auto* cell = find(id);
+    if (!cell || text.empty()) return;
+    // Of a flood the newest is shown.
+    if (text.size() > limits_.burst) {
+        cell->untold_left_out += text.size() - limits_.burst;
+        cell->cut = true;
+        text.remove_prefix(text.size() - limits_.burst);
+    }
+    while (!cell->untold.empty() && cell->untold_size + text.size() > limits_.burst) {
+        const auto size = cell->untold.front().text.size();
+        cell->untold_left_out += size;
+        cell->untold_size -= size;
+        cell->cut = true;
+        cell->untold.pop_front();
+    }
+    cell->untold_size += text.size();
+    if (!cell->untold.empty() && cell->untold.back().is_stderr == is_stderr &&
+        cell->untold.back().text.size() < 4096)
+        cell->untold.back().text += text;
+    else
+        cell->untold.push_back({std::string(text), is_stderr, {}});
+}
+
+bool PageJournal::flush() {
+    bool any = false;
+    for (auto& cell : cells_) {
+        if (cell.untold.empty()) continue;
+        any = true;
+        cell.untold_size = 0;
+        if (const auto left_out = std::exchange(cell.untold_left_out, 0); left_out > 0)
+            cell.untold.push_front(
+                {"[" + std::to_string(left_out) + " bytes of output are not shown here]\n", true, {}});
+        for (auto& piece : std::exchange(cell.untold, {})) {
+            piece.text = detail::repair_utf8(piece.text);
+            auto event = event_of("output");
+            event["cell"] = cell.id;
+            event["stderr"] = piece.is_stderr;
+            event["text"] = piece.text;
+            add(cell, std::move(piece));
+            tell_(std::move(event));
+        }
+    }
+    return any;
+}
+
+void PageJournal::display(const std::string& id, const json::object& bundle) {
+    auto* cell = find(id);
+    if (!cell) return;
+    const auto* plain = detail::find_string(bundle, "text/plain");
+    json::object image;
+    for (const char* mime :
+         {"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"}) {
+        const auto* data = detail::find_string(bundle, mime);
+        if (!data || !image.empty()) continue;
+        image["mime"] = mime;
+        image["data"] = *data;
+        image["text"] = plain ? *plain : json::string();
+    }
+    if (image.empty()) {
+        if (plain) print(id, std::string(*plain) + "\n", false);
+        return;
+    }
+    flush();
+    if (detail::memory_size(image) > limits_.cell_images) {
+        cell->cut = true;
+        print(id, "[an image is too large to be shown here]\n", true);
+        return;
+    }
+    auto event = image;
+    event["type"] = "display";
+    event["cell"] = id;
+    add(*cell, Piece{{}, false, std::move(image)});
+    tell_(std::move(event));
+}
+
+void PageJournal::end_cell(const std::string& id, std::string_view outcome, Millis now,
+                           Millis took) {
+    flush();
+    if (auto* cell = find(id)) {
+        cell->outcome = outcome;
+        cell->ended = now;
+    }
+    auto event = event_of("cell_end");
+    event["cell"] = id;
+    event["outcome"] = outcome;
+    event["ms"] = took;
+    tell_(std::move(event));
+}
+
+json::value PageJournal::previous(const ToolCall& call) const {
+    for (auto one = done_.rbegin(); one != done_.rend(); ++one) {
+        if (one->call.server != call.server || one->call.tool != call.tool ||
+            one->call.origin != call.origin || one->call.id == call.id)
+            continue;
+        json::object shown;
+        shown["id"] = one->call.id;
+        shown["asked"] = one->shown_call.at("asked");
+        shown["verdict"] = one->shown.at("verdict");
+        shown["arguments"] = one->shown_call.at("arguments");
+        return shown;
+    }
+    return nullptr;
+}
+
+std::string PageJournal::settled_by(const std::string& id) const {
+    for (auto one = done_.rbegin(); one != done_.rend(); ++one)
+        if (one->call.id == id)
+            return std::string(one->shown.at("verdict") == "allow" ? "allowed" : "denied") + " by " +
+                   std::string(one->shown.at("by").as_string());
+    return {};
+}
+
+json::object PageJournal::shown(const Piece& piece) {
+    if (!piece.image.empty()) return piece.image;
+    json::object one;
+    one["stderr"] = piece.is_stderr;
+    one["text"] = piece.text;
+    return one;
+}
+
+json::object PageJournal::shown(const Cell& cell) {
+    json::object one;
+    one["id"] = cell.id;
+    one["session"] = cell.session;
+    one["code"] = cell.code;
+    one["began"] = cell.began;
+    one["ended"] = nullptr;
+    one["outcome"] = nullptr;
+    if (cell.ended) {
+        one["ended"] = *cell.ended;
+        one["outcome"] = cell.outcome;
+    }
+    json::array output;
+    for (const auto& piece : cell.output) output.emplace_back(shown(piece));
+    one["output"] = std::move(output);
+    one["cut"] = cell.cut;
+    return one;
+}
+
+json::object PageJournal::shown(const Done& done) {
+    json::object one = done.shown;
+    one["call"] = done.shown_call;
+    return one;
+}
+
+}  // namespace ipybox::app
