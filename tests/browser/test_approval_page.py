@@ -561,6 +561,8 @@ class LooksTest(BrowserTest):
         """A write of a file, a loop, and a call with a plot beside it. Returns when all wait."""
         old = "".join(f"line {i} of the report\n" for i in range(40))
         (self.workspace / "report.md").write_text("# Report\n\n" + old)
+        if os.geteuid() == 0:
+            os.chown(self.workspace / "report.md", 65534, 65534)
         return program.cell(
             "from mcptools.files import write_file\nfrom mcptools.own import echo, add\nimport asyncio\nimport matplotlib.pyplot as plt\n\n"
             f"path = {str(self.workspace / 'report.md')!r}\ntext = open(path).read()\nprint('read', len(text), 'characters', flush=True)\n"
@@ -604,7 +606,8 @@ class LooksTest(BrowserTest):
         self.press(self.question(light, "files.write_file"), "Allow once")
         for _ in range(4):
             light.locator(".call:not(.settled)").first.get_by_role("button", name=re.compile("^Deny: ")).click()
-        text_of(cell)
+        self.assertIn("\ndone\n", text_of(cell))
+        expect(light.locator("#answers > li").last).to_contain_text("worked")
         self.assertIn("line seven, corrected", (self.workspace / "report.md").read_text())
         for page in (light, dark):
             self.none_waits(page)
@@ -826,7 +829,7 @@ class ConnectionTest(BrowserTest):
         read_until(r"Allow own.echo\? \[y/s/a/N/r/\?\]")
         time.sleep(0.3)
         os.write(terminal, b"y\n")
-        expect(page.locator("#answers > li").first).to_contain_text(re.compile("allowed.*by terminal"))
+        expect(page.locator("#answers > li").first).to_contain_text(re.compile("allowed.*by console"))
         # The page answers: the terminal's question is withdrawn.
         expect(call.locator(".arguments")).to_contain_text('"second"')
         self.press(self.question(page), "Allow once")
