@@ -561,8 +561,7 @@ class LooksTest(BrowserTest):
         """A write of a file, a loop, and a call with a plot beside it. Returns when all wait."""
         old = "".join(f"line {i} of the report\n" for i in range(40))
         (self.workspace / "report.md").write_text("# Report\n\n" + old)
-        if os.geteuid() == 0:
-            os.chown(self.workspace / "report.md", 65534, 65534)
+        self.workspace.chmod(0o777)  # root starts servers as somebody else
         return program.cell(
             "from mcptools.files import write_file\nfrom mcptools.own import echo, add\nimport asyncio\nimport matplotlib.pyplot as plt\n\n"
             f"path = {str(self.workspace / 'report.md')!r}\ntext = open(path).read()\nprint('read', len(text), 'characters', flush=True)\n"
