@@ -208,7 +208,8 @@ struct ApprovalPage::Impl final : net::HttpService,
         std::size_t size = 0;
         bool lost = false;  // it reads too slowly: it comes again, and gets everything anew
     };
-    static constexpr std::size_t max_unread = std::size_t{64} << 20;  // bytes
+    static constexpr std::size_t max_unread = std::size_t{256} << 20;   // bytes
+    static constexpr std::size_t max_waiting = std::size_t{64} << 20;  // bytes of questions
     static constexpr std::size_t max_readers = 32;
     void tell(const json::object& event);
     static void give(Reader& reader, const std::shared_ptr<const std::string>& text);
@@ -558,6 +559,11 @@ json::object ApprovalPage::Impl::cancel(const json::object& request) {
 
 awaitable<Decision> ApprovalPage::Impl::ask(std::shared_ptr<Impl> self, ToolCall call) {
     if (const auto known = self->options.granted->find(call)) co_return *known;
+    if (self->journal.waiting_memory() > max_waiting) {
+        self->options.logger(LogLevel::warning,
+                             "approval page: too much waits for an answer to show another call");
+        co_return Decision();
+    }
     if (call.id.empty()) call.id = detail::random_hex(8);
     json::object extra;
     extra["changed"] = self->options.granted->changes(call);

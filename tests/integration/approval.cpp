@@ -228,10 +228,9 @@ BOOST_AUTO_TEST_CASE(a_watcher_sees_code_output_and_calls_with_their_line) {
     execute(
         "from mcptools.own import echo\nimport sys\ndef call():\n    return "
         "echo.run(text='x')\n\nprint(call())\nprint('wrong', file=sys.stderr)\n6 * 7");
-    BOOST_TEST((watcher->seen == std::vector<std::string>{
-                                     "began mine from mcptoo", "decided echo line 6 yes",
-                                     "called ok", "displayed \"42\"", "ended ok"}),
-               json::serialize(json::value_from(watcher->seen)));
+    const std::vector<std::string> expected = {"began mine from mcptool", "decided echo line 6 yes",
+                                               "called ok", "displayed \"42\"", "ended ok"};
+    BOOST_TEST(watcher->seen == expected, boost::test_tools::per_element());
     BOOST_TEST(watcher->all == "x\n!wrong\n");
     // It can end a cell, for as long as there is one.
     watcher->cancel();
