@@ -15,7 +15,7 @@ function key(name) {
 // A button with a key that presses it while its question has the focus.
 export function button(label, pressed, {className = "", shortcut = "", about = ""} = {}) {
     const made = element("button", {type: "button", className, on: {click: pressed}}, label);
-    if (about) made.append(element("span", {className: "unseen"}, `: ${about}`));
+    if (about) made.setAttribute("aria-label", `${label}: ${about}`);
     if (shortcut) {
         made.append(" ", key(shortcut));
         made.dataset.key = shortcut;
@@ -27,7 +27,7 @@ export function button(label, pressed, {className = "", shortcut = "", about = "
 // What every press of a button that allows goes through. A click counts when the button has stood
 // still; a key asks once more, so that Enter alone allows nothing.
 export function pressToAllow(event, {guarded, panel, question, allow, say}) {
-    if (!isSteady(guarded)) {
+    if (!isSteady(guarded, event.detail > 0)) {
         say("Nothing was answered: this question had just appeared or moved. Read it, then press again.");
         return;
     }
@@ -61,26 +61,24 @@ export class Panel {
 }
 
 export function confirmPanel({question, allow, say, panel}) {
-    const yes = (how) => {
-        if (isSteady(made)) {
-            panel.close();
-            allow();
-        } else {
-            panel.close();
-            say(`Nothing was answered: ${how} came too soon after the question.`);
-        }
+    const yes = (isClick) => {
+        const steady = isSteady(made, isClick);
+        panel.close();
+        if (steady) allow();
+        else say("Nothing was answered: the yes came too soon after the question.");
     };
     const made = element("div", {className: "panel confirm", role: "group", aria: {label: question},
         on: {keydown: (event) => {
-            if (event.key === "y" && !event.ctrlKey && !event.metaKey && !event.altKey) yes("y");
-            else if (event.key !== "Escape") return;
-            else panel.close();
+            const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
+            if (event.key === "y" && plain && !event.repeat) yes(false);
+            else if (event.key === "Escape") panel.close();
+            else if (event.key.length > 1 || event.key === " " || !plain) return;  // Tab, Enter …
             event.preventDefault();
             event.stopPropagation();
         }}},
     element("p", {}, question),
     element("div", {className: "buttons"},
-        button("Yes, allow", () => yes("the answer"), {className: "allow", shortcut: "y"}),
+        button("Yes, allow", (event) => yes(event.detail > 0), {className: "allow", shortcut: "y"}),
         (() => {
             const back = button("Back", () => panel.close(), {shortcut: "Esc"});
             back.dataset.focus = "";
@@ -124,9 +122,11 @@ class Field {
         this.remove = element("button", {type: "button", className: "small", on: {click: () => {
             this.gone = !this.gone;
             this.input.disabled = this.gone;
-            this.remove.firstChild.data = this.gone ? "put back" : "leave out";
+            this.remove.textContent = this.gone ? "put back" : "leave out";
+            this.remove.setAttribute("aria-label", `${this.remove.textContent} ${printable(name)}`);
             changed();
-        }}}, "leave out", element("span", {className: "unseen"}, ` ${printable(name)}`));
+        }}}, "leave out");
+        this.remove.setAttribute("aria-label", `leave out ${printable(name)}`);
         this.element = element("div", {className: "field"},
             element("label", {htmlFor: id}, visible(name)), this.remove, this.input, this.note);
     }

@@ -2,7 +2,6 @@
 import {History} from "./history.mjs";
 import {Questions} from "./question.mjs";
 import {Session} from "./session.mjs";
-import {lookSoon} from "./steady.mjs";
 import {count, nameOf, printable} from "./text.mjs";
 
 const notSignedIn = "this browser is not signed in any more: open a new link";
@@ -63,7 +62,7 @@ const heard = {
         arrived(call);
     },
     settled({id, done}) {
-        questions.settle(id, done);
+        settled.push({id, done});
         history.add(done);
         notes.get(id)?.close();
         notes.delete(id);
@@ -86,14 +85,27 @@ const heard = {
 };
 
 let stream = null;
+let events = [], settled = [];
+
+// What comes at about the same time is shown at once, so that the page is laid out once.
+function hear() {
+    for (const event of events) {
+        if (event.type === "state") settled = [];
+        heard[event.type]?.(event);
+    }
+    questions.settle(settled);
+    const quiet = events.every(({type}) => type === "output" || type === "display");
+    events = [];
+    settled = [];
+    if (!quiet) update();
+}
 
 function listen() {
     stream?.close();
     stream = new EventSource("/events");
     stream.onmessage = ({data}) => {
-        const event = JSON.parse(data);
-        heard[event.type]?.(event);
-        if (event.type !== "output" && event.type !== "display") update();
+        if (events.length === 0) setTimeout(hear);
+        events.push(JSON.parse(data));
     };
     stream.onerror = () => {
         connect(false);
@@ -117,13 +129,13 @@ function connect(connected) {
 }
 
 function update() {
+    questions.update();
     const open = questions.open;
     document.title = open.length ? `(${open.length}) ipybox asks` : "ipybox asks";
     at("count").textContent = open.length ? count(open.length) : "";
     at("nothing").hidden = open.length > 0;
     at("no-cells").hidden = session.views.size > 0;
     session.mark(open.map(({call}) => call));
-    lookSoon();
 }
 
 // ---- telling that somebody is waited for

@@ -201,11 +201,11 @@ class Question {
         this.bar.firstChild.style.transform = `scaleX(${Math.min(1, left / Math.max(1, until - asked))})`;
     }
 
-    // The answer takes the place of the question and keeps its size, so that nothing moves.
-    settle(done) {
+    // The answer takes the place of the question and keeps its height, so that nothing moves.
+    settle(done, height) {
         this.done = done;
         const focused = this.element.contains(document.activeElement);
-        this.element.style.minHeight = `${this.element.offsetHeight}px`;
+        this.element.style.minHeight = `${height}px`;
         this.element.classList.add("settled", done.verdict);
         this.element.removeAttribute("aria-label");
         this.element.replaceChildren(element("p", {className: "answer"},
@@ -257,7 +257,6 @@ class Card {
         this.list.append(question.element);
         watch(question.answers);
         question.busy(false);
-        this.update();
         return question;
     }
 
@@ -309,6 +308,7 @@ export class Questions {
         this.host = host;
         this.byId = new Map();
         this.cards = new Map();
+        this.changed = new Set();  // cards
         this.pointerIn = false;
         list.addEventListener("pointerenter", ({pointerType}) => {
             this.pointerIn = pointerType !== "touch";
@@ -336,24 +336,32 @@ export class Questions {
             this.list.append(card.element);
         }
         this.byId.set(call.id, card.add(call));
-        lookSoon();
+        this.changed.add(card);
     }
 
-    settle(id, done) {
-        const question = this.byId.get(id);
-        if (!question || question.done) return;
-        question.settle(done);
-        question.card.update();
+    // Several at once, so that the page is laid out once. `settled`: {id, done}.
+    settle(settled) {
+        const open = settled.map(({id, done}) => ({question: this.byId.get(id), done})).filter(
+            ({question}) => question && !question.done);
+        for (const one of open) one.height = one.question.element.offsetHeight;
+        for (const {question, done, height} of open) {
+            question.settle(done, height);
+            this.changed.add(question.card);
+        }
+    }
+
+    // To be called after calls were added or settled.
+    update() {
+        for (const card of this.changed) card.update();
+        this.changed.clear();
         lookSoon();
     }
 
     // After a break of the connection: what is still open stays as it is.
     replace(calls, doneOf) {
         const pending = new Set(calls.map(({id}) => id));
-        for (const question of this.open) {
-            const {id} = question.call;
-            if (!pending.has(id)) this.settle(id, doneOf(id));
-        }
+        this.settle(this.open.map(({call: {id}}) => id).filter((id) => !pending.has(id)).map(
+            (id) => ({id, done: doneOf(id)})));
         for (const call of calls) this.add(call);
     }
 
@@ -370,22 +378,32 @@ export class Questions {
     // Answers go when nothing under the pointer moves by that, and nobody is at them.
     clear() {
         const now = performance.now();
-        const waiting = this.open.map(({element: shown}) => shown);
+        if (![...this.byId.values()].some((question) => question.done)) return;
+        const last = [...this.list.querySelectorAll(
+            ".call:not(.settled), .together:not([hidden])")].at(-1);
+        // What goes above the window moves nothing in it, where browsers keep their place.
+        const anchors = CSS.supports("overflow-anchor", "auto");
+        const moves = (shown) => this.pointerIn && last &&
+            shown.compareDocumentPosition(last) & Node.DOCUMENT_POSITION_FOLLOWING &&
+            !(anchors && shown.getBoundingClientRect().bottom < 0);
+        const gone = [];
         for (const card of this.cards.values()) {
             for (const question of [...card.questions]) {
                 const {element: shown} = question;
                 if (!question.done || now - question.settledAt < STAYS ||
-                    shown.contains(document.activeElement)) continue;
-                if (this.pointerIn && waiting.some((other) =>
-                    shown.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING)) continue;
-                card.questions.splice(card.questions.indexOf(question), 1);
-                this.byId.delete(question.call.id);
-                shown.remove();
+                    shown.contains(document.activeElement) || moves(shown)) continue;
+                gone.push(question);
             }
+        }
+        for (const question of gone) {
+            const {card} = question;
+            card.questions.splice(card.questions.indexOf(question), 1);
+            this.byId.delete(question.call.id);
+            question.element.remove();
             if (card.questions.length) continue;
             card.element.remove();
-            this.cards.delete([...this.cards].find(([, other]) => other === card)[0]);
+            for (const [kind, other] of this.cards) if (other === card) this.cards.delete(kind);
         }
-        lookSoon();
+        if (gone.length) lookSoon();
     }
 }

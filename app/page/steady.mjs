@@ -12,7 +12,7 @@ function placeOf(target) {
 
 function show(target, entry) {
     clearTimeout(entry.timer);
-    target.dataset.steady = "no";
+    if (target.dataset.steady !== "no") target.dataset.steady = "no";
     entry.timer = setTimeout(() => {
         target.dataset.steady = "yes";
     }, Math.max(0, entry.since + MOMENT - performance.now()));
@@ -21,13 +21,14 @@ function show(target, entry) {
 function look() {
     planned = false;
     for (const [target, entry] of watched) {
-        if (!target.isConnected) {
-            clearTimeout(entry.timer);
-            watched.delete(target);
-            sizes.unobserve(target);
-            continue;
-        }
-        const {top, left} = placeOf(target);
+        if (target.isConnected) continue;
+        clearTimeout(entry.timer);
+        watched.delete(target);
+        sizes.unobserve(target);
+    }
+    // All are measured before anything is changed, so that the page is laid out once.
+    const places = Array.from(watched, ([target, entry]) => ({target, entry, ...placeOf(target)}));
+    for (const {target, entry, top, left} of places) {
         if (Math.abs(top - entry.top) < 1 && Math.abs(left - entry.left) < 1) continue;
         Object.assign(entry, {top, left, since: performance.now()});
         show(target, entry);
@@ -44,10 +45,11 @@ sizes.observe(document.body);
 
 export function watch(target) {
     if (watched.has(target)) return;
-    const entry = {...placeOf(target), since: performance.now()};
+    const entry = {top: NaN, left: NaN, since: performance.now()};  // measured when all are there
     watched.set(target, entry);
     sizes.observe(target);
     show(target, entry);
+    lookSoon();
 }
 
 // What is in it has changed: it is as if it had just appeared.
@@ -58,11 +60,23 @@ export function unsettle(target) {
     show(target, entry);
 }
 
-export function isSteady(target) {
+// Whether it has stood still: for a click, until the pointer's button went down for it.
+export function isSteady(target, isClick = false) {
     if (planned) look();
     const entry = watched.get(target);
-    return Boolean(entry) && performance.now() - entry.since >= MOMENT;
+    const now = performance.now();
+    // Clicks of screen readers may come without a pointer.
+    const byPointer = isClick && now - released < 500;
+    return Boolean(entry) && (byPointer ? pressed : now) - entry.since >= MOMENT;
 }
+
+let pressed = 0, released = -Infinity;
+addEventListener("pointerdown", () => {
+    pressed = performance.now();
+}, {capture: true});
+addEventListener("pointerup", () => {
+    released = performance.now();
+}, {capture: true});
 
 // The first click into a window that was behind another one may have been meant for that one.
 function unsettleAll() {

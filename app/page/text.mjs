@@ -90,7 +90,7 @@ export function element(tag, properties = {}, ...children) {
         } else if (key === "role") made.setAttribute("role", value);
         else made[key] = value;
     }
-    made.append(...children.filter((child) => child !== null && child !== undefined));
+    made.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
     return made;
 }
 
@@ -230,8 +230,8 @@ export function foldable(text, {block = true, quote = "", whole = false, what = 
         const button = element("button", {
             type: "button", className: "quiet", aria: {expanded: String(open)},
             on: {click: () => show(!open).focus()},
-        }, open ? "fold" : `show all ${count([...text].length, "character")}`,
-        what && element("span", {className: "unseen"}, ` of ${what}`));
+        }, open ? "fold" : `show all ${count([...text].length, "character")}`);
+        if (what) button.setAttribute("aria-label", `${button.textContent} of ${what}`);
         made.classList.toggle("open", open);
         made.replaceChildren(...(open ? quoted(text) : [
             ...quoted(first), element("span", {className: "gap"}, ` … folded: ${size} … `),
