@@ -425,8 +425,8 @@ inline std::unique_ptr<ApprovalPage> open_page(asio::any_io_executor executor,
                                                std::shared_ptr<GrantedRules> granted,
                                                Duration approval_timeout, const Logger& logger) {
     if (flags.page.empty()) return nullptr;
-    const bool isolated = (flags.sandbox == "bubblewrap" || flags.sandbox == "srt") &&
-                          flags.kernel != "gateway";
+    const bool isolated =
+        (flags.sandbox == "bubblewrap" || flags.sandbox == "srt") && flags.kernel != "gateway";
     if (!isolated && !flags.page_unconfined)
         throw Error(errc::bad_argument,
                     "--approval-page: with " +

@@ -37,7 +37,7 @@ json::object PageJournal::state(Millis now) const {
 
 void PageJournal::ask(const ToolCall& call, Millis now, std::optional<Millis> until,
                       json::object extra) {
-    flush();  // what was printed before the call stands before it
+    flush();                // what was printed before the call stands before it
     drop_pending(call.id);  // one that is judged anew
     Pending one{call, shown_call(call)};
     one.shown["asked"] = now;
@@ -76,8 +76,8 @@ void PageJournal::forget_left(const std::string& id, Millis now, const std::stri
     decide(call, nullptr, unknown, now);
 }
 
-void PageJournal::decide(const ToolCall& call, const json::object* edited,
-                         const Decision& decision, Millis now) {
+void PageJournal::decide(const ToolCall& call, const json::object* edited, const Decision& decision,
+                         Millis now) {
     Done done;
     done.call = call;
     done.call.server_tools = nullptr;
@@ -146,8 +146,8 @@ void PageJournal::begin_cell(const std::string& session, const std::string& id,
 }
 
 PageJournal::Cell* PageJournal::find(const std::string& id) {
-    const auto found = std::find_if(cells_.rbegin(), cells_.rend(),
-                                    [&](const Cell& one) { return one.id == id; });
+    const auto found =
+        std::find_if(cells_.rbegin(), cells_.rend(), [&](const Cell& one) { return one.id == id; });
     return found == cells_.rend() ? nullptr : &*found;
 }
 
@@ -215,7 +215,9 @@ bool PageJournal::flush() {
         cell.untold_size = 0;
         if (const auto left_out = std::exchange(cell.untold_left_out, 0); left_out > 0)
             cell.untold.push_front(
-                {"[" + std::to_string(left_out) + " bytes of output are not shown here]\n", true, {}});
+                {"[" + std::to_string(left_out) + " bytes of output are not shown here]\n",
+                 true,
+                 {}});
         for (auto& piece : std::exchange(cell.untold, {})) {
             piece.text = detail::repair_utf8(piece.text);
             auto event = event_of("output");
@@ -291,8 +293,8 @@ json::value PageJournal::previous(const ToolCall& call) const {
 std::string PageJournal::settled_by(const std::string& id) const {
     for (auto one = done_.rbegin(); one != done_.rend(); ++one)
         if (one->call.id == id)
-            return std::string(one->shown.at("verdict") == "allow" ? "allowed" : "denied") + " by " +
-                   std::string(one->shown.at("by").as_string());
+            return std::string(one->shown.at("verdict") == "allow" ? "allowed" : "denied") +
+                   " by " + std::string(one->shown.at("by").as_string());
     return {};
 }
 

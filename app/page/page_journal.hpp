@@ -21,7 +21,7 @@ struct JournalLimits {
     std::size_t cells = 50;
     std::size_t cell_text = std::size_t{256} << 10;  // bytes of one cell's output
     std::size_t images = std::size_t{32} << 20;      // bytes of all cells' images
-    std::size_t burst = std::size_t{64} << 10;  // bytes of text that are told at once
+    std::size_t burst = std::size_t{64} << 10;       // bytes of text that are told at once
 };
 
 class PageJournal {

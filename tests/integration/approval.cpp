@@ -237,8 +237,8 @@ BOOST_AUTO_TEST_CASE(a_watcher_sees_code_output_and_calls_with_their_line) {
     watcher->seen.clear();
     asio::steady_timer timer(context, 500ms);
     timer.async_wait([&](boost::system::error_code) { watcher->cancel(); });
-    BOOST_TEST((execute("import time\ntime.sleep(60)").status ==
-                CodeExecutionResult::Status::cancelled));
+    BOOST_TEST(
+        (execute("import time\ntime.sleep(60)").status == CodeExecutionResult::Status::cancelled));
     BOOST_TEST(watcher->seen.back() == "ended cancelled");
 }
 
