@@ -44,6 +44,7 @@ struct ExecutorFlags {
     std::vector<std::string> audit_with;
     bool approve_shell = false;
     bool require_shell_escape = false;
+    bool no_exec = false;
     bool exact_numbers = false;
     bool check = false;
     bool allow_home = false;
@@ -229,6 +230,9 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
                     "repeatable")
         ->type_name("HOST")
         ->allow_extra_args(false);
+    command.add_flag("--no-exec", flags.no_exec,
+                     "Code can start no programs, whatever way it tries: a wall of the sandbox, "
+                     "which must be bubblewrap");
     command.add_flag("--exact-numbers", flags.exact_numbers,
                      "Numbers of tools that are no integers become decimal.Decimal in Python, with "
                      "all their digits, instead of float");
@@ -348,6 +352,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
     options.require_shell_escape = flags.require_shell_escape;
+    if (flags.no_exec) options.programs = Programs::deny;
     options.exact_numbers = flags.exact_numbers;
     options.check = flags.check;
     if (!flags.policy.empty()) {
