@@ -247,10 +247,12 @@ class Starts(unittest.TestCase):
                     self.assertEqual(call("execute_ipython_cell", code=self.CELL), "127 refused True")
                     call("reset")
 
-    def test_a_server_without_a_sandbox_starts_no_kernel(self) -> None:
+    def test_a_server_without_a_sandbox_does_not_start(self) -> None:
         with Place() as place:
-            said = self.client(place, "--no-exec")("execute_ipython_cell", code="print('ran')")
-            self.assertIn('sandbox \\"none\\" cannot keep code from starting programs'.replace("\\", ""), said.replace("\\", ""))
+            done = subprocess.run([PROGRAM, "serve", "--workspace", str(place.workspace), "--python", PYTHON, "--no-exec"], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=60, env=environment())
+            self.assertEqual(done.returncode, 2, done)
+            self.assertIn("--no-exec is a wall of the sandbox: add --sandbox", done.stderr)
 
     def test_packages_are_installed_by_a_program_elsewhere(self) -> None:
         """pip runs in a sandbox of its own, without what this one is denied."""
