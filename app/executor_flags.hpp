@@ -145,6 +145,9 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_flag("--require-shell-escape", flags.require_shell_escape,
                      "And other ways to start processes are refused, by a guard in Python: no "
                      "security boundary");
+    command.add_flag("--no-exec", flags.no_exec,
+                     "Code can start no programs, whatever way it tries: a wall of the sandbox, "
+                     "which must be bubblewrap");
     command
         .add_option("--approval-channel", flags.channel,
                     "Address on this machine where approvers connect by WebSocket; the token is "
@@ -230,9 +233,6 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
                     "repeatable")
         ->type_name("HOST")
         ->allow_extra_args(false);
-    command.add_flag("--no-exec", flags.no_exec,
-                     "Code can start no programs, whatever way it tries: a wall of the sandbox, "
-                     "which must be bubblewrap");
     command.add_flag("--exact-numbers", flags.exact_numbers,
                      "Numbers of tools that are no integers become decimal.Decimal in Python, with "
                      "all their digits, instead of float");

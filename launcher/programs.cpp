@@ -22,7 +22,7 @@ constexpr unsigned machine = AUDIT_ARCH_AARCH64;
 #else
 constexpr unsigned machine = 0;
 #endif
-constexpr unsigned x32 = 0x40000000;       // numbers from here on are another ABI of x86-64
+constexpr unsigned x32 = 0x40000000;        // numbers from here on are another ABI of x86-64
 constexpr unsigned new_listener = 1u << 3;  // a flag of seccomp(2)
 constexpr unsigned io_uring[] = {425, 426, 427};
 

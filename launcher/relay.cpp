@@ -141,7 +141,7 @@ private:
     bool done();
     void serve(short events, Connection& connection);
 
-    int input_, output_;     // to and from the host
+    int input_, output_;  // to and from the host
     bool no_exec_;
     char* start_ = nullptr;  // the start frame: the records point into it
     char** argv_ = nullptr;

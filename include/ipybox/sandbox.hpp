@@ -181,8 +181,8 @@ public:
     virtual Statistics statistics() const noexcept = 0;
     // What was seen so far: at most one of a layer, whose count grows.
     virtual std::vector<Violation> violations() const { return {}; }
-    // Whether Linux tells of the command itself that it runs under the wall of Programs::deny; asked
-    // once the command has begun. False where that was not asked for or nothing can be told.
+    // Whether Linux tells of the command itself that it runs under the wall of Programs::deny;
+    // asked once the command has begun. False where that was not asked for or nothing can be told.
     virtual bool is_last_program() const noexcept { return false; }
     // Returns when the process sees what the host has changed in its writable places. Elsewhere
     // than behind an overlay it does at once. Any number at a time; cancelling one harms no other.

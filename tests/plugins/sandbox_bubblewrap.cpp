@@ -13,8 +13,8 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/registry.hpp>
-#include <ipybox/sandbox_kit/launcher.hpp>
 #include <ipybox/sandbox_kit/detail/placeholder.hpp>
+#include <ipybox/sandbox_kit/launcher.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
 #include <set>
 
@@ -295,9 +295,9 @@ BOOST_AUTO_TEST_CASE(where_programs_are_denied_the_command_is_the_last) {
     sleeping->interrupt();
     BOOST_TEST(finish(*sleeping).code == 128 + SIGINT);
     // The zygote of a pen must be started itself.
-    BOOST_CHECK_EXCEPTION(
-        test::run(context, sandbox->make_pen(policy, {"/usr/bin/true"}, {}, -1)), Error,
-        [](const Error& error) { return error.code() == errc::sandbox_refused; });
+    BOOST_CHECK_EXCEPTION(test::run(context, sandbox->make_pen(policy, {"/usr/bin/true"}, {}, -1)),
+                          Error,
+                          [](const Error& error) { return error.code() == errc::sandbox_refused; });
 }
 
 BOOST_AUTO_TEST_CASE(other_processes_are_out_of_sight) {
