@@ -46,6 +46,7 @@ struct ExecutorFlags {
     std::vector<std::string> audit_with;
     bool approve_shell = false;
     bool require_shell_escape = false;
+    bool no_exec = false;
     bool exact_numbers = false;
     bool check = false;
     bool allow_home = false;
@@ -149,6 +150,9 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_flag("--require-shell-escape", flags.require_shell_escape,
                      "And other ways to start processes are refused, by a guard in Python: no "
                      "security boundary");
+    command.add_flag("--no-exec", flags.no_exec,
+                     "Code can start no programs, whatever way it tries: a wall of the sandbox, "
+                     "which must be bubblewrap");
     command
         .add_option("--approval-channel", flags.channel,
                     "Address on this machine where approvers connect by WebSocket; the token is "
@@ -374,6 +378,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
     options.require_shell_escape = flags.require_shell_escape;
+    if (flags.no_exec) options.programs = Programs::deny;
     options.exact_numbers = flags.exact_numbers;
     options.check = flags.check;
     if (!flags.policy.empty()) {

@@ -137,7 +137,7 @@ private:
             flags_.timeout > 0 ? "may run " + whole(flags_.timeout) : "may run for ever";
         const auto said = "sandbox " + flags_.sandbox + "; workspace " +
                           real_path(flags_.workspace) + "; calls are " + calls + "; the code " +
-                          time;
+                          time + (flags_.no_exec ? ", and starts no programs" : "");
         std::cerr << "ipybox: " << detail::printable(said) << std::endl;
     }
     static std::string real_path(const std::string& text) {

@@ -106,6 +106,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     spec.policy = base_policy();
     spec.policy.readable = environment->readable;
     spec.policy.limits = options.limits;
+    spec.policy.programs = options.programs;
     set_default_limits(spec.policy.limits, able);
     spec.policy.network.mode =
         able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
@@ -168,6 +169,8 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     if (options.exact_numbers) env["IPYBOX_EXACT_NUMBERS"] = "1";
     if (options.approve_shell_cmds)
         env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
+    // For the words of errors: the wall is the sandbox's.
+    if (options.programs == Programs::deny) env["IPYBOX_PROGRAMS"] = "deny";
     spec.channels.insert(spec.channels.end(), own.begin(), own.end());
     try {
         // Python forgets a directory of its path for good that is not there when it starts.
@@ -189,6 +192,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::distant_spec(const Capabilities& a
     if (options.sandbox_config) refuse("sandbox_config");
     if (!options.allowed_hosts.empty()) refuse("allowed_hosts");
     if (options.protect_strict) refuse("protect_strict");
+    if (options.programs == Programs::deny) refuse("programs \"deny\" (--no-exec)");
     const auto& limits = options.limits;
     if (limits.memory_per_process || limits.memory_total || limits.processes || limits.open_files ||
         limits.file_size || limits.cpu_seconds || limits.wall_seconds || limits.scratch_size ||
