@@ -29,7 +29,7 @@ article,.call{border:1px solid var(--line);border-radius:6px;padding:.6rem .8rem
 pre,code,td{font-family:ui-monospace,monospace;font-size:.87rem;overflow-wrap:anywhere}
 pre{white-space:pre-wrap;background:var(--soft);padding:.5rem;border-radius:4px;margin:.5rem 0}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;padding:.15rem .5rem .15rem 0}
-th{font-weight:600;white-space:nowrap}summary{cursor:pointer}
+th{font-weight:600;white-space:nowrap;width:1%}h3 .dim{font-weight:400}summary{cursor:pointer}
 .dim{color:var(--dim)}.allow{color:var(--yes);font-weight:600}.deny>p .verdict,.fault{color:var(--no);font-weight:600}
 p{margin:.3rem 0}.status{border:1px solid var(--line);border-radius:6px;padding:.5rem .8rem}
 @media print{article,.call{break-inside:avoid}}
@@ -94,6 +94,20 @@ std::string value_cell(const json::value& value) {
            "</pre></details>";
 }
 
+// What a tool answered: its texts as texts, everything else as JSON.
+std::string answer_html(const json::value& value) {
+    const auto* blocks = value.if_array();
+    std::string html;
+    for (const auto& block : blocks ? *blocks : json::array{value}) {
+        const auto* object = block.if_object();
+        const auto* text = object ? detail::find_string(*object, "text") : nullptr;
+        const bool only_text = text != nullptr && object->size() == 2;
+        html += "<p><span class=\"dim\">answered</span> " +
+                value_cell(only_text ? json::value(*text) : block) + "</p>";
+    }
+    return html;
+}
+
 std::string milliseconds_of(const json::object& record) {
     const auto* spent = record.if_contains("duration_ms");
     if (!spent || !spent->is_number()) return {};
@@ -148,9 +162,7 @@ std::string call_html(const json::object& call, const PageSession& session) {
                     "</span>";
         html += "</p>";
         for (const char* key : {"content", "structured"})
-            if (const auto* value = result.if_contains(key))
-                html += "<p><span class=\"dim\">" + std::string(key) + "</span> " +
-                        value_cell(*value) + "</p>";
+            if (const auto* value = result.if_contains(key)) html += answer_html(*value);
     } else if (allowed) {
         html += "<p class=\"fault\">no result is recorded: the program ended before</p>";
     }

@@ -206,7 +206,7 @@ class PageTest(AuditTest):
         self.assertEqual(denied.returncode, 1)
         text, reader = self.page()
         for part in ("The log is whole:", "from mcptools.own import echo", "own.echo", "allowed by application", "denied by application",
-                     "'--approve deny'", "</pre><script>alert(1)</script>\\u202egnp.exe\\x1b[2J", "5000 bytes", "# <b>\\u202e", "content", "ok after "):
+                     "'--approve deny'", "</pre><script>alert(1)</script>\\u202egnp.exe\\x1b[2J", "5000 bytes", "# <b>\\u202e", "answered '</pre>", "ok after "):
             self.assertIn(part, reader.text)
         self.assertNotIn("script", reader.tags)
         self.assertFalse(reader.tags - {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "code", "div", "p", "b", "section",
