@@ -5,10 +5,12 @@
 
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
+#include <csignal>
 #include <ipybox/approval/audit_log.hpp>
 #include <ipybox/approval/audit_verification.hpp>
 #include <ipybox/detail/canonical_json.hpp>
 #include <ipybox/detail/json_memory.hpp>
+#include <thread>
 
 #include "test_support.hpp"
 
@@ -438,6 +440,65 @@ BOOST_AUTO_TEST_CASE(a_new_file_goes_on_with_the_chain) {
     BOOST_TEST(verify({older}).notes.at(0).find("goes on in another file") != std::string::npos);
     check(Outcome::broken, "the files are not in their order", {old, older});
     check(Outcome::broken, "record 20 follows record 9: 10 records were removed", {older, file});
+}
+
+BOOST_AUTO_TEST_CASE(an_old_file_is_not_taken_for_the_log) {
+    const auto old = directory.path() / "audit.jsonl.1";
+    write(1, 6);
+    std::filesystem::rename(file, old);
+    write(7, 9);
+    std::filesystem::copy_file(old, file, std::filesystem::copy_options::overwrite_existing);
+    check(Outcome::broken, "records were removed at the end");
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink(old, file);
+    check(Outcome::broken, "records were removed at the end");
+}
+
+BOOST_AUTO_TEST_CASE(programs_that_are_killed_at_any_moment_leave_nothing_to_doubt) {
+    std::vector<pid_t> running;
+    const auto start = [&] {
+        const pid_t id = ::fork();
+        if (id == 0) {
+            AuditLog log(file, options(3));
+            for (int number = 0;; ++number) log.write(record(number));
+        }
+        running.push_back(id);
+    };
+    start();
+    for (int round = 0; round < 60; ++round) {
+        start();
+        // Some before they wrote anything, most in the midst of it.
+        std::this_thread::sleep_for(std::chrono::microseconds(137 * (round % 40)));
+        ::kill(running.front(), SIGKILL);
+        BOOST_TEST(::waitpid(running.front(), nullptr, 0) == running.front());
+        running.erase(running.begin());
+    }
+    ::kill(running.front(), SIGKILL);
+    BOOST_TEST(::waitpid(running.front(), nullptr, 0) == running.front());
+    check(Outcome::unknown, "ended without a closing head");
+    write(1, 2);
+    check(Outcome::unknown, "ended without a closing head");
+    BOOST_TEST(test::read_file(file).find("foreign") == std::string::npos);
+    BOOST_TEST(test::read_file(file).find("expected") == std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_lost_by_option_is_counted) {
+    {
+        auto how = options();
+        how.stop_on_failure = false;
+        AuditLog log(file, how);
+        log.write(record(1));
+        std::filesystem::rename(file, directory.path() / "moved");
+        std::filesystem::create_directory(file);  // nothing can be opened there
+        log.write(record(2));
+        log.write(record(3));
+        std::filesystem::remove(file);
+        std::filesystem::rename(directory.path() / "moved", file);
+        log.write(record(4));
+    }
+    check(Outcome::whole, "are as they were written");
+    BOOST_TEST_REQUIRE(verify().notes.size() == 1u);
+    BOOST_TEST(verify().notes[0].find("2 records could not be written") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(an_old_file_that_was_shortened_is_found) {

@@ -135,6 +135,11 @@ IPYBOX_DECL void ChainCheck::add_record(const ChainRecord& one) {
     closed_ = false;
     const auto writer = chain::text_member(one.record, "writer");
     if (one.event == "opened") open_[writer] = last_;
+    if (one.event == "lost")
+        notes_.push_back(
+            here() + ": " +
+            chain::counted(chain::number_member(one.record, "records"), "record", "records") +
+            " could not be written, and calls went on all the same (lossy)");
     if (one.event == "head") judge_head(one);
 }
 

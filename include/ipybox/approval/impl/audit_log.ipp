@@ -185,10 +185,10 @@ IPYBOX_DECL void AuditLog::find_end() {
         return;
     }
     struct stat ours{}, there{};
-    if (::fstat(file_.get(), &ours) != 0) fail_to_write(errno);
-    if (::lstat(path_.c_str(), &there) != 0 || there.st_ino != ours.st_ino ||
-        there.st_dev != ours.st_dev) {
-        open_file();  // somebody moved the file away
+    // Somebody may move the file away, or put what cannot be opened in its place for a while.
+    if (!file_ || ::fstat(file_.get(), &ours) != 0 || ::lstat(path_.c_str(), &there) != 0 ||
+        there.st_ino != ours.st_ino || there.st_dev != ours.st_dev) {
+        open_file();
         if (::fstat(file_.get(), &ours) != 0) fail_to_write(errno);
     }
     const auto size = static_cast<std::uint64_t>(ours.st_size);
