@@ -12,7 +12,6 @@
 
 namespace ipybox::approval {
 
-namespace chain {
 inline std::string text_member(const json::object& record, std::string_view key) {
     return std::string(detail::string_of(record, key));
 }
@@ -25,11 +24,10 @@ inline std::uint64_t number_member(const json::object& record, std::string_view 
 inline std::string counted(std::uint64_t count, const char* one, const char* many) {
     return std::to_string(count) + " " + (count == 1 ? one : many);
 }
-inline std::string lines(std::uint64_t first, std::uint64_t last) {
+inline std::string line_numbers(std::uint64_t first, std::uint64_t last) {
     return first == last ? "line " + std::to_string(first)
                          : "lines " + std::to_string(first) + " to " + std::to_string(last);
 }
-}  // namespace chain
 
 IPYBOX_DECL std::optional<ChainRecord> read_chain_record(std::string_view line, std::string& why) {
     boost::system::error_code error;
@@ -42,9 +40,9 @@ IPYBOX_DECL std::optional<ChainRecord> read_chain_record(std::string_view line, 
         return std::nullopt;
     }
     ChainRecord found;
-    found.seq = chain::number_member(*object, "seq");
-    found.prev = chain::text_member(*object, "prev");
-    found.event = chain::text_member(*object, "event");
+    found.seq = number_member(*object, "seq");
+    found.prev = text_member(*object, "prev");
+    found.event = text_member(*object, "event");
     if (found.seq == 0 || found.prev.size() != no_record.size() || found.event.empty()) {
         why = "has no place in a chain: seq, prev or event is missing";
         return std::nullopt;
@@ -117,8 +115,7 @@ IPYBOX_DECL void ChainCheck::add_record(const ChainRecord& one) {
     else if (one.event == "continued" && bytes_ == 0)
         go_on(one);
     else if (one.event == "torn" && one.record.contains("foreign"))
-        fail(here() + ": the " +
-             chain::counted(chain::number_member(one.record, "bytes"), "byte", "bytes") +
+        fail(here() + ": the " + counted(number_member(one.record, "bytes"), "byte", "bytes") +
              " before it were written by somebody else than ipybox");
     else if (one.event == "torn" && gap_)
         explain_gap(one);
@@ -133,35 +130,34 @@ IPYBOX_DECL void ChainCheck::add_record(const ChainRecord& one) {
     ++records_;
     ++since_head_;
     closed_ = false;
-    const auto writer = chain::text_member(one.record, "writer");
+    const auto writer = text_member(one.record, "writer");
     if (one.event == "opened") open_[writer] = last_;
     if (one.event == "lost")
-        notes_.push_back(
-            here() + ": " +
-            chain::counted(chain::number_member(one.record, "records"), "record", "records") +
-            " could not be written, and calls went on all the same (lossy)");
+        notes_.push_back(here() + ": " +
+                         counted(number_member(one.record, "records"), "record", "records") +
+                         " could not be written, and calls went on all the same (lossy)");
     if (one.event == "head") judge_head(one);
 }
 
 IPYBOX_DECL void ChainCheck::begin_chain(const ChainRecord& one) {
     const auto* before = detail::object_of(one.record, "before");
-    if (before && (chain::number_member(*before, "bytes") != bytes_ ||
-                   chain::text_member(*before, "sha256") != file_hash_.hex()))
+    if (before && (number_member(*before, "bytes") != bytes_ ||
+                   text_member(*before, "sha256") != file_hash_.hex()))
         return fail(here() + ": what stands before it is not what ipybox found there, " +
-                    chain::counted(chain::number_member(*before, "bytes"), "byte", "bytes") +
+                    counted(number_member(*before, "bytes"), "byte", "bytes") +
                     ": the lines before it were changed afterwards");
     if (!before && bytes_ > 0)
         return fail(here() + ": a chain begins at the start of a file, and " +
-                    chain::lines(1, line_ - 1) + " of another stand before it");
+                    line_numbers(1, line_ - 1) + " of another stand before it");
     if (const auto* expected = detail::object_of(one.record, "expected"))
         return fail(here() + ": when it was written, the log no longer ended with record " +
-                    std::to_string(chain::number_member(*expected, "seq")) +
+                    std::to_string(number_member(*expected, "seq")) +
                     ", which the host knew: somebody changed or shortened what stands before it");
     if (gap_ && before)
-        notes_.push_back(detail::printable(file_) + ": " + chain::lines(gap_->first, gap_->last) +
+        notes_.push_back(detail::printable(file_) + ": " + line_numbers(gap_->first, gap_->last) +
                          " stood there before the chain began; what they said before then nobody "
                          "knows");
-    const auto id = chain::text_member(one.record, "chain");
+    const auto id = text_member(one.record, "chain");
     if (end_.seq > 0 && id == end_.chain)
         return fail(here() +
                     ": the chain begins here, and records of it stand before: the files "
@@ -177,7 +173,7 @@ IPYBOX_DECL void ChainCheck::begin_chain(const ChainRecord& one) {
 }
 
 IPYBOX_DECL void ChainCheck::go_on(const ChainRecord& one) {
-    const auto id = chain::text_member(one.record, "chain");
+    const auto id = text_member(one.record, "chain");
     if (end_.seq > 0) return follow(one);
     end_.chain = id;
     notes_.push_back(here() + ": goes on from record " + std::to_string(one.seq - 1) +
@@ -191,13 +187,13 @@ IPYBOX_DECL void ChainCheck::follow(const ChainRecord& one) {
     if (end_.seq == 0)
         return fail(here() + ": the log begins with record " + number(one.seq) +
                     ", which is not the first of a file: what stood before it was removed");
-    const auto id = chain::text_member(one.record, "chain");
+    const auto id = text_member(one.record, "chain");
     if (!id.empty() && id != end_.chain)
         return fail(here() + ": record " + number(one.seq) + " belongs to another log");
     const auto wanted = end_.seq + 1;
     if (one.seq > wanted)
         return fail(here() + ": record " + number(one.seq) + " follows record " + number(end_.seq) +
-                    ": " + chain::counted(one.seq - wanted, "record was", "records were") +
+                    ": " + counted(one.seq - wanted, "record was", "records were") +
                     " removed, or lines were exchanged");
     if (one.seq < wanted)
         return fail(here() + ": record " + number(one.seq) + " follows record " + number(end_.seq) +
@@ -208,10 +204,10 @@ IPYBOX_DECL void ChainCheck::follow(const ChainRecord& one) {
 }
 
 IPYBOX_DECL void ChainCheck::explain_gap(const ChainRecord& one) {
-    if (chain::number_member(one.record, "bytes") != gap_->bytes ||
-        chain::text_member(one.record, "sha256") != gap_->hash.hex())
+    if (number_member(one.record, "bytes") != gap_->bytes ||
+        text_member(one.record, "sha256") != gap_->hash.hex())
         return judge_gap();
-    const auto lines = detail::printable(file_) + ": " + chain::lines(gap_->first, gap_->last);
+    const auto lines = detail::printable(file_) + ": " + line_numbers(gap_->first, gap_->last);
     notes_.push_back(lines +
                      ": a part of a record that could not be written whole (a full disk "
                      "or a crash)");
@@ -221,7 +217,7 @@ IPYBOX_DECL void ChainCheck::explain_gap(const ChainRecord& one) {
 
 IPYBOX_DECL void ChainCheck::judge_gap() {
     if (gap_)
-        fail(detail::printable(file_) + ": " + chain::lines(gap_->first, gap_->last) + ": " +
+        fail(detail::printable(file_) + ": " + line_numbers(gap_->first, gap_->last) + ": " +
              gap_->why + ": changed or added by somebody else than ipybox");
     gap_.reset();
 }
@@ -238,12 +234,12 @@ IPYBOX_DECL void ChainCheck::judge_head(const ChainRecord& one) {
     }
     if (judged == Signature::unknown_key) {
         ++unknown_keys_;
-        unknown_key_ = chain::text_member(one.record, "key");
+        unknown_key_ = text_member(one.record, "key");
     } else {
         good_head_ = last_;
         since_head_ = 0;
     }
-    if (const auto writer = chain::text_member(one.record, "closes"); !writer.empty()) {
+    if (const auto writer = text_member(one.record, "closes"); !writer.empty()) {
         open_.erase(writer);
         closed_ = true;
     }
@@ -293,12 +289,11 @@ IPYBOX_DECL void ChainCheck::add_doubts(const std::optional<KnownEnd>& known) {
             (sent_ ? "behind record " + std::to_string(sent_->seq) + ", whose head was sent out, "
                    : "this host knows no newest head of the log, so that ") +
             "records may be missing at its end" +
-            (since_head_ == 0
-                 ? std::string()
-                 : ", and the last " + chain::counted(since_head_, "record", "records") +
-                       ", which no signed head follows, may be anybody's"));
+            (since_head_ == 0 ? std::string()
+                              : ", and the last " + counted(since_head_, "record", "records") +
+                                    ", which no signed head follows, may be anybody's"));
     if (unknown_keys_ > 0)
-        doubts_.push_back(chain::counted(unknown_keys_, "head is", "heads are") +
+        doubts_.push_back(counted(unknown_keys_, "head is", "heads are") +
                           " signed with a key that is not known here, " +
                           detail::printable(unknown_key_) + ": name its public half with --key");
     // What is open at the end of an earlier file is closed in one that follows.
@@ -310,7 +305,7 @@ IPYBOX_DECL void ChainCheck::add_doubts(const std::optional<KnownEnd>& known) {
                           (open_.empty() ? std::string()
                                          : " (opened at " + text_of(open_.begin()->second) + ")") +
                           ", by a crash, or a program still writes it; " +
-                          chain::counted(since_head_, "record follows", "records follow") +
+                          counted(since_head_, "record follows", "records follow") +
                           " the last signed head");
 }
 
@@ -330,7 +325,7 @@ IPYBOX_DECL void ChainCheck::compare(const KnownEnd& known) {
     if (end_.seq < known.end.seq)
         return fail(text_of(last_) + ": ends with record " + number(end_.seq) +
                     "; the host knows of " + number(known.end.seq) + ": " +
-                    chain::counted(known.end.seq - end_.seq, "record was", "records were") +
+                    counted(known.end.seq - end_.seq, "record was", "records were") +
                     " removed at the end");
     if (end_.seq == known.end.seq)
         return fail(text_of(last_) + ": record " + number(end_.seq) +

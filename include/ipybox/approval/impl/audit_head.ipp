@@ -27,15 +27,13 @@ namespace ipybox::approval {
 inline constexpr std::size_t head_size = 512;
 inline constexpr std::string_view head_suffix = ".head";
 
-namespace chain {
-inline json::object object_of(const ChainEnd& end) {
+inline json::object end_object(const ChainEnd& end) {
     return {{"chain", end.chain}, {"seq", end.seq}, {"hash", end.hash}};
 }
 inline ChainEnd end_in(const json::object& object) {
     return {text_member(object, "chain"), number_member(object, "seq"),
             text_member(object, "hash")};
 }
-}  // namespace chain
 
 IPYBOX_DECL AuditHead::AuditHead(const std::filesystem::path& directory,
                                  const std::filesystem::path& log)
@@ -98,15 +96,15 @@ IPYBOX_DECL LogEnd AuditHead::read() {
     const auto* object = error ? nullptr : value.if_object();
     LogEnd end;
     if (object) {
-        end.end = chain::end_in(*object);
-        end.bytes = chain::number_member(*object, "bytes");
-        end.device = chain::number_member(*object, "device");
-        end.inode = chain::number_member(*object, "inode");
-        end.head = chain::number_member(*object, "head");
+        end.end = end_in(*object);
+        end.bytes = number_member(*object, "bytes");
+        end.device = number_member(*object, "device");
+        end.inode = number_member(*object, "inode");
+        end.head = number_member(*object, "head");
         if (const auto* next = detail::object_of(*object, "next")) {
-            end.next = chain::end_in(*next);
+            end.next = end_in(*next);
             end.next->chain = end.end.chain;
-            end.next_bytes = chain::number_member(*next, "bytes");
+            end.next_bytes = number_member(*next, "bytes");
         }
     }
     if (end.end.chain.empty() || end.end.hash.size() != no_record.size())
@@ -119,7 +117,7 @@ IPYBOX_DECL LogEnd AuditHead::read() {
 }
 
 IPYBOX_DECL void AuditHead::write(const LogEnd& end, bool sync) {
-    auto object = chain::object_of(end.end);
+    auto object = end_object(end.end);
     object["bytes"] = end.bytes;
     object["device"] = end.device;
     object["inode"] = end.inode;
@@ -145,7 +143,7 @@ IPYBOX_DECL void AuditHead::write(const LogEnd& end, bool sync) {
 }
 
 IPYBOX_DECL void AuditHead::add_border(const ChainEnd& border) {
-    const auto text = detail::write_json(json::object{{"border", chain::object_of(border)}}) + '\n';
+    const auto text = detail::write_json(json::object{{"border", end_object(border)}}) + '\n';
     const auto at = ::lseek(handle_.get(), 0, SEEK_END);
     if (at < 0 ||
         ::pwrite(handle_.get(), text.data(), text.size(), at) != static_cast<ssize_t>(text.size()))
@@ -172,7 +170,7 @@ IPYBOX_DECL KnownEnd AuditHead::known() {
         const auto value = json::parse(line, error);
         const auto* object = error ? nullptr : value.if_object();
         if (const auto* border = object ? detail::object_of(*object, "border") : nullptr)
-            found.borders.push_back(chain::end_in(*border));
+            found.borders.push_back(end_in(*border));
     }
     return found;
 }
