@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "audit_head_sender.hpp"
 #include "commands.hpp"
 #include "page/approval_page.hpp"
 
@@ -44,6 +45,7 @@ struct ExecutorFlags {
     std::string approve;
     std::string audit;
     std::vector<std::string> audit_with;
+    std::string audit_head_to;
     bool approve_shell = false;
     bool require_shell_escape = false;
     bool no_exec = false;
@@ -140,11 +142,17 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
         ->type_name("FILE");
     command
         .add_option("--audit-with", flags.audit_with,
-                    "code: the code itself; fsync: each record reaches the disk first; lossy: "
+                    "code: the code itself; results: what tools answered; fsync: each record "
+                    "reaches the disk first; lossy: "
                     "calls go on when it cannot be written; "
                     "in-workspace: the file may be there; repeatable")
-        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))
+        ->check(CLI::IsMember({"code", "results", "fsync", "lossy", "in-workspace"}))
         ->allow_extra_args(false);
+    command
+        .add_option("--audit-head-to", flags.audit_head_to,
+                    "Program, on its standard input, or URL that gets each signed head of the "
+                    "audit log, so that nobody here can shorten it unnoticed")
+        ->type_name("PROGRAM|URL");
     command.add_flag("--approve-shell-cmds", flags.approve_shell,
                      "Shell commands (!command, %%bash and the like) need approval too");
     command.add_flag("--require-shell-escape", flags.require_shell_escape,
@@ -391,10 +399,18 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
         for (const auto& option : flags.audit_with) {
             settings.fsync |= option == "fsync";
             settings.code_text |= option == "code";
+            settings.results |= option == "results";
             settings.stop_on_failure &= option != "lossy";
             settings.inside_workspace |= option == "in-workspace";
         }
+        if (!flags.audit_head_to.empty()) {
+            const auto sender =
+                std::make_shared<AuditHeadSender>(flags.audit_head_to, options.logger);
+            settings.on_head = [sender](const std::string& head) { sender->send(head); };
+        }
         options.audit = std::make_shared<AuditLog>(flags.audit, settings, options.logger);
+    } else if (!flags.audit_head_to.empty()) {
+        throw Error(errc::bad_argument, "--audit-head-to: there is no log; add --audit FILE");
     }
     return options;
 }

@@ -74,7 +74,10 @@ IPYBOX_DECL PolicySources CodeExecutor::Session::policy_sources() const {
     sources.settings = options.sandbox_config;
     sources.write_protected = options.write_protected;
     sources.protection = protection();
-    if (options.audit) sources.audit_log = options.audit->path();
+    if (options.audit) {
+        sources.audit_log = options.audit->path();
+        sources.own.push_back(options.audit->state_directory());  // the key and the newest head
+    }
     if (environment) {
         sources.interpreter = environment->readable;
     } else {
