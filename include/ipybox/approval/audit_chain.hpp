@@ -50,6 +50,14 @@ struct KnownEnd {
 
 enum class Signature { good, bad, unknown_key };
 
+// Lines that are no records.
+struct ChainGap {
+    std::uint64_t first = 0, last = 0, bytes = 0;
+    std::string why;
+    bool cut_off = false;  // nothing but a part of a line
+    detail::Sha256 hash;
+};
+
 // What is found in the files of a log, in order.
 class ChainCheck {
 public:
@@ -83,14 +91,6 @@ private:
         std::string file;
         std::uint64_t line = 0;
     };
-    // Lines that are no records.
-    struct Gap {
-        std::uint64_t first = 0, last = 0, bytes = 0;
-        std::string why;
-        bool cut_off = false;  // nothing but a part of a line
-        detail::Sha256 hash;
-    };
-
     std::string here() const { return text_of({file_, line_}); }
     static std::string text_of(const Place& place);
     void fail(std::string what) {
@@ -115,7 +115,7 @@ private:
     std::string file_;
     std::uint64_t line_ = 0, bytes_ = 0;
     detail::Sha256 file_hash_;  // of all lines of this file so far
-    std::optional<Gap> gap_;
+    std::optional<ChainGap> gap_;
 
     ChainEnd end_;
     std::optional<ChainEnd> sent_;

@@ -7,6 +7,7 @@
 
 namespace ipybox {
 
+// What is known of a log besides its files.
 struct AuditVerificationOptions {
     // As of AuditOptions; empty: ipybox's own.
     std::filesystem::path state_directory;
@@ -16,6 +17,7 @@ struct AuditVerificationOptions {
     std::filesystem::path head;
 };
 
+// What was found.
 struct AuditVerification {
     enum class Outcome {
         whole,    // and equal to the newest head that is known
