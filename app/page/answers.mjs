@@ -387,7 +387,7 @@ export function grantPanel({call, host, allow, say, panel}) {
             tell(result.problem);
             return;
         }
-        const rule = result.rule_text ?? JSON.stringify(result.rule, null, 2);
+        const rule = layOut(result.rule_text);
         shown.replaceChildren(
             element("p", {className: "label"}, "the rule that will be written"),
             foldable(rule, {whole: rule.length < 4000, what: "the rule"}),

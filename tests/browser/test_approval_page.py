@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -21,7 +20,7 @@ except ImportError as error:
 
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 sys.path.insert(0, str(SUPPORT))
-from approval_page import Events, Program, Served, Visitor, sign_in, text_of  # noqa: E402
+from approval_page import Served, make_directory, text_of  # noqa: E402
 
 CHROMIUM = shutil.which("chromium")
 FILES = Path(os.environ["IPYBOX_TEST_NODE_MODULES"]) / "@modelcontextprotocol/server-filesystem/dist/index.js"
@@ -81,12 +80,9 @@ class BrowserTest(unittest.TestCase):
         cls.addClassCleanup(cls.browser.close)
 
     def setUp(self):
-        self.directory = Path(tempfile.mkdtemp(prefix="ipybox-page-"))
+        self.directory = make_directory()
+        self.workspace = self.directory / "workspace"
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        self.workspace = self.directory
-        os.chmod(self.directory, 0o755)
-        if os.geteuid() == 0:  # the sandbox drops root
-            os.chown(self.directory, 65534, 65534)
         self.write_config()
         self.complaints = []
 
@@ -272,7 +268,7 @@ class AnswersTest(BrowserTest):
         self.assertEqual(text_of(program.cell("from mcptools.own import image\nimage.run() and None")), "")
 
     def test_edited_then_allowed(self):
-        program = self.serve("--audit", "calls.jsonl", "--audit-with", "in-workspace")
+        program = self.serve("--audit", "calls.jsonl")
         page = self.open(program)
         cell = program.cell("from mcptools.own import structured, echo, add\nprint(echo.run(text='as asked\\u200b'))\n"
                             "print(add.run(a=12345678901234567890123, b=1).sum)")
@@ -537,10 +533,10 @@ class LooksTest(BrowserTest):
     def scene(self, program):
         """A write of a file, a loop, and a call with a plot beside it. Returns when all wait."""
         old = "".join(f"line {i} of the report\n" for i in range(40))
-        (self.directory / "report.md").write_text("# Report\n\n" + old)
+        (self.workspace / "report.md").write_text("# Report\n\n" + old)
         return program.cell(
             "from mcptools.files import write_file\nfrom mcptools.own import echo, add\nimport asyncio\nimport matplotlib.pyplot as plt\n\n"
-            f"path = {str(self.directory / 'report.md')!r}\ntext = open(path).read()\nprint('read', len(text), 'characters', flush=True)\n"
+            f"path = {str(self.workspace / 'report.md')!r}\ntext = open(path).read()\nprint('read', len(text), 'characters', flush=True)\n"
             "plt.figure(figsize=(5, 2.4)); plt.plot([3, 1, 4, 1, 5, 9, 2, 6]); plt.title('Orders'); plt.show()\n\n"
             "# Put the summary in its place.\n"
             "edited = text.replace('line 7 of the report', 'line seven, corrected').replace('line 20 of the report\\n', '')\n"
@@ -581,7 +577,7 @@ class LooksTest(BrowserTest):
         for _ in range(4):
             light.locator(".call:not(.settled)").first.get_by_role("button", name=re.compile("^Deny: ")).click()
         text_of(cell)
-        self.assertIn("line seven, corrected", (self.directory / "report.md").read_text())
+        self.assertIn("line seven, corrected", (self.workspace / "report.md").read_text())
         for page in (light, dark):
             self.none_waits(page)
             expect(page.locator(".call")).to_have_count(0)
@@ -766,10 +762,10 @@ class ConnectionTest(BrowserTest):
         if program == 0:
             os.chdir(self.directory)
             os.execve(os.environ["IPYBOX_TEST_PROGRAM"], [
-                "ipybox", "run", "--config", "mcp.json", "--approval-page", "127.0.0.1:0", "-c",
+                "ipybox", "run", "--workspace", "workspace", "--config", "mcp.json", "--approval-page", "127.0.0.1:0", "-c",
                 ECHO + "print(echo.run(text='first'))\nprint(echo.run(text='second'))"],
                 {"PATH": os.environ["PATH"], "IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"], "TERM": "xterm", "NO_COLOR": "1",
-                 "HOME": str(self.directory), "XDG_CONFIG_HOME": str(self.directory / "settings")})
+                 "XDG_CONFIG_HOME": str(self.directory / "settings")})
         self.addCleanup(os.close, terminal)
         seen = ""
 

@@ -4,14 +4,13 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from urllib.parse import urlsplit
 
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 sys.path.insert(0, str(SUPPORT))
-from approval_page import Events, Program, Served, Visitor, sign_in, text_of  # noqa: E402
+from approval_page import Events, Program, Served, Visitor, make_directory, sign_in, text_of  # noqa: E402
 
 ECHO = "from mcptools.own import echo\nprint(echo.run(text='hello'))"
 REFUSED = "This browser is not signed in"
@@ -19,11 +18,9 @@ REFUSED = "This browser is not signed in"
 
 class PageTest(unittest.TestCase):
     def setUp(self):
-        self.directory = Path(tempfile.mkdtemp(prefix="ipybox-page-"))
+        self.directory = make_directory()
+        self.workspace = self.directory / "workspace"
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        os.chmod(self.directory, 0o755)
-        if os.geteuid() == 0:  # the sandbox drops root
-            os.chown(self.directory, 65534, 65534)
         (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": {
             "command": os.environ["IPYBOX_TEST_PYTHON"], "args": [str(SUPPORT / "mcp_server.py")]}}}))
 
@@ -154,7 +151,7 @@ class AnswersTest(PageTest):
     def test_a_question_has_everything_and_answers_reach_the_code(self):
         code = ("from mcptools.own import echo\nprint('before', flush=True)\n\ntry:\n    echo.run(text='one')\n"
                 "except Exception as error:\n    print(type(error).__name__, error)\nprint(echo.run(text='two'))")
-        program = self.run_code(code, "--audit", "calls.jsonl", "--audit-with", "in-workspace")
+        program = self.run_code(code, "--audit", "calls.jsonl")
         visitor, events = self.signed_in(program)
         first = events.call()
         self.assertEqual((first["server"], first["tool"], first["line"], first["arguments"], first["origin"]), (
@@ -264,7 +261,7 @@ class ServedTest(PageTest):
         tools = [tool["name"] for tool in program.request("tools/list", {}).result(30)["result"]["tools"]]
         self.assertFalse([name for name in tools if "appro" in name or "answer" in name or "allow" in name], tools)
         for name in tools:
-            if name in ("execute_ipython_cell", "reset", "install_package", "register_mcp_server"):
+            if name in ("execute_ipython_cell", "reset", "interrupt"):  # which end the cell, or wait for it
                 continue
             program.tool(name, id=call["id"], verdict="allow").result(60)
         for method, params in (("resources/list", {}), ("resources/read", {"uri": f"http://{program.address}/"}),
@@ -277,7 +274,7 @@ class ServedTest(PageTest):
         program.send({"id": call["id"], "result": {"action": "accept", "content": {"allow": "yes"}}})
         program.request("ping", {}).result(30)
         self.assertFalse(cell.done())
-        self.assertTrue(visitor.answer(call, "deny", reason="still asked")["ok"])
+        self.assertEqual(visitor.answer(call, "deny", reason="still asked"), {"id": call["id"], "ok": True}, program.errors())
         self.assertIn("still asked", text_of(cell))
 
     def test_a_page_that_comes_later_finds_everything(self):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,21 +14,37 @@ PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 LINK = re.compile(r"^approval page: (http://\S+)$", re.MULTILINE)
 
 
+def make_directory():
+    """For a program: with an empty workspace."""
+    directory = Path(tempfile.mkdtemp(prefix="ipybox-page-"))
+    workspace = directory / "workspace"
+    workspace.mkdir()
+    for path in (directory, workspace):
+        path.chmod(0o755)
+        if os.geteuid() == 0:  # the sandbox drops root
+            os.chown(path, 65534, 65534)
+    return directory
+
+
 class Program:
-    """`ipybox run` or `ipybox serve` with --approval-page. Close it."""
+    """`ipybox run` or `ipybox serve` with --approval-page, in a directory with `workspace` in it. Close it."""
 
     def __init__(self, command, directory, *arguments, env=None, page="127.0.0.1:0"):
         self.process = subprocess.Popen(
-            [PROGRAM, command, "--workspace", str(directory), "--kernel-init-timeout", "60", *arguments,
+            [PROGRAM, command, "--workspace", "workspace", "--kernel-init-timeout", "60", *arguments,
              "--approval-page", page], cwd=directory, text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"], "HOME": str(directory),
+            env={"PATH": os.environ["PATH"], "IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"],
                  "XDG_CONFIG_HOME": str(Path(directory) / "settings"), **(env or {})})
         self.lines = []
         self.changed = threading.Condition()
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
-        self.link = self.said(LINK).group(1)
+        try:
+            self.link = self.said(LINK).group(1)
+        except BaseException:
+            self.close()
+            raise
         self.address = urlsplit(self.link).netloc
 
     def read(self):
@@ -70,7 +87,7 @@ class Served(Program):
     """`ipybox serve` and its client on standard input and output."""
 
     def __init__(self, directory, *arguments, **more):
-        super().__init__("serve", directory, *arguments, **more)
+        super().__init__("serve", directory, "--sandbox", "bubblewrap", *arguments, **more)
         self.waiting = {}
         self.number = 0
         threading.Thread(target=self.listen, daemon=True).start()
