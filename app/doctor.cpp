@@ -1,7 +1,9 @@
 // ipybox doctor: checks what this machine has, and says what to do about the rest.
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <fstream>
 #include <iostream>
+#include <ipybox/approval/remembered_rules.hpp>
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/private_directory.hpp>
@@ -41,6 +43,7 @@ public:
         check_plugins();
         co_await check_python(std::move(python));
         check_reach();
+        check_remembered();
         co_await check_sandbox("bubblewrap", true);
         co_await check_sandbox("srt", false);
         co_await check_fork();
@@ -135,6 +138,28 @@ private:
         } catch (const Error& error) {
             line("missing ", what,
                  "root's kernels in a sandbox run as one, in the workspace: " + error.detail());
+        }
+    }
+
+    // What was answered "always": a file with a mistake stops every question.
+    void check_remembered() {
+        const RememberedRules remembered;
+        try {
+            const auto rules = remembered.list();
+            const auto now = std::chrono::system_clock::now();
+            const auto stale = std::count_if(rules.begin(), rules.end(), [now](const auto& one) {
+                return !why_stale(one, now).empty();
+            });
+            if (rules.empty()) return;
+            good("remembered rules", std::to_string(rules.size()) + " in " +
+                                         remembered.file().string() +
+                                         (stale == 0 ? ""
+                                                     : "; " + std::to_string(stale) +
+                                                           " of them stale: `ipybox policy list` "
+                                                           "names them, `ipybox policy forget "
+                                                           "NUMBER` removes one"));
+        } catch (const Error& error) {
+            bad("remembered rules", error.detail());
         }
     }
 

@@ -467,6 +467,20 @@ inline std::unique_ptr<ApprovalPage> open_page(asio::any_io_executor executor,
     return page;
 }
 
+// What --approve allow means, before anything is allowed; nothing for other answers.
+inline void warn_of_allow(const ExecutorFlags& flags) {
+    if (flags.approve != "allow" || flags.log_level == "off") return;
+    std::string remains = flags.policy.empty() ? "" : "what " + flags.policy + " denies";
+    if (flags.sandbox != "none")
+        remains += (remains.empty() ? "" : ", and ") + ("sandbox " + flags.sandbox) +
+                   " around the code, not around what servers do for it";
+    if (remains.empty()) remains = "nothing";
+    if (flags.sandbox == "none") remains += "; the code itself has your rights";
+    std::cerr << "ipybox: --approve allow: every call of every tool of every server is carried "
+                 "out, and nobody looks at it\n"
+              << "ipybox: what remains: " << detail::printable(remains) << std::endl;
+}
+
 // The servers of --config. What of it does nothing here is said.
 inline std::map<std::string, json::object> configured_servers(const ExecutorFlags& flags,
                                                               const Logger& logger) {

@@ -275,6 +275,7 @@ int serve(ServeFlags flags) {
     }
     if (flags.log_level != "off" || http)
         std::cerr << "ipybox: serving " << where << "; " << detail::printable(said) << std::endl;
+    warn_of_allow(flags);
     Ending ending(context.get_executor());
     const auto end = [&] {
         ending.wanted = true;
