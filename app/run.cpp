@@ -14,6 +14,7 @@
 #include <memory>
 #include <set>
 
+#include "asking.hpp"
 #include "executor_flags.hpp"
 #include "run_to_end.hpp"
 #include "terminal_output.hpp"

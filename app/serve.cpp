@@ -13,6 +13,7 @@
 #include <optional>
 #include <sstream>
 
+#include "asking.hpp"
 #include "executor_flags.hpp"
 #include "run_to_end.hpp"
 
