@@ -1,6 +1,8 @@
-// ipybox audit show: what an audit log says, safe to look at.
+// ipybox audit: what a log says, safe to look at, and whether it is whole.
 #include <fstream>
 #include <iostream>
+#include <ipybox/approval/audit_key.hpp>
+#include <ipybox/approval/audit_verification.hpp>
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
@@ -10,6 +12,8 @@
 #include <memory>
 #include <optional>
 
+#include "audit_page.hpp"
+#include "audit_records.hpp"
 #include "commands.hpp"
 
 namespace ipybox::app {
@@ -19,38 +23,32 @@ struct AuditFlags {
     std::string file;
     std::string session = "*";
     std::string tool = "*";
+    std::string page;
     bool denied = false;
     bool as_json = false;
 };
 
-std::string field(const json::object& record, std::string_view key) {
-    const auto* value = record.if_contains(key);
-    if (!value) return {};
-    if (const auto* text = value->if_string()) return std::string(*text);
-    return detail::write_json(*value);
-}
+struct VerifyFlags {
+    std::vector<std::filesystem::path> files;
+    AuditVerificationOptions options;
+};
 
-// Calls `use` with every record; returns how many lines are none.
-template <class Function>
-std::size_t read_records(const std::string& file, Function use) {
-    std::ifstream in(file, std::ios::binary);
-    if (!in || std::filesystem::is_directory(file))
-        throw Error(errc::bad_argument, file + ": cannot be read; is it an audit log?");
-    std::size_t broken = 0;
-    std::string line;
-    while (std::getline(in, line)) {
-        if (line.empty()) continue;
-        boost::system::error_code error;
-        const json::value value = detail::parse_exact(line, error);
-        if (!error && value.is_object() && value.get_object().contains("event"))
-            use(value.get_object());
-        else
-            ++broken;
-    }
-    return broken;
+// What is wrong with lines that are no records, on standard error; the exit code.
+int tell_broken(const std::string& file, std::size_t broken) {
+    if (broken > 0)
+        std::cerr << "ipybox: " << file << ": " << broken
+                  << (broken == 1 ? " line is no record" : " lines are no records") << '\n';
+    return broken > 0 ? 1 : 0;
 }
 
 int show(const AuditFlags& flags) {
+    if (!flags.page.empty()) {
+        if (flags.as_json || flags.denied || flags.tool != "*")
+            throw Error(errc::bad_argument,
+                        "--html writes whole sessions: --session chooses them; leave out --json, "
+                        "--denied and --tool");
+        return tell_broken(flags.file, write_audit_page(flags.file, flags.session, flags.page));
+    }
     std::map<std::string, json::object, std::less<>> results;
     const auto broken = read_records(flags.file, [&](const json::object& record) {
         if (field(record, "event") == "result") results[field(record, "call")] = record;
@@ -63,7 +61,7 @@ int show(const AuditFlags& flags) {
     const bool only_calls = flags.denied || flags.tool != "*";
     read_records(flags.file, [&](const json::object& record) {
         const std::string event = field(record, "event");
-        if (event == "result" || !fits(sessions, field(record, "session")) ||
+        if (event == "result" || is_of_chain(event) || !fits(sessions, field(record, "session")) ||
             (only_calls && event != "call"))
             return;
         const std::string server = field(record, "server"), tool = field(record, "tool");
@@ -113,17 +111,58 @@ int show(const AuditFlags& flags) {
         }
         std::cout << '\n';
     });
-    if (broken > 0)
-        std::cerr << "ipybox: " << flags.file << ": " << broken
-                  << (broken == 1 ? " line is no record" : " lines are no records") << '\n';
-    return broken > 0 ? 1 : 0;
+    return tell_broken(flags.file, broken);
+}
+
+int verify(const VerifyFlags& flags) {
+    using Outcome = AuditVerification::Outcome;
+    const auto found = verify_audit_log(flags.files, flags.options);
+    for (const auto& note : found.notes) std::cout << "note: " << note << '\n';
+    std::cout << (found.outcome == Outcome::whole     ? "whole: "
+                  : found.outcome == Outcome::unknown ? "not proven whole: "
+                                                      : "NOT whole: ")
+              << found.what << std::endl;
+    return found.outcome == Outcome::whole ? 0 : found.outcome == Outcome::unknown ? 3 : 1;
+}
+
+void add_verify(CLI::App& audit, Action& action) {
+    auto flags = std::make_shared<VerifyFlags>();
+    auto* one = audit.add_subcommand(
+        "verify", "Whether a log is what ipybox wrote, and all of it; says where it is not");
+    one->footer(
+        "Exit code: 0 whole, and equal to the newest head that is known; 3 what is there is right, "
+        "but it ended without a closing head, or nobody knows what it has to end with; 1 changed, "
+        "exchanged, removed or added; 2 it cannot be told.");
+    one->add_option("FILE", flags->files,
+                    "The log; of one that was rotated, its files with the oldest first")
+        ->required();
+    one->add_option("--key", flags->options.keys,
+                    "Public key, as `ipybox audit key` prints it on the machine that wrote the "
+                    "log; repeatable")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    one->add_option("--head", flags->options.head,
+                    "File whose last line is a head of the log, as --audit-head-to sent it")
+        ->type_name("FILE");
+    one->callback([&action, flags] { action = [flags] { return verify(*flags); }; });
+}
+
+void add_key(CLI::App& audit, Action& action) {
+    auto* one = audit.add_subcommand(
+        "key", "Print the public half of the key that signs this user's logs, in PEM");
+    one->callback([&action] {
+        action = [] {
+            std::cout << AuditKey::of(approval::audit_directory()).public_text() << std::flush;
+            return 0;
+        };
+    });
 }
 
 }  // namespace
 
 void add_audit(CLI::App& app, Action& action) {
     auto flags = std::make_shared<AuditFlags>();
-    auto* command = app.add_subcommand("audit", "Read an audit log");
+    auto* command = app.add_subcommand("audit", "Read and verify an audit log");
     command->require_subcommand(1);
     auto* one =
         command->add_subcommand("show", "Executions and calls, who decided, and what came of them");
@@ -138,7 +177,13 @@ void add_audit(CLI::App& app, Action& action) {
         ->type_name("GLOB");
     one->add_flag("--denied", flags->denied, "Only calls that were denied");
     one->add_flag("--json", flags->as_json, "Print JSON lines, each call with its result");
+    one->add_option("--html", flags->page,
+                    "Write a page of the sessions instead, which needs nothing else: cells, calls, "
+                    "who decided, what came of them")
+        ->type_name("FILE");
     one->callback([&action, flags] { action = [flags] { return show(*flags); }; });
+    add_verify(*command, action);
+    add_key(*command, action);
 }
 
 }  // namespace ipybox::app

@@ -1,7 +1,9 @@
 // ipybox doctor: checks what this machine has, and says what to do about the rest.
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <fstream>
 #include <iostream>
+#include <ipybox/approval/remembered_rules.hpp>
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/private_directory.hpp>
@@ -41,6 +43,7 @@ public:
         check_plugins();
         co_await check_python(std::move(python));
         check_reach();
+        check_remembered();
         co_await check_sandbox("bubblewrap", true);
         co_await check_sandbox("srt", false);
         co_await check_fork();
@@ -138,6 +141,28 @@ private:
         }
     }
 
+    // What was answered "always": a file with a mistake stops every question.
+    void check_remembered() {
+        const RememberedRules remembered;
+        try {
+            const auto rules = remembered.list();
+            const auto now = std::chrono::system_clock::now();
+            const auto stale = std::count_if(rules.begin(), rules.end(), [now](const auto& one) {
+                return !why_stale(one, now).empty();
+            });
+            if (rules.empty()) return;
+            good("remembered rules", std::to_string(rules.size()) + " in " +
+                                         remembered.file().string() +
+                                         (stale == 0 ? ""
+                                                     : "; " + std::to_string(stale) +
+                                                           " of them stale: `ipybox policy list` "
+                                                           "names them, `ipybox policy forget "
+                                                           "NUMBER` removes one"));
+        } catch (const Error& error) {
+            bad("remembered rules", error.detail());
+        }
+    }
+
     awaitable<Capabilities> probe(std::string name, json::object options) {
         Capabilities able;
         try {
@@ -179,13 +204,16 @@ private:
             {"wall time", able.wall_time},
             {"scratch size", able.scratch_size},
             {"scratch inodes", able.scratch_inodes},
-            {"workspace size", able.workspace_size && quota_problem_.empty()}};
+            {"workspace size", able.workspace_size && quota_problem_.empty()},
+            {"no programs (--no-exec)", able.last_program}};
         for (const auto& [what, enforced] : abilities) {
             std::string& list = enforced ? can : cannot;
             list += (list.empty() ? "" : ", ") + std::string(what);
         }
         good(name, how + "a sandboxed process runs; enforced: " + can +
                        (cannot.empty() ? "" : "; not enforceable here: " + cannot));
+        if (const auto why = able.reasons.find("programs"); why != able.reasons.end())
+            line("missing ", "--no-exec", "not needed unless asked for: " + why->second);
         const std::string held = co_await absent_names(name);
         if (!held.empty())
             good(name, "protected names that " + workspace_.string() + " lacks are held " + held);

@@ -2,8 +2,6 @@
 // Flags of the commands that run code, and what they make of a CodeExecutor.
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <ipybox/approval/channel.hpp>
-#include <ipybox/approval/granted_rules.hpp>
 #include <ipybox/executor/code_executor.hpp>
 #include <ipybox/net/domain_rule.hpp>
 #include <ipybox/tools/tool_search.hpp>
@@ -14,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "audit_head_sender.hpp"
 #include "commands.hpp"
-#include "page/approval_page.hpp"
 
 namespace ipybox::app {
 
@@ -44,8 +42,10 @@ struct ExecutorFlags {
     std::string approve;
     std::string audit;
     std::vector<std::string> audit_with;
+    std::string audit_head_to;
     bool approve_shell = false;
     bool require_shell_escape = false;
+    bool no_exec = false;
     bool exact_numbers = false;
     bool check = false;
     bool allow_home = false;
@@ -139,16 +139,25 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
         ->type_name("FILE");
     command
         .add_option("--audit-with", flags.audit_with,
-                    "code: the code itself; fsync: each record reaches the disk first; lossy: "
+                    "code: the code itself; results: what tools answered; fsync: each record "
+                    "reaches the disk first; lossy: "
                     "calls go on when it cannot be written; "
                     "in-workspace: the file may be there; repeatable")
-        ->check(CLI::IsMember({"code", "fsync", "lossy", "in-workspace"}))
+        ->check(CLI::IsMember({"code", "results", "fsync", "lossy", "in-workspace"}))
         ->allow_extra_args(false);
+    command
+        .add_option("--audit-head-to", flags.audit_head_to,
+                    "Program, on its standard input, or URL that gets each signed head of the "
+                    "audit log, so that nobody here can shorten it unnoticed")
+        ->type_name("PROGRAM|URL");
     command.add_flag("--approve-shell-cmds", flags.approve_shell,
                      "Shell commands (!command, %%bash and the like) need approval too");
     command.add_flag("--require-shell-escape", flags.require_shell_escape,
                      "And other ways to start processes are refused, by a guard in Python: no "
                      "security boundary");
+    command.add_flag("--no-exec", flags.no_exec,
+                     "Code can start no programs, whatever way it tries: a wall of the sandbox, "
+                     "which must be bubblewrap");
     command
         .add_option("--approval-channel", flags.channel,
                     "Address on this machine where approvers connect by WebSocket; the token is "
@@ -374,6 +383,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
     options.require_shell_escape = flags.require_shell_escape;
+    if (flags.no_exec) options.programs = Programs::deny;
     options.exact_numbers = flags.exact_numbers;
     options.check = flags.check;
     if (!flags.policy.empty()) {
@@ -386,64 +396,20 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
         for (const auto& option : flags.audit_with) {
             settings.fsync |= option == "fsync";
             settings.code_text |= option == "code";
+            settings.results |= option == "results";
             settings.stop_on_failure &= option != "lossy";
             settings.inside_workspace |= option == "in-workspace";
         }
+        if (!flags.audit_head_to.empty()) {
+            const auto sender =
+                std::make_shared<AuditHeadSender>(flags.audit_head_to, options.logger);
+            settings.on_head = [sender](const std::string& head) { sender->send(head); };
+        }
         options.audit = std::make_shared<AuditLog>(flags.audit, settings, options.logger);
+    } else if (!flags.audit_head_to.empty()) {
+        throw Error(errc::bad_argument, "--audit-head-to: there is no log; add --audit FILE");
     }
     return options;
-}
-
-// The channel of --approval-channel, after saying where it is; null without the flag.
-inline std::unique_ptr<ApprovalChannel> open_channel(asio::any_io_executor executor,
-                                                     const ExecutorFlags& flags,
-                                                     const Logger& logger) {
-    if (flags.channel.empty()) return nullptr;
-    if (flags.sandbox == "none")
-        throw Error(
-            errc::bad_argument,
-            "--approval-channel needs a sandbox: without one the code could approve its own calls");
-    ApprovalChannelOptions settings;
-    settings.approval_required = true;
-    settings.approval_timeout = {};  // the executor's counts
-    settings.logger = logger;
-    settings.allowed_origins = flags.channel_origins;
-    const char* token = std::getenv("IPYBOX_APPROVAL_TOKEN");
-    if (token) settings.token = token;
-    auto channel = std::make_unique<ApprovalChannel>(std::move(executor), std::move(settings));
-    const auto [host, port] = host_and_port(flags.channel, "--approval-channel");
-    const auto url = channel->listen(host, port);
-    std::cerr << "approvers connect to " << url;
-    if (!token) std::cerr << " with the bearer token " << channel->token();
-    std::cerr << std::endl;
-    return channel;
-}
-
-// The page of --approval-page, after saying where it is; null without the flag.
-inline std::unique_ptr<ApprovalPage> open_page(asio::any_io_executor executor,
-                                               const ExecutorFlags& flags,
-                                               std::shared_ptr<GrantedRules> granted,
-                                               Duration approval_timeout, const Logger& logger) {
-    if (flags.page.empty()) return nullptr;
-    const bool isolated = (flags.sandbox == "bubblewrap" || flags.sandbox == "srt") &&
-                          flags.kernel != "gateway";
-    if (!isolated && !flags.page_unconfined)
-        throw Error(errc::bad_argument,
-                    "--approval-page: with " +
-                        (flags.kernel == "gateway" ? std::string("--kernel gateway")
-                                                   : "--sandbox " + flags.sandbox) +
-                        " the code may reach the page and approve its own calls; use --sandbox "
-                        "bubblewrap, or say --approval-page-unconfined");
-    ApprovalPageOptions settings;
-    settings.note = "workspace " + flags.workspace + " · sandbox " + flags.sandbox;
-    settings.granted = std::move(granted);
-    settings.approval_timeout = approval_timeout;
-    settings.logger = logger;
-    auto page = std::make_unique<ApprovalPage>(std::move(executor), std::move(settings));
-    const auto [host, port] = host_and_port(flags.page, "--approval-page");
-    const auto link = page->listen(host, port);
-    std::cerr << "approval page: " << link << std::endl;
-    return page;
 }
 
 // The servers of --config. What of it does nothing here is said.

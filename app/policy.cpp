@@ -1,12 +1,16 @@
-// ipybox policy test: what a policy says to a call, and which rule says it.
+// ipybox policy: what a policy says to a call and which rule says it; what was answered "always".
 #include <boost/asio/io_context.hpp>
 #include <iostream>
 #include <ipybox/approval/config.hpp>
 #include <ipybox/approval/question_text.hpp>
+#include <ipybox/approval/remembered_rules.hpp>
 #include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
+#include <ipybox/tools/server_identity.hpp>
 #include <memory>
+#include <set>
 
 #include "commands.hpp"
 #include "run_to_end.hpp"
@@ -69,7 +73,9 @@ json::value without_console(const json::value& policy, int depth = 0) {
     const auto& entry = *object->begin();
     if (entry.key() == "console") return "ask";
     const auto* members = entry.value().if_array();
-    if (!members || entry.key() == "rules") return policy;
+    const bool combines =
+        entry.key() == "first_match" || entry.key() == "all_of" || entry.key() == "any_of";
+    if (!members || !combines) return policy;
     json::array list;
     for (const auto& member : *members) list.push_back(without_console(member, depth + 1));
     json::object result;
@@ -126,6 +132,7 @@ void explain(const json::value& policy, const approval::CallFacts& facts, const 
         line["place"] = here + "/" + std::to_string(i);
         line["rule"] = rule.label();
         line["effect"] = word(rule.effect());
+        line["remember"] = rule.may_remember();
         line["fits"] = fit == approval::Fit::yes  ? "yes"
                        : fit == approval::Fit::no ? "no"
                                                   : "unclear";
@@ -181,7 +188,8 @@ int test_policy(const PolicyFlags& flags) {
             };
             const std::string fits = text("fits");
             std::cout << "  " << text("place") << ", " << text("rule") << ": "
-                      << (fits == "yes"       ? "fits, " + text("effect")
+                      << (fits == "yes" ? "fits, " + text("effect") +
+                                              (line.at("remember").as_bool() ? "" : " each time")
                           : fits == "unclear" ? "cannot be told, denies"
                                               : "does not fit");
             if (line.at("nearly").as_bool()) std::cout << ", but nearly";
@@ -193,11 +201,133 @@ int test_policy(const PolicyFlags& flags) {
     return asks ? 3 : allowed ? 0 : 1;
 }
 
+// ---- what was answered "always" ----
+
+struct RememberedFlags {
+    std::string file;    // empty: the standard one
+    std::string config;  // of MCP servers
+    std::vector<std::size_t> numbers;
+    bool as_json = false;
+
+    RememberedRules rules() const {
+        return file.empty() ? RememberedRules() : RememberedRules(std::filesystem::path(file));
+    }
+};
+
+// The identities of the servers that are configured; nothing without a configuration.
+std::optional<std::set<std::string>> configured_identities(const std::string& config) {
+    if (config.empty()) return std::nullopt;
+    std::set<std::string> identities;
+    const auto servers = read_mcp_servers(parse_json(read_text_file(config), config), config);
+    for (const auto& entry : servers) identities.insert(server_identity(entry.second));
+    return identities;
+}
+
+// What is known of a rule, with why it is asked about again, if it is.
+json::object described(const RememberedRule& one, const RememberedFlags& flags,
+                       const std::optional<std::set<std::string>>& identities) {
+    json::object line;
+    line["effect"] = word(one.rule.effect());
+    const auto* when = detail::object_of(one.written, "when");
+    line["when"] = when ? *when : json::object();
+    std::string stale = why_stale(one, std::chrono::system_clock::now());
+    if (one.binding) {
+        line["server"] = one.binding->server_identity();
+        json::array tools;
+        for (const auto& entry : one.binding->tools()) tools.emplace_back(entry.first);
+        line["tools"] = std::move(tools);
+        if (stale.empty() && identities && !one.binding->server_identity().empty() &&
+            !identities->contains(one.binding->server_identity()))
+            stale = "no server of " + flags.config + " is the one that it was made for";
+    }
+    if (!one.since.empty()) line["since"] = one.since;
+    if (one.rule.expires()) line["expires"] = one.written.at("expires");
+    line["stale"] = stale;
+    return line;
+}
+
+int list_remembered(const RememberedFlags& flags) {
+    const auto rules = flags.rules();
+    const auto identities = configured_identities(flags.config);
+    json::array lines;
+    for (const auto& one : rules.list()) {
+        json::object line;
+        line["number"] = lines.size() + 1;
+        for (auto& entry : described(one, flags, identities)) line[entry.key()] = entry.value();
+        lines.push_back(std::move(line));
+    }
+    if (flags.as_json) {
+        json::object report;
+        report["file"] = rules.file().string();
+        report["rules"] = std::move(lines);
+        std::cout << detail::write_json(report) << '\n';
+        return 0;
+    }
+    if (lines.empty()) std::cout << "nothing is remembered in " << rules.file().string() << '\n';
+    for (const auto& entry : lines) {
+        const auto& line = entry.get_object();
+        const auto text = [&](const char* key) {
+            return detail::printable(detail::string_of(line, key));
+        };
+        std::cout << line.at("number").to_number<std::size_t>() << "  " << text("effect") << ' '
+                  << detail::printable(detail::write_json(line.at("when"))) << '\n';
+        if (const auto server = text("server"); !server.empty())
+            std::cout << "   server: " << server << '\n';
+        if (const auto* tools = line.if_contains("tools")) {
+            std::cout << "   tools:";
+            for (const auto& tool : tools->get_array())
+                std::cout << ' ' << approval::plain_name(tool.get_string());
+            std::cout << '\n';
+        }
+        std::string times;
+        for (const auto& [key, name] : {std::pair("since", "since"), {"expires", "until"}})
+            if (line.contains(key)) times += std::string(" ") + name + ' ' + text(key);
+        if (!times.empty()) std::cout << "  " << times << '\n';
+        std::cout << "   " << (text("stale").empty() ? "holds" : "stale: " + text("stale")) << '\n';
+    }
+    return 0;
+}
+
+int forget_remembered(const RememberedFlags& flags) {
+    const auto rules = flags.rules();
+    rules.forget(flags.numbers);
+    std::cout << "forgotten; " << rules.list().size() << " left in " << rules.file().string()
+              << '\n';
+    return 0;
+}
+
+void add_remembered(CLI::App& command, Action& action) {
+    auto flags = std::make_shared<RememberedFlags>();
+    const auto add_file = [&flags](CLI::App& one) {
+        one.add_option("--file", flags->file,
+                       "File of these rules; else ipybox/always.json in $XDG_CONFIG_HOME or "
+                       "~/.config")
+            ->type_name("FILE");
+    };
+    auto* list = command.add_subcommand(
+        "list", "What was answered \"always\": for which server and tools, until when");
+    list->footer(
+        "A stale rule decides nothing: it has expired, or says nothing of server and tools. A tool "
+        "that changed is asked about again as well, which is seen when it is called.");
+    add_file(*list);
+    list->add_option("--config", flags->config,
+                     "File with MCP servers: rules of other servers are stale")
+        ->type_name("FILE");
+    list->add_flag("--json", flags->as_json, "Print a JSON object instead of text");
+    list->callback([&action, flags] { action = [flags] { return list_remembered(*flags); }; });
+    auto* forget =
+        command.add_subcommand("forget", "Remove rules from what was answered \"always\"");
+    add_file(*forget);
+    forget->add_option("NUMBER", flags->numbers, "Numbers of `ipybox policy list`")->required();
+    forget->callback([&action, flags] { action = [flags] { return forget_remembered(*flags); }; });
+}
+
 }  // namespace
 
 void add_policy(CLI::App& app, Action& action) {
     auto flags = std::make_shared<PolicyFlags>();
-    auto* command = app.add_subcommand("policy", "Check an approval policy and try it out");
+    auto* command =
+        app.add_subcommand("policy", "Try an approval policy out; what was answered \"always\"");
     command->require_subcommand(1);
     auto* test = command->add_subcommand(
         "test", "What a policy says to a call, which rule says it, and which nearly did");
@@ -216,6 +346,7 @@ void add_policy(CLI::App& app, Action& action) {
     add_plugin_dir(*test, flags->plugin_dirs);
     test->add_flag("--json", flags->as_json, "Print a JSON object instead of text");
     test->callback([&action, flags] { action = [flags] { return test_policy(*flags); }; });
+    add_remembered(*command, action);
 }
 
 }  // namespace ipybox::app

@@ -14,6 +14,7 @@
 #include <memory>
 #include <set>
 
+#include "asking.hpp"
 #include "executor_flags.hpp"
 #include "run_to_end.hpp"
 #include "terminal_output.hpp"
@@ -85,6 +86,7 @@ public:
         if (page_) options.watcher = page_->watcher();
         options.approvers.push_back([this](ToolCall call) { return answer(std::move(call)); });
         announce();
+        warn_of_allow(flags);
         executor_ =
             std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
         watch_signals();
@@ -137,7 +139,7 @@ private:
             flags_.timeout > 0 ? "may run " + whole(flags_.timeout) : "may run for ever";
         const auto said = "sandbox " + flags_.sandbox + "; workspace " +
                           real_path(flags_.workspace) + "; calls are " + calls + "; the code " +
-                          time;
+                          time + (flags_.no_exec ? ", and starts no programs" : "");
         std::cerr << "ipybox: " << detail::printable(said) << std::endl;
     }
     static std::string real_path(const std::string& text) {

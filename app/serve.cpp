@@ -13,6 +13,7 @@
 #include <optional>
 #include <sstream>
 
+#include "asking.hpp"
 #include "executor_flags.hpp"
 #include "run_to_end.hpp"
 
@@ -127,6 +128,10 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
             flags.sandbox_config.clear();
         }
     }
+    if (flags.no_exec && flags.sandbox == "none")
+        throw Error(errc::bad_argument,
+                    "--no-exec is a wall of the sandbox: add --sandbox, without which nothing "
+                    "confines the code here");
     flags.python = find_python(flags.python).string();
     McpServiceOptions options;
     options.executor = executor_options(flags);
@@ -158,7 +163,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     const auto approval = set_approval(flags, options);
     said = "workspace " + workspace.string() + "; sandbox " + flags.sandbox +
            (flags.sandbox == "none" ? ": code runs with your rights (--sandbox confines it)" : "") +
-           "; " + approval +
+           (flags.no_exec ? "; code starts no programs" : "") + "; " + approval +
            (flags.approval_timeout > 0
                 ? "; a question waits " + CLI::detail::to_string(flags.approval_timeout) + " s"
                 : "") +
@@ -271,6 +276,7 @@ int serve(ServeFlags flags) {
     }
     if (flags.log_level != "off" || http)
         std::cerr << "ipybox: serving " << where << "; " << detail::printable(said) << std::endl;
+    warn_of_allow(flags);
     Ending ending(context.get_executor());
     const auto end = [&] {
         ending.wanted = true;

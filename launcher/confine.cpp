@@ -41,12 +41,6 @@ bool misuse(Problem& problem, const char* what) {
     return false;
 }
 
-bool has(char** words, int count, const char* name) {
-    for (int i = 0; i < count; ++i)
-        if (is(words[i], name)) return true;
-    return false;
-}
-
 bool set_limit(int resource, rlim_t value, Problem& problem) {
     const auto which = static_cast<__rlimit_resource_t>(resource);
     rlimit limit{};
@@ -148,9 +142,16 @@ bool enter_landlock(char** words, int count, bool log, Problem& problem) {
 
 }  // namespace
 
+bool has(char** words, int count, const char* name) {
+    for (int i = 0; i < count; ++i)
+        if (is(words[i], name)) return true;
+    return false;
+}
+
 bool knows(const char* word, bool& takes_value) {
     takes_value = false;
-    if (is(word, "--landlock") || is(word, "--log")) return true;
+    for (const char* name : {"--landlock", "--no-exec", "--log"})
+        if (is(word, name)) return true;
     takes_value = true;
     for (const char* name : {"--writable", "--sockets", "--seccomp", "--seccomp-file"})
         if (is(word, name)) return true;

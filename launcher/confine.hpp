@@ -8,6 +8,7 @@ namespace ipybox::launcher {
 // The words that say it, without their program:
 //   --rlimit-as N, --rlimit-nproc N, --rlimit-nofile N, --rlimit-fsize N, --rlimit-cpu N
 //   --landlock, --writable PATH, --sockets PATH, --seccomp FD, --seccomp-file PATH, --log
+//   --no-exec: comes last, by programs.hpp; nothing here does it
 // as the launcher's --help explains them.
 
 // What failed, with errno; `detail` may be empty. `misuse`: the words are wrong, errno says
@@ -17,6 +18,9 @@ struct Problem {
     const char* detail = "";
     bool misuse = false;
 };
+
+// Whether `name` is among the words.
+bool has(char** words, int count, const char* name);
 
 // Whether `word` is one of these words; takes_value: whether another follows.
 bool knows(const char* word, bool& takes_value);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "confine.hpp"
+#include "programs.hpp"
 
 extern "C" {
 
@@ -122,11 +123,13 @@ bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
             return fail(problem, "the working directory");
     if (entry.init >= 0 && !drop_capabilities(problem)) return false;
     if (!ipybox::launcher::take_rights(words, count, problem)) return false;
-    bool log = false;
-    for (int i = 0; i < count; ++i) log = log || strcmp(words[i], "--log") == 0;
+    const bool log = ipybox::launcher::has(words, count, "--log");
     for (int i = 0; i < entry.nfilters; ++i)
         if (!ipybox::launcher::apply_filter(filters[i], log, problem)) return false;
     if (!ipybox::launcher::set_limits(words, count, problem)) return false;
+    if (ipybox::launcher::has(words, count, "--no-exec") &&
+        !ipybox::launcher::refuse_programs(log, problem))
+        return false;
     if (syscall(SYS_close_range, static_cast<unsigned>(entry.nfds), ~0u, 0u) != 0)
         return fail(problem, "close_range");
     return true;

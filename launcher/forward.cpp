@@ -16,6 +16,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "programs.hpp"
+
 namespace {
 
 constexpr int max_connections = 256;
@@ -143,7 +145,7 @@ bool Forwarder::listen(std::uint16_t port, const char* path) {
     return true;
 }
 
-bool Forwarder::start() {
+bool Forwarder::start(bool no_exec) {
     if (count_ == 0) return true;
     const pid_t child = ::fork();
     if (child != 0) {
@@ -152,6 +154,8 @@ bool Forwarder::start() {
         for (int i = 0; i < count_; ++i) ::close(ports_[i].socket);
         return child > 0 && status == 0;
     }
+    ipybox::launcher::Problem problem;
+    if (no_exec && !ipybox::launcher::refuse_programs(false, problem)) ::_exit(1);
     // A grandchild belongs to the sandbox's init: the command finds no child it did not make.
     const pid_t grandchild = ::fork();
     if (grandchild != 0) ::_exit(grandchild < 0);

@@ -9,8 +9,8 @@ public:
     // False with errno.
     bool listen(std::uint16_t port, const char* path);
     // Leaves a process behind that carries the connections until the sandbox ends; nothing when
-    // there is no port. False with errno.
-    bool start();
+    // there is no port. no_exec: that process can start no program. False with errno.
+    bool start(bool no_exec);
 
 private:
     static constexpr int max_ports = 8;

@@ -15,6 +15,7 @@
 #include "forward.hpp"
 #include "guard.hpp"
 #include "init.hpp"
+#include "programs.hpp"
 #include "relay.hpp"
 #include "scratch.hpp"
 
@@ -34,6 +35,8 @@ constexpr const char* usage =
     "                        fails unless this is what lies there; repeatable\n"
     "  --seccomp FD          a system call filter, read from a descriptor; repeatable\n"
     "  --seccomp-file PATH   the same from a file; repeatable\n"
+    "  --no-exec             COMMAND is the last program: neither it nor its children can start "
+    "another\n"
     "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
     "  --relay IN:OUT        the command comes from descriptor IN, and its loopback connections "
@@ -101,7 +104,7 @@ void require_same(char* text) {
 int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "scratch") == 0) return scratch_main(argc - 1, argv + 1);
     if (argc > 1 && std::strcmp(argv[1], "--help") == 0) return std::fputs(usage, stdout) < 0;
-    if (argc > 1 && std::strcmp(argv[1], "relay") == 0) return relay_main(0, 1);
+    if (argc > 1 && std::strcmp(argv[1], "relay") == 0) return relay_main(0, 1, false);
     if (argc > 1 && std::strcmp(argv[1], "guard") == 0) return guard_main(argc - 1, argv + 1);
 
     Forwarder forwarder;
@@ -140,17 +143,26 @@ int main(int argc, char** argv) {
     const bool commanded = at + 1 < argc;
     if (init < 0 && commanded == (relay[0] >= 0)) misuse("there is no command, or one too many");
     char** command = argv + at + 1;
+    const bool log = ipybox::launcher::has(argv + 1, at - 1, "--log");
+    const bool no_exec = ipybox::launcher::has(argv + 1, at - 1, "--no-exec");
+    if (no_exec && init >= 0 && commanded) misuse("--no-exec: what --init starts would not be");
 
     ipybox::launcher::Problem problem;
     require(ipybox::launcher::take_rights(argv + 1, at - 1, problem), problem);
     // Before the limits: they are the command's, but whatever else confines it confines this too.
-    if (!forwarder.start()) fail("cannot start the network forwarder", "");
+    if (!forwarder.start(no_exec)) fail("cannot start the network forwarder", "");
     require(ipybox::launcher::set_limits(argv + 1, at - 1, problem), problem);
 
-    if (init >= 0) return init_main(init, commanded ? command : nullptr);
+    if (init >= 0) {
+        if (no_exec) require(ipybox::launcher::refuse_programs(log, problem), problem);
+        return init_main(init, commanded ? command : nullptr);
+    }
     ::syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
-    if (relay[0] >= 0) return relay_main(relay[0], relay[1]);
-    ::execv(command[0], command);
+    if (relay[0] >= 0) return relay_main(relay[0], relay[1], no_exec);
+    if (no_exec)
+        require(ipybox::launcher::become_last_program(command, log, problem), problem);
+    else
+        ::execv(command[0], command);
     const int code = errno == ENOENT ? 127 : 126;
     std::fprintf(stderr, "ipybox-launcher: cannot start %s: %s\n", command[0],
                  std::strerror(errno));

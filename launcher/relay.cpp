@@ -24,6 +24,7 @@
 #include <ipybox/sandbox_kit/mux_frames.hpp>
 
 #include "descendants.hpp"
+#include "programs.hpp"
 
 namespace {
 using namespace ipybox::sandbox_kit;
@@ -106,7 +107,8 @@ struct Connection {
 
 class Relay {
 public:
-    Relay(int input, int output) : input_(input), output_(output) {}
+    Relay(int input, int output, bool no_exec)
+        : input_(input), output_(output), no_exec_(no_exec) {}
     // Reads what to run; returns only when there is a relay to run.
     void prepare();
     int run();
@@ -119,6 +121,7 @@ private:
     void read_start();
     void check_confinement() const;
     void start_command();
+    void close_ourselves();
     void enter();
     void send(MuxHeader header);
     void read_frames();
@@ -138,7 +141,8 @@ private:
     bool done();
     void serve(short events, Connection& connection);
 
-    int input_, output_;     // to and from the host
+    int input_, output_;  // to and from the host
+    bool no_exec_;
     char* start_ = nullptr;  // the start frame: the records point into it
     char** argv_ = nullptr;
     char** env_ = nullptr;
@@ -294,9 +298,20 @@ void Relay::prepare() {
 
 void Relay::start_command() {
     const pid_t relay = getpid();
+    int ready[2];
+    if (pipe2(ready, O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
     command_ = fork();
     if (command_ < 0) fail_errno("cannot fork");
-    if (command_ > 0) return;
+    if (command_ > 0) {
+        close_ourselves();
+        if (write(ready[1], "", 1) != 1) fail_errno("the command is gone");
+        close(ready[0]);
+        close(ready[1]);
+        return;
+    }
+    close(ready[1]);
+    char byte = 0;
+    if (read(ready[0], &byte, 1) != 1) std::_Exit(125);
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (getppid() != relay) std::_Exit(125);
@@ -306,6 +321,14 @@ void Relay::start_command() {
             fail_errno("cannot set up the streams");
     }
     enter();
+}
+
+// The command is somebody else's program, we are not.
+void Relay::close_ourselves() {
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    ipybox::launcher::Problem problem;
+    if (no_exec_ && !ipybox::launcher::refuse_programs(false, problem))
+        fail_errno(problem.what, problem.detail);
 }
 
 void Relay::send(MuxHeader header) { write_header(out_.extend(mux_header_size), header); }
@@ -584,8 +607,6 @@ int Relay::run() {
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     send({MuxFrame::ready, 0, 0, mux_version});
     start_command();
-    // Only now: the command is somebody else's program again after exec, we are not.
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     for (const int stream : {input_, output_})
         fcntl(stream, F_SETFL, fcntl(stream, F_GETFL) | O_NONBLOCK);
 
@@ -654,8 +675,8 @@ int Relay::run() {
 
 }  // namespace
 
-int relay_main(int input, int output) {
-    static Relay relay(input, output);
+int relay_main(int input, int output, bool no_exec) {
+    static Relay relay(input, output, no_exec);
     relay.prepare();
     return relay.run();
 }

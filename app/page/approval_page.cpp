@@ -208,7 +208,8 @@ struct ApprovalPage::Impl final : net::HttpService,
         std::size_t size = 0;
         bool lost = false;  // it reads too slowly: it comes again, and gets everything anew
     };
-    static constexpr std::size_t max_unread = std::size_t{64} << 20;  // bytes
+    static constexpr std::size_t max_unread = std::size_t{256} << 20;  // bytes
+    static constexpr std::size_t max_waiting = std::size_t{64} << 20;  // bytes of questions
     static constexpr std::size_t max_readers = 32;
     void tell(const json::object& event);
     static void give(Reader& reader, const std::shared_ptr<const std::string>& text);
@@ -347,8 +348,8 @@ net::HttpReply ApprovalPage::Impl::check(net::HttpPeer& peer, const net::HttpSer
         !net::is_own_origin("http://" + std::string(value("Host")), peer.port))
         return refuse(peer, 403, {}, "the page is not known by that host name");
     const bool has_origin = head.count(http::field::origin) > 0;
-    if ((has_origin || post) && (head.count(http::field::origin) != 1 ||
-                                 !net::is_own_origin(value("Origin"), peer.port)))
+    if ((has_origin || post) &&
+        (head.count(http::field::origin) != 1 || !net::is_own_origin(value("Origin"), peer.port)))
         return refuse(peer, 403, {}, "the request comes from another page");
     std::string_view target = head.target();
     const bool link = !post && target.starts_with("/?token=");
@@ -392,8 +393,9 @@ net::HttpReply ApprovalPage::Impl::get(std::string_view target) {
     constexpr std::string_view link = "/?token=";
     if (target.starts_with(link)) {
         if (!spend(target.substr(link.size()))) {
-            options.logger(LogLevel::warning, "approval page: a link was refused: it was used "
-                                              "before, or is of another run");
+            options.logger(LogLevel::warning,
+                           "approval page: a link was refused: it was used "
+                           "before, or is of another run");
             return page_of(403, refused_page());
         }
         constexpr std::size_t most = 64;
@@ -421,8 +423,7 @@ net::HttpReply ApprovalPage::Impl::get(std::string_view target) {
 
 net::HttpReply ApprovalPage::Impl::post(std::string_view target, const std::string& body) try {
     auto read = detail::read_json(body, 128, detail::default_max_decoded);
-    if (!read.problem.empty())
-        return refusal(400, "the request " + read.problem);
+    if (!read.problem.empty()) return refusal(400, "the request " + read.problem);
     const auto* request = read.value.if_object();
     if (!request) return refusal(400, "the request must be an object");
     if (target == "/answer") return json_of(take_answers(*request));
@@ -561,6 +562,11 @@ json::object ApprovalPage::Impl::cancel(const json::object& request) {
 
 awaitable<Decision> ApprovalPage::Impl::ask(std::shared_ptr<Impl> self, ToolCall call) {
     if (const auto known = self->options.granted->find(call)) co_return *known;
+    if (self->journal.waiting_memory() > max_waiting) {
+        self->options.logger(LogLevel::warning,
+                             "approval page: too much waits for an answer to show another call");
+        co_return Decision();
+    }
     if (call.id.empty()) call.id = detail::random_hex(8);
     json::object extra;
     extra["changed"] = self->options.granted->changes(call);
@@ -649,14 +655,15 @@ awaitable<void> ApprovalPage::Impl::stream(std::shared_ptr<Impl> self, net::Http
         ~Leave() { self.readers.erase(reader); }
     } const leave{*self, reader};
     peer->keep_alive = false;
-    std::string head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n";
+    std::string head =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n";
     head += security_headers;
     head += "\r\nretry: 1000\n\n";
     auto everything = self->journal.state(now());
     everything["version"] = detail::build_version;
     everything["session_note"] = self->options.note;
-    give(*reader, std::make_shared<const std::string>(
-                      "data: " + detail::write_json(everything) + "\n\n"));
+    give(*reader,
+         std::make_shared<const std::string>("data: " + detail::write_json(everything) + "\n\n"));
     self->readers.insert(reader);
     bool open = co_await peer->write(std::move(head));
     auto quiet_until = Clock::now() + std::chrono::seconds(15);

@@ -48,8 +48,7 @@ struct FileText {
 
 // Of a path that code chose: neither a pipe that nobody writes nor a device may hold up the host.
 FileText read_file(const std::string& path) {
-    const UniqueFd file(
-        ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (!file && errno == ENOENT) return {};
     if (!file) return {std::nullopt, std::string("it cannot be read: ") + std::strerror(errno)};
     struct stat status{};
@@ -64,10 +63,11 @@ FileText read_file(const std::string& path) {
     std::string text(max_file_shown + 1, '\0');
     std::size_t used = 0;
     for (;;) {
-        const auto count = ::pread(file.get(), text.data() + used, text.size() - used,
-                                   static_cast<off_t>(used));
+        const auto count =
+            ::pread(file.get(), text.data() + used, text.size() - used, static_cast<off_t>(used));
         if (count < 0 && errno == EINTR) continue;
-        if (count < 0) return {std::nullopt, std::string("it cannot be read: ") + std::strerror(errno)};
+        if (count < 0)
+            return {std::nullopt, std::string("it cannot be read: ") + std::strerror(errno)};
         if (count == 0) break;
         used += static_cast<std::size_t>(count);
         if (used > max_file_shown) return {std::nullopt, "it grows while it is read"};
@@ -91,10 +91,10 @@ std::string replace_once(std::string& text, std::string_view old, std::string_vi
 // Applies what the arguments say; nothing if they say nothing of a file's text.
 bool apply(const json::object& arguments, std::string& text, std::string& problem) {
     const auto edit = [&](const json::object& one) {
-        const auto* old = first_text(
-            one, {"oldText", "old_text", "old_string", "old_str", "search", "old"});
-        const auto* fresh = first_text(
-            one, {"newText", "new_text", "new_string", "new_str", "replace", "new"});
+        const auto* old =
+            first_text(one, {"oldText", "old_text", "old_string", "old_str", "search", "old"});
+        const auto* fresh =
+            first_text(one, {"newText", "new_text", "new_string", "new_str", "replace", "new"});
         if (!old || !fresh) return false;
         if (problem.empty()) problem = replace_once(text, *old, *fresh);
         return true;
@@ -141,8 +141,8 @@ json::array shown_arguments(const json::object& sent) {
 json::value file_change(const ToolCall& call) {
     if (call.origin != CallOrigin::mcp || !writes(call.tool)) return nullptr;
     const auto& arguments = call.sent_arguments();
-    const auto* path = first_text(
-        arguments, {"path", "file_path", "filepath", "filename", "file", "target_file"});
+    const auto* path =
+        first_text(arguments, {"path", "file_path", "filepath", "filename", "file", "target_file"});
     if (!path) return nullptr;
     std::string after, problem;
     if (!apply(arguments, after, problem)) return nullptr;
@@ -208,7 +208,8 @@ PageGrant read_grant(const ToolCall& call, const json::object& grant) {
         rule = rule_allowing_arguments(call);
         what = "these arguments";
     } else if (call.origin != CallOrigin::mcp && scope != "like") {
-        refuse("grant/scope: what is no tool of an MCP server can be allowed by its arguments only");
+        refuse(
+            "grant/scope: what is no tool of an MCP server can be allowed by its arguments only");
     } else if (scope == "tool") {
         rule = rule_allowing(call);
         what = "this tool";
@@ -238,12 +239,14 @@ PageGrant read_grant(const ToolCall& call, const json::object& grant) {
         refuse("grant/lasts: cell, session or always");
     }
     made.by = "page: " + what + ", " +
-              (lasts == "cell" ? "for the cell" : lasts == "session" ? "for the session" : "always");
+              (lasts == "cell"      ? "for the cell"
+               : lasts == "session" ? "for the session"
+                                    : "always");
     if (const auto* hours = grant.if_contains("hours"); hours && !hours->is_null()) {
         const double count = detail::is_number(*hours) ? detail::to_double(*hours) : 0;
         if (!(count > 0 && count <= 24 * 366)) refuse("grant/hours: more than 0, at most 8784");
-        made.lifetime.until = std::chrono::system_clock::now() +
-                              std::chrono::seconds(std::llround(count * 3600));
+        made.lifetime.until =
+            std::chrono::system_clock::now() + std::chrono::seconds(std::llround(count * 3600));
         rule["expires"] = iso_time(*made.lifetime.until);
         made.by += " until " + iso_time(*made.lifetime.until);
     }
@@ -254,8 +257,7 @@ PageGrant read_grant(const ToolCall& call, const json::object& grant) {
 bool rule_fits(const json::object& rule, const ToolCall& call) {
     std::size_t steps = approval::rule_steps;
     return approval::Rule(json::value(rule), "the rule", 1)
-               .fits(facts_of(call), std::chrono::system_clock::now(), steps) ==
-           approval::Fit::yes;
+               .fits(facts_of(call), std::chrono::system_clock::now(), steps) == approval::Fit::yes;
 }
 
 }  // namespace ipybox::app

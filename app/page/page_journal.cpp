@@ -37,19 +37,30 @@ json::object PageJournal::state(Millis now) const {
 
 void PageJournal::ask(const ToolCall& call, Millis now, std::optional<Millis> until,
                       json::object extra) {
-    flush();  // what was printed before the call stands before it
-    Pending one{call, shown_call(call), false};
+    flush();                // what was printed before the call stands before it
+    drop_pending(call.id);  // one that is judged anew
+    Pending one{call, shown_call(call)};
     one.shown["asked"] = now;
     one.shown["until"] = nullptr;
     if (until) one.shown["until"] = *until;
     one.shown["file"] = file_change(call);
     one.shown["previous"] = previous(call);
     for (auto& [key, value] : extra) one.shown[key] = std::move(value);
+    one.memory = detail::memory_size(one.shown) + detail::memory_size(call.sent_arguments());
+    waiting_memory_ += one.memory;
     auto event = event_of("pending");
     event["call"] = one.shown;
-    pending_.insert_or_assign(call.id, std::move(one));
+    pending_.emplace(call.id, std::move(one));
     order_.push_back(call.id);
     tell_(std::move(event));
+}
+
+void PageJournal::drop_pending(const std::string& id) {
+    const auto found = pending_.find(id);
+    if (found == pending_.end()) return;
+    waiting_memory_ -= found->second.memory;
+    pending_.erase(found);
+    order_.erase(std::remove(order_.begin(), order_.end(), id), order_.end());
 }
 
 void PageJournal::leave(const std::string& id) {
@@ -65,15 +76,14 @@ void PageJournal::forget_left(const std::string& id, Millis now, const std::stri
     decide(call, nullptr, unknown, now);
 }
 
-void PageJournal::decide(const ToolCall& call, const json::object* edited,
-                         const Decision& decision, Millis now) {
+void PageJournal::decide(const ToolCall& call, const json::object* edited, const Decision& decision,
+                         Millis now) {
     Done done;
     done.call = call;
     done.call.server_tools = nullptr;
     if (const auto found = pending_.find(call.id); found != pending_.end()) {
         done.shown_call = std::move(found->second.shown);
-        pending_.erase(found);
-        order_.erase(std::remove(order_.begin(), order_.end(), call.id), order_.end());
+        drop_pending(call.id);
         // Needed by whoever decides; too much to keep for all.
         done.shown_call.erase("file");
         done.shown_call.erase("previous");
@@ -127,37 +137,50 @@ void PageJournal::begin_cell(const std::string& session, const std::string& id,
     auto event = event_of("cell");
     event["cell"] = shown(cell);
     cells_.push_back(std::move(cell));
-    while (cells_.size() > limits_.cells && cells_.front().ended) cells_.pop_front();
+    while (cells_.size() > limits_.cells && cells_.front().ended) {
+        for (const auto& piece : cells_.front().output)
+            if (!piece.image.empty()) images_memory_ -= detail::memory_size(piece.image);
+        cells_.pop_front();
+    }
     tell_(std::move(event));
 }
 
 PageJournal::Cell* PageJournal::find(const std::string& id) {
-    const auto found = std::find_if(cells_.rbegin(), cells_.rend(),
-                                    [&](const Cell& one) { return one.id == id; });
+    const auto found =
+        std::find_if(cells_.rbegin(), cells_.rend(), [&](const Cell& one) { return one.id == id; });
     return found == cells_.rend() ? nullptr : &*found;
 }
 
-void PageJournal::add(Cell& cell, Piece piece) {
-    const bool text = piece.image.empty();
-    auto& size = text ? cell.text : cell.images;
-    const auto most = text ? limits_.cell_text : limits_.cell_images;
-    size += text ? piece.text.size() : detail::memory_size(piece.image);
-    const bool joins = text && !cell.output.empty() && cell.output.back().image.empty() &&
+void PageJournal::add_text(Cell& cell, Piece piece) {
+    cell.text += piece.text.size();
+    const bool joins = !cell.output.empty() && cell.output.back().image.empty() &&
                        cell.output.back().is_stderr == piece.is_stderr &&
                        cell.output.back().text.size() < 4096;
     if (joins)
         cell.output.back().text += piece.text;
     else
         cell.output.push_back(std::move(piece));
-    for (auto at = cell.output.begin(); at != cell.output.end() && size > most;) {
-        if (at->image.empty() != text) {
-            ++at;
-            continue;
-        }
-        size -= text ? at->text.size() : detail::memory_size(at->image);
-        at = cell.output.erase(at);
+    for (auto at = cell.output.begin(); at != cell.output.end() && cell.text > limits_.cell_text;) {
+        cell.text -= at->text.size();
         cell.cut = true;
+        at = at->image.empty() ? cell.output.erase(at) : at + 1;
     }
+}
+
+void PageJournal::add_image(Cell& cell, Piece piece) {
+    images_memory_ += detail::memory_size(piece.image);
+    cell.output.push_back(std::move(piece));
+    for (auto& one : cells_)
+        for (auto at = one.output.begin();
+             at != one.output.end() && images_memory_ > limits_.images;) {
+            if (at->image.empty()) {
+                ++at;
+                continue;
+            }
+            images_memory_ -= detail::memory_size(at->image);
+            one.cut = true;
+            at = one.output.erase(at);
+        }
 }
 
 void PageJournal::print(const std::string& id, std::string_view text, bool is_stderr) {
@@ -192,14 +215,16 @@ bool PageJournal::flush() {
         cell.untold_size = 0;
         if (const auto left_out = std::exchange(cell.untold_left_out, 0); left_out > 0)
             cell.untold.push_front(
-                {"[" + std::to_string(left_out) + " bytes of output are not shown here]\n", true, {}});
+                {"[" + std::to_string(left_out) + " bytes of output are not shown here]\n",
+                 true,
+                 {}});
         for (auto& piece : std::exchange(cell.untold, {})) {
             piece.text = detail::repair_utf8(piece.text);
             auto event = event_of("output");
             event["cell"] = cell.id;
             event["stderr"] = piece.is_stderr;
             event["text"] = piece.text;
-            add(cell, std::move(piece));
+            add_text(cell, std::move(piece));
             tell_(std::move(event));
         }
     }
@@ -224,7 +249,7 @@ void PageJournal::display(const std::string& id, const json::object& bundle) {
         return;
     }
     flush();
-    if (detail::memory_size(image) > limits_.cell_images) {
+    if (detail::memory_size(image) > limits_.images) {
         cell->cut = true;
         print(id, "[an image is too large to be shown here]\n", true);
         return;
@@ -232,7 +257,7 @@ void PageJournal::display(const std::string& id, const json::object& bundle) {
     auto event = image;
     event["type"] = "display";
     event["cell"] = id;
-    add(*cell, Piece{{}, false, std::move(image)});
+    add_image(*cell, Piece{{}, false, std::move(image)});
     tell_(std::move(event));
 }
 
@@ -268,8 +293,8 @@ json::value PageJournal::previous(const ToolCall& call) const {
 std::string PageJournal::settled_by(const std::string& id) const {
     for (auto one = done_.rbegin(); one != done_.rend(); ++one)
         if (one->call.id == id)
-            return std::string(one->shown.at("verdict") == "allow" ? "allowed" : "denied") + " by " +
-                   std::string(one->shown.at("by").as_string());
+            return std::string(one->shown.at("verdict") == "allow" ? "allowed" : "denied") +
+                   " by " + std::string(one->shown.at("by").as_string());
     return {};
 }
 

@@ -17,11 +17,11 @@ namespace ipybox::app {
 // Beyond these the oldest goes: from the page, never from what the agent gets.
 struct JournalLimits {
     std::size_t calls = 500;
-    std::size_t calls_memory = std::size_t{64} << 20;  // bytes of their arguments
+    std::size_t calls_memory = std::size_t{16} << 20;  // bytes of their arguments
     std::size_t cells = 50;
     std::size_t cell_text = std::size_t{256} << 10;  // bytes of one cell's output
-    std::size_t cell_images = std::size_t{8} << 20;
-    std::size_t burst = std::size_t{64} << 10;  // bytes of text that are told at once
+    std::size_t images = std::size_t{32} << 20;      // bytes of all cells' images
+    std::size_t burst = std::size_t{64} << 10;       // bytes of text that are told at once
 };
 
 class PageJournal {
@@ -36,6 +36,8 @@ public:
     // Everything, for a page that was just opened.
     json::object state(Millis now) const;
 
+    // Bytes of what waits for a person.
+    std::size_t waiting_memory() const noexcept { return waiting_memory_; }
     // A call waits for a person until `until`; nullopt: for as long as it takes. extra: members of
     // the page's "Call" beside those of shown_call().
     void ask(const ToolCall& call, Millis now, std::optional<Millis> until, json::object extra);
@@ -70,6 +72,7 @@ private:
     struct Pending {
         ToolCall call;
         json::object shown;
+        std::size_t memory = 0;
         bool left = false;
     };
     struct Done {
@@ -88,7 +91,7 @@ private:
         Millis began = 0;
         std::optional<Millis> ended;
         std::deque<Piece> output;
-        std::size_t text = 0, images = 0;
+        std::size_t text = 0;  // bytes of its output
         bool cut = false;
         std::deque<Piece> untold;
         std::size_t untold_size = 0, untold_left_out = 0;
@@ -96,7 +99,9 @@ private:
     static json::object shown(const Cell& cell);
     static json::object shown(const Done& done);
     static json::object shown(const Piece& piece);
-    void add(Cell& cell, Piece piece);
+    void add_text(Cell& cell, Piece piece);
+    void add_image(Cell& cell, Piece piece);
+    void drop_pending(const std::string& id);
     Cell* find(const std::string& id);
 
     Tell tell_;
@@ -104,7 +109,7 @@ private:
     std::map<std::string, Pending> pending_;
     std::deque<std::string> order_;  // of those that wait
     std::deque<Done> done_;
-    std::size_t done_memory_ = 0;
+    std::size_t done_memory_ = 0, waiting_memory_ = 0, images_memory_ = 0;
     std::deque<Cell> cells_;
 };
 

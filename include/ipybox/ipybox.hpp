@@ -4,6 +4,7 @@
 #include <boost/json/serialize.hpp>
 #include <ipybox/agent.hpp>
 #include <ipybox/approval/approval.hpp>
+#include <ipybox/approval/audit_verification.hpp>
 #include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/error.hpp>

@@ -49,6 +49,9 @@ struct Limits {
     bool operator==(const Limits&) const = default;
 };
 
+// Whether what runs may execute other programs, from the file system or from memory.
+enum class Programs { allow, deny };
+
 // The glob that matches this path and no other, for SandboxPolicy::hidden.
 inline std::string literal_glob(const std::filesystem::path& path) {
     std::string glob;
@@ -76,6 +79,8 @@ struct SandboxPolicy {
     std::filesystem::path cwd;
     NetworkPolicy network;
     Limits limits;
+    // deny: what is started is the last program. It can fork, and run what code it likes itself.
+    Programs programs = Programs::allow;
     // The uid that a process started by root drops to; absent: the owner of cwd, or 65534.
     std::optional<uid_t> user;
     // Filled by a sandbox that hides files, when it starts the process; null: nobody wants to know.
@@ -124,9 +129,11 @@ struct Capabilities {
     // its place.
     bool pinned_protection = false;
     bool workspace_size = false;  // where the file system of the writable paths has quotas
-    std::string problem;          // why not, and the remedy; empty when all is well
+    // Programs::deny: by a wall that the guest cannot take down, for all its processes.
+    bool last_program = false;
+    std::string problem;  // why not, and the remedy; empty when all is well
     // Why a limit that it has elsewhere cannot be enforced on this machine, and the remedy, by the
-    // name of the field of Limits.
+    // name of the field of Limits; that of Programs::deny by "programs".
     std::map<std::string, std::string> reasons;
 };
 
@@ -174,6 +181,9 @@ public:
     virtual Statistics statistics() const noexcept = 0;
     // What was seen so far: at most one of a layer, whose count grows.
     virtual std::vector<Violation> violations() const { return {}; }
+    // Whether Linux tells of the command itself that it runs under the wall of Programs::deny;
+    // asked once the command has begun. False where that was not asked for or nothing can be told.
+    virtual bool is_last_program() const noexcept { return false; }
     // Returns when the process sees what the host has changed in its writable places. Elsewhere
     // than behind an overlay it does at once. Any number at a time; cancelling one harms no other.
     virtual awaitable<void> refresh_view() { co_return; }

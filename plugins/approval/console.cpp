@@ -18,8 +18,12 @@ ConsoleOptions options_from(const json::object& config) {
 class AtConsole final : public ApprovalPolicy {
 public:
     AtConsole(Host& host, const json::object& config)
-        : console_(host.executor, options_from(config)) {}
+        : console_(host.executor, options_from(config)) {
+        if (const auto* remember = config.if_contains("remember"))
+            may_remember_ = remember->get_bool();
+    }
     awaitable<Decision> decide(ToolCall call) override {
+        call.may_remember = call.may_remember && may_remember_;
         Decision decision = co_await console_.ask(std::move(call));
         if (decision.verdict == Verdict::pass)
             decision = Decision(Verdict::deny, "there is no terminal to ask at");
@@ -28,6 +32,7 @@ public:
 
 private:
     Console console_;
+    bool may_remember_ = true;
 };
 
 constexpr Plugin self{
@@ -35,6 +40,7 @@ constexpr Plugin self{
     .summary = "asks at the terminal: once, for this session, always, no, no with a reason",
     .config_schema = R"({"type": "object", "additionalProperties": false, "properties": {
         "always": {"type": "string", "minLength": 1, "description": "file of the rules made by \"always\"; else ipybox/always.json in $XDG_CONFIG_HOME or ~/.config"},
+        "remember": {"type": "boolean", "description": "false: a yes never holds for later calls"},
         "terminal": {"type": "string", "minLength": 1, "description": "the terminal, else /dev/tty"}}})",
     .make = +[](Host& host, const json::object& config) -> std::unique_ptr<ApprovalPolicy> {
         return std::make_unique<AtConsole>(host, config);

@@ -25,6 +25,7 @@ public:
             if (!host_.ask) {
                 decision = Decision(Verdict::deny, "nobody is there to approve this call");
             } else {
+                call.may_remember = call.may_remember && found.rule->may_remember();
                 decision = co_await host_.ask(std::move(call));
             }
             // Else another policy might allow what a person was to be asked.

@@ -174,11 +174,12 @@ class Confined final : public ConfinedProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
              std::optional<Cgroup> group, std::optional<sandbox_kit::ProjectQuota> quota,
-             Layers layers, std::unique_ptr<launcher::InitSocket> init)
+             Layers layers, std::unique_ptr<launcher::InitSocket> init, unsigned own_filters)
         : ConfinedProcess(executor, std::move(request), std::move(placeholders), std::move(group)),
           quota_(std::move(quota)),
           layers_(std::move(layers.mounted)),
-          init_(std::move(init)) {
+          init_(std::move(init)),
+          own_filters_(own_filters) {
         if (init_) init_->started();
         if (layers.control)
             control_ = std::make_shared<LayerControl>(executor, std::move(layers.control));
@@ -194,19 +195,51 @@ public:
     awaitable<void> refresh_view() override { return refreshed(control_); }
     bool may_be_stale() const noexcept override { return control_ != nullptr; }
 
+    // Filters cannot be read from outside, but counted: the command has more than the sandbox's
+    // first process, which has those that bwrap was given.
+    bool is_last_program() const noexcept override {
+        if (own_filters_ == 0 || exit_status()) return false;
+        if (without("last-program")) return true;
+        try {
+            const auto [init, init_handle] = inner(2);
+            const auto [command, handle] = inner(relayed() ? 4 : 3);
+            if (!init_handle || !handle) return false;
+            const auto around = sandbox_kit::count_filters(init);
+            const auto within = sandbox_kit::count_filters(command);
+            // By now their numbers might mean others.
+            const bool there = !is_readable(init_handle.get()) && !is_readable(handle.get());
+            return there && around && within && *within >= *around + own_filters_;
+        } catch (const std::exception&) {
+            return false;  // no memory to look
+        }
+    }
+
 private:
+    struct Inner {
+        pid_t pid = -1;
+        UniqueFd handle;  // empty: there is none
+    };
+    // The first child of the first child …: 1 is bwrap, 2 the first process of the sandbox, 3 the
+    // command, or the relay whose first child it is.
+    Inner inner(int depth) const {
+        Inner at;
+        at.pid = pid();
+        while (depth-- > 0) {
+            const auto children = sandbox_kit::children_of(at.pid);
+            if (children.empty()) return Inner();
+            const auto parent = std::exchange(at.pid, children.front());
+            at.handle = sandbox_kit::open_child(at.pid, parent);
+            if (!at.handle) return Inner();
+        }
+        return at;
+    }
+
     // The command's group is that of the init process, which ignores signals.
     void signal_command(int number, bool group) override {
         if (exit_status()) return;
-        pid_t parent = -1, at = pid();
-        UniqueFd handle;
-        for (int depth = 0; depth < 3; ++depth) {
-            const auto children = sandbox_kit::children_of(at);
-            if (children.empty()) return;
-            parent = std::exchange(at, children.front());
-            handle = sandbox_kit::open_child(at, parent);
-            if (!handle) return;
-        }
+        const auto [at, handle] = inner(3);
+        if (!handle) return;
+        const auto parent = sandbox_kit::parent_of(at);
         // While the command lives, its group's number means no other.
         if (group && ::getpgid(at) == parent)
             ::kill(-parent, number);
@@ -222,6 +255,7 @@ private:
     std::vector<detail::WorkspaceLayer> layers_;
     std::shared_ptr<LayerControl> control_;
     std::unique_ptr<launcher::InitSocket> init_;
+    unsigned own_filters_;  // that the command has besides bwrap's; 0: nobody has asked
 };
 
 // What is started: a command, the pen of those who enter, or a sandbox to be entered.
@@ -308,6 +342,8 @@ public:
     awaitable<Pen> make_pen(SandboxPolicy policy, std::vector<std::string> argv,
                             std::vector<Channel> channels, int control) override {
         co_await require_available();
+        if (policy.programs == Programs::deny)
+            refuse("what kernels are forked from is a program that the pen starts");
         Role role;
         role.kind = Role::Kind::pen;
         role.control = control;
@@ -515,6 +551,7 @@ private:
                                 Environment env, const Relayed& relayed) const {
         RelayCommand told;
         told.argv = {launcher_path};
+        if (denies_programs(policy)) told.argv.emplace_back("--no-exec");
         if (!without("limits")) launcher::add_rlimits(told.argv, policy.limits);
         told.argv.emplace_back("--");
         std::move(argv.begin(), argv.end(), std::back_inserter(told.argv));
@@ -582,6 +619,8 @@ private:
         // A process in a domain of Landlock's cannot enter another.
         if (role.kind == Role::Kind::command)
             std::copy(confining.begin(), confining.end(), std::back_inserter(command));
+        else if (denies_programs(policy))
+            command.emplace_back("--no-exec");
         if (opened) {
             if (!without("limits")) launcher::add_rlimits(confining, policy.limits);
             confining.emplace_back("--chdir");
@@ -614,7 +653,7 @@ private:
         }
         started.process = std::make_unique<Confined>(
             executor_, std::move(request), view.take_placeholders(), std::move(group),
-            std::move(quota), std::move(layers), std::move(init));
+            std::move(quota), std::move(layers), std::move(init), own_filters(policy, role));
         if (pipes)
             started.process->relay(executor_,
                                    asio::writable_pipe(executor_, pipes->input.release()),
@@ -653,6 +692,16 @@ private:
                 list.push_back(launcher::denying_filter(unix_sockets || without("unix")));
         }
         return list;
+    }
+
+    static bool denies_programs(const SandboxPolicy& policy) {
+        return policy.programs == Programs::deny && !without("programs");
+    }
+    // Those that a command has and the sandbox's first process has not.
+    unsigned own_filters(const SandboxPolicy& policy, const Role& role) const {
+        if (policy.programs == Programs::allow || role.kind != Role::Kind::command) return 0;
+        const auto logged = kernel_log_ ? filters(unix_sockets(policy), role).size() : 0;
+        return static_cast<unsigned>(logged) + 1;
     }
 
     static bool is_read_only(const Channel& channel) {
@@ -703,6 +752,7 @@ private:
         std::vector<std::string> words;
         const auto add = [&words](const auto&... more) { (words.emplace_back(more), ...); };
         if (kernel_log_) add("--log");
+        if (denies_programs(policy)) add("--no-exec");
         if (without("landlock")) return words;
         add("--landlock");
         for (const auto& [path, rule] : view.mounts())
@@ -884,9 +934,10 @@ private:
         }
         std::optional<ExitStatus> status;
         std::string said;
-        for (int attempt = 0; attempt < 3; ++attempt) {
+        for (int attempt = 0; attempt < 4; ++attempt) {
             try {
                 SandboxPolicy nothing;
+                if (programs_problem_.empty()) nothing.programs = Programs::deny;
                 if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
                 const auto trial =
                     start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered()).process;
@@ -900,6 +951,8 @@ private:
             if (said.find("--disable-userns") != std::string::npos)
                 // Before 0.8. The filter alone then keeps the guest from making user namespaces.
                 userns_can_be_disabled_ = false;
+            else if (const auto at = said.find("--no-exec: "); at != std::string::npos)
+                programs_problem_ = said.substr(at + 11, said.find('\n', at) - at - 11);
             else if (scratch_inodes_)
                 // AppArmor may let bwrap make user namespaces, but not the launcher.
                 scratch_inodes_ = false;
@@ -923,6 +976,9 @@ private:
         limit(&Capabilities::scratch_inodes, "scratch_inodes",
               scratch_inodes_ ? "" : "only bwrap may make user namespaces");
         limit(&Capabilities::memory_total, "memory_total", Cgroup::problem());
+        if (programs_problem_.empty() && !sandbox_kit::count_filters(::getpid()))
+            programs_problem_ = "Linux does not tell how many filters a process has (5.9 does)";
+        limit(&Capabilities::last_program, "programs", programs_problem_);
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
         limit(&Capabilities::workspace_size, "workspace_size",
               sandbox_kit::ProjectQuota::machine_problem());
@@ -977,6 +1033,7 @@ private:
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
     bool scratch_inodes_ = true;
+    std::string programs_problem_;  // why programs cannot be denied
 };
 
 constexpr Plugin self{

@@ -460,8 +460,8 @@ private:
                                 "\" is a relative path: give its full path, or a \"cwd\"");
             command = (policy.cwd / command).string();
         }
-        // Whether it may run on the host is judged there (tools/server_judgement.hpp); in a sandbox
-        // all may.
+        // Whether it may run on the host is judged there (sandbox_kit/program_judgement.hpp); in a
+        // sandbox all may.
         const auto found = find_program(
             command, path == policy.env.end() ? std::string_view() : std::string_view(path->second),
             Trust::named);

@@ -30,6 +30,10 @@ def prepare(shell: Any) -> None:
         from .shell import guard
 
         guard(shell, only=mode == "only")
+    if os.environ.get("IPYBOX_PROGRAMS") == "deny":
+        from .programs import explain
+
+        explain(shell)
     working_dir = os.environ.get("IPYBOX_WORKING_DIR")
     restore: Callable[[], None] = functools.partial(_restore, working_dir) if working_dir else lambda: None
     if getattr(shell, "kernel", None) is None:

@@ -18,11 +18,14 @@ struct ApprovalFixture : test::ExecutorFixture {
             "test");
         test::run(context, executor->generate_mcp_sources("own", params.as_object()));
     }
+    // But for those about the log itself.
     std::vector<json::object> audit_records() const {
         std::vector<json::object> all;
         std::istringstream lines(test::read_file(audit_file));
-        for (std::string line; std::getline(lines, line);)
-            all.push_back(parse_json(line, "audit").as_object());
+        for (std::string line; std::getline(lines, line);) {
+            auto record = parse_json(line, "audit").as_object();
+            if (record.contains("session")) all.push_back(std::move(record));
+        }
         return all;
     }
     // What the policy asks, the approvers answer.
@@ -228,18 +231,17 @@ BOOST_AUTO_TEST_CASE(a_watcher_sees_code_output_and_calls_with_their_line) {
     execute(
         "from mcptools.own import echo\nimport sys\ndef call():\n    return "
         "echo.run(text='x')\n\nprint(call())\nprint('wrong', file=sys.stderr)\n6 * 7");
-    BOOST_TEST((watcher->seen == std::vector<std::string>{
-                                     "began mine from mcptoo", "decided echo line 6 yes",
-                                     "called ok", "displayed \"42\"", "ended ok"}),
-               json::serialize(json::value_from(watcher->seen)));
+    const std::vector<std::string> expected = {"began mine from mcptool", "decided echo line 6 yes",
+                                               "called ok", "displayed \"42\"", "ended ok"};
+    BOOST_TEST(watcher->seen == expected, boost::test_tools::per_element());
     BOOST_TEST(watcher->all == "x\n!wrong\n");
     // It can end a cell, for as long as there is one.
     watcher->cancel();
     watcher->seen.clear();
     asio::steady_timer timer(context, 500ms);
     timer.async_wait([&](boost::system::error_code) { watcher->cancel(); });
-    BOOST_TEST((execute("import time\ntime.sleep(60)").status ==
-                CodeExecutionResult::Status::cancelled));
+    BOOST_TEST(
+        (execute("import time\ntime.sleep(60)").status == CodeExecutionResult::Status::cancelled));
     BOOST_TEST(watcher->seen.back() == "ended cancelled");
 }
 

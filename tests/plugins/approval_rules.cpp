@@ -1,5 +1,6 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/approval/config.hpp>
+#include <ipybox/approval/granted_rules.hpp>
 #include <ipybox/config.hpp>
 
 #include "test_support.hpp"
@@ -14,6 +15,10 @@ struct RulesFixture {
         registry.add_directory(test::plugin_directory());
         host.ask = [this](ToolCall call) -> awaitable<Decision> {
             asked.push_back(call.tool);
+            may_remember = call.may_remember;
+            if (granted) {
+                if (auto before = granted->find(call)) co_return std::move(*before);
+            }
             co_return answer;
         };
     }
@@ -31,6 +36,8 @@ struct RulesFixture {
     Host host{context.get_executor(), {}, {}};
     PluginRegistry registry;
     std::vector<std::string> asked;
+    bool may_remember = true;
+    std::optional<GrantedRules> granted;  // of whoever is asked
     Decision answer{Verdict::allow};
 };
 }  // namespace
@@ -65,6 +72,42 @@ BOOST_AUTO_TEST_CASE(an_ask_is_the_answer_of_who_was_asked_and_never_a_pass) {
     BOOST_TEST((decide(*policy, "write").verdict == Verdict::deny));
 }
 
+BOOST_AUTO_TEST_CASE(what_is_never_remembered_travels_with_the_question) {
+    const auto policy = make(R"({"first_match": [{"rules": [
+        {"when": {"tool": "delete*"}, "then": {"ask": {"remember": false}}},
+        {"when": {"tool": "read*"}, "then": {"ask": {}}}]}, {"ask": {"remember": false}}]})");
+    decide(*policy, "delete");
+    BOOST_TEST(!may_remember);
+    decide(*policy, "read");
+    BOOST_TEST(may_remember);
+    decide(*policy, "other");
+    BOOST_TEST(!may_remember);
+    decide(*make(R"("ask")"), "other");
+    BOOST_TEST(may_remember);
+}
+
+BOOST_AUTO_TEST_CASE(a_remembered_yes_goes_before_no_denial_and_no_question_each_time) {
+    test::TemporaryDirectory directory;
+    granted.emplace(RememberedRules(directory.path() / "always.json"));
+    for (const char* tool : {"read", "delete", "pay"}) {
+        ToolCall call;
+        call.server = "files";
+        call.tool = tool;
+        granted->grant(call, rule_allowing(call), {GrantLifetime::Kind::always});
+        granted->grant(call, rule_allowing(call), {GrantLifetime::Kind::session});
+    }
+    answer = Decision(Verdict::deny, "the person says no");
+    const char* rules = R"({"rules": [{"when": {"tool": "delete"}, "then": {"deny": "by rule"}},
+        {"when": {"tool": "pay"}, "then": {"ask": {"remember": false}}}, {"then": "ask"}]})";
+    for (const std::string form : {"all_of", "first_match", "any_of"}) {
+        const auto policy = make("{\"" + form + "\": [" + rules + ", \"ask\"]}");
+        BOOST_TEST((decide(*policy, "read").verdict == Verdict::allow), form);
+        if (form == "any_of") continue;  // there, any allowance allows
+        BOOST_TEST(decide(*policy, "delete").reason == "by rule", form);
+        BOOST_TEST(decide(*policy, "pay").reason == "the person says no", form);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_mistake_names_the_file_and_the_place) {
     const auto problem = [&](std::string_view policy) {
         try {
@@ -76,7 +119,13 @@ BOOST_AUTO_TEST_CASE(a_mistake_names_the_file_and_the_place) {
     };
     BOOST_TEST(
         problem(R"({"rules": [{"then": "allow"}, {"then": "alow"}]})") ==
-        R"(policy.json: rules/1/then: accepted: "allow", "ask", "deny", {"deny": "reason"})");
+        R"(policy.json: rules/1/then: accepted: "allow", "ask", {"ask": {"remember": false}}, )"
+        R"("deny", {"deny": "reason"})");
+    BOOST_TEST(problem(R"({"rules": [{"then": {"ask": {"remember": 1}}}]})") ==
+               "policy.json: rules/0/then/ask/remember: must be true or false");
+    BOOST_TEST(problem(R"({"rules": [{"then": {"ask": {"forget": true}}}]})")
+                   .starts_with("policy.json: rules/0/then/ask: unknown key \"forget\""));
+    BOOST_TEST(problem(R"({"ask": {"remember": "no"}})").find("remember") != std::string::npos);
     BOOST_TEST(
         problem(R"({"any_of": ["allow", {"rules": {"rules": [{"then": "ask", "when": 5}]}}]})")
             .starts_with("policy.json/any_of/1: rules/0/when: must be an object"));

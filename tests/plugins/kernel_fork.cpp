@@ -118,6 +118,37 @@ for path in ("/proc/1/mem", "/proc/1/root/etc", "/etc/new", "/usr/new"):
     });
 }
 
+BOOST_AUTO_TEST_CASE(a_fork_can_be_the_last_program) {
+    Machine machine;
+    const auto denied = [&] {
+        auto spec = machine.spec();
+        spec.policy.programs = Programs::deny;
+        return spec;
+    };
+    const std::string attempts = R"py(
+import ctypes, os
+words = (ctypes.c_char_p * 2)(b"true", None)
+for name, more in (("execv", ()), ("execve", (None,))):
+    pid = os.fork()
+    if pid == 0:
+        ctypes.set_errno(0)
+        getattr(ctypes.CDLL(None, use_errno=True), name)(b"/bin/true", words, *more)
+        os._exit(100 + ctypes.get_errno())
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+)py";
+    machine.with_kernel(denied(), [&](Kernel& kernel) -> awaitable<void> {
+        BOOST_TEST(co_await is_forked(kernel));
+        BOOST_TEST(kernel.process()->is_last_program());
+        BOOST_TEST((co_await run_cell(kernel, attempts)).out == "101\n101\n");
+        // One beside it, of the same warm process, has another policy.
+        auto other = co_await machine.backend->start(*machine.sandbox, machine.spec());
+        BOOST_TEST(co_await is_forked(*other));
+        BOOST_TEST(!other->process()->is_last_program());
+        BOOST_TEST((co_await run_cell(*other, attempts)).out == "0\n0\n");
+        co_await other->shutdown();
+    });
+}
+
 BOOST_AUTO_TEST_CASE(signals_of_a_kernel_reach_no_other_process) {
     Machine machine;
     machine.with_kernel([&](Kernel& other) -> awaitable<void> {
@@ -289,6 +320,13 @@ BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {
     }
     // Another policy has no use for it.
     auto spec = held();
+    spec.policy.programs = Programs::deny;
+    for (int i = 0; i < 2; ++i)  // the second one has waited itself
+        machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
+            BOOST_TEST(kernel.process()->is_last_program());
+            co_await sleep_for(300ms);
+        });
+    spec = held();
     spec.policy.env["OTHER"] = "1";
     machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
         BOOST_TEST((co_await run_cell(kernel, "import os; print(os.environ['OTHER'])")).out ==

@@ -14,6 +14,7 @@
 #include <ipybox/config.hpp>
 #include <ipybox/registry.hpp>
 #include <ipybox/sandbox_kit/detail/placeholder.hpp>
+#include <ipybox/sandbox_kit/launcher.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
 #include <set>
 
@@ -161,6 +162,8 @@ BOOST_AUTO_TEST_CASE(probe_finds_what_it_enforces) {
          {able.filesystem, able.network_none, able.network_allow_list, able.process_isolation,
           able.limits_per_process, able.wall_time, able.scratch_size})
         BOOST_TEST(claim);
+    BOOST_TEST(able.last_program == (landlock_version() >= 1));
+    BOOST_TEST(able.reasons.contains("programs") == !able.last_program);
     BOOST_TEST(able.workspace_size == sandbox_kit::ProjectQuota::machine_problem().empty());
 }
 
@@ -251,6 +254,50 @@ BOOST_AUTO_TEST_CASE(guest_has_no_privileges) {
         BOOST_TEST(contains(status, "Uid:\t" + id + "\t" + id + "\t" + id + "\t" + id), status);
     }
     BOOST_TEST(sandbox->guest_user(policy) == guest);
+}
+
+BOOST_AUTO_TEST_CASE(where_programs_are_denied_the_command_is_the_last) {
+    if (landlock_version() < 1) {
+        policy.programs = Programs::deny;
+        refuses("programs cannot be enforced here: Landlock");
+        return;
+    }
+    const std::string script =
+        "/bin/true && echo ran; (exec /bin/true) && echo ran; env true && echo ran; "
+        "(echo forked); echo ready; read line; /bin/true && echo ran; echo over";
+    const auto begin = [&] {
+        auto process = shell(script, Stdio::pipes);
+        std::string said;
+        for (std::string next; next != "ready"; said += next + " ") next = line(*process);
+        return std::pair(std::move(process), said);
+    };
+    for (const bool logged : {false, true}) {
+        if (logged) sandbox = registry.make<Sandbox>("bubblewrap", host, {{"kernel_log", true}});
+        policy.programs = Programs::allow;
+        const auto [free, all] = begin();
+        BOOST_TEST(all == "ran ran ran forked ready ");
+        BOOST_TEST(!free->is_last_program());
+        policy.programs = Programs::deny;
+        const auto [held, said] = begin();
+        BOOST_TEST(said == "forked ready ");
+        BOOST_TEST(held->is_last_program());
+        held->input().close();
+        BOOST_TEST(line(*held) == "over");
+        finish(*held);
+        // Of what has ended nothing is said.
+        BOOST_TEST(!held->is_last_program());
+    }
+    // A program that is not there, and one that is killed, end as ever.
+    auto missing = launch({"/nowhere/program"});
+    BOOST_TEST(finish(*missing).code == 127);
+    auto sleeping = launch({"/usr/bin/sleep", "1000"});
+    for (int i = 0; i < 3000 && !sleeping->is_last_program(); ++i) ::usleep(10'000);
+    sleeping->interrupt();
+    BOOST_TEST(finish(*sleeping).code == 128 + SIGINT);
+    // The zygote of a pen must be started itself.
+    BOOST_CHECK_EXCEPTION(test::run(context, sandbox->make_pen(policy, {"/usr/bin/true"}, {}, -1)),
+                          Error,
+                          [](const Error& error) { return error.code() == errc::sandbox_refused; });
 }
 
 BOOST_AUTO_TEST_CASE(other_processes_are_out_of_sight) {

@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(promises_nothing_but_runs) {
     BOOST_TEST(able.problem.empty());
     BOOST_TEST(able.limits_per_process);  // by what a process can set for itself
     for (const bool claim : {able.filesystem, able.network_none, able.network_allow_list,
-                             able.process_isolation, able.memory_total})
+                             able.process_isolation, able.memory_total, able.last_program})
         BOOST_TEST(!claim);
 }
 

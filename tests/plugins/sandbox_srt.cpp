@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(tells_what_it_can) {
                              able.process_isolation, able.limits_per_process, able.wall_time})
         BOOST_TEST(claim);
     for (const bool claim : {sandbox->unix_sockets(policy), able.scratch_size, able.scratch_inodes,
-                             able.workspace_size})
+                             able.workspace_size, able.last_program})
         BOOST_TEST(!claim);
 }
 

@@ -2,9 +2,13 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, os.environ["IPYBOX_TEST_SUPPORT"])
+from chat_server import ChatServer  # noqa: E402
 
 PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 ROOT = Path(os.environ["IPYBOX_TEST_SUPPORT"]).parent.parent
@@ -128,6 +132,161 @@ class PolicyTest(unittest.TestCase):
         refused('{"first_match": []}', "policy.json/first_match", "at least one policy")
         refused('"allow"', "--call: unknown key \"tol\"", "accepted: server, tool", tol="x")
         refused('"allow"', "--call: origin must be mcp, shell", origin="mars")
+
+
+class RememberedTest(unittest.TestCase):
+    """`ipybox policy list` and `forget`, and what `ipybox doctor` says of them."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.home = Path(directory.name)
+        self.file = self.home / "ipybox/always.json"
+        self.file.parent.mkdir()
+
+    def ipybox(self, *arguments):
+        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, cwd=self.home,
+                              env={**os.environ, "XDG_CONFIG_HOME": str(self.home)})
+
+    def write(self, *rules):
+        self.file.write_text(json.dumps({"rules": rules}))
+        self.file.chmod(0o600)
+
+    def rules(self):
+        def granted(server, *tools):
+            return {"since": "2026-01-02T03:04:05Z", "server": server, "tools": {tool: {"hash": "00"} for tool in tools}}
+
+        def when(tool):
+            return {"server": "files", "tool": tool, "origin": "mcp"}
+
+        self.write({"when": when("read"), "then": "allow", "granted": granted("npx files ${DIR}", "read")},
+                   {"when": when("write"), "then": "allow", "expires": "2020-01-01T00:00:00Z",
+                    "granted": granted("npx files ${DIR}", "write")},
+                   {"when": when("old\x1b[2J"), "then": "allow"},
+                   {"when": {"tool": "rm"}, "then": "deny"},
+                   {"when": {"server": "web"}, "then": "allow", "expires": "2999-01-01T00:00:00Z",
+                    "granted": granted("https://host/mcp", "get", "po st")},
+                   {"when": {"origin": "shell", "schema": {"const": {"cmd": "ls"}}}, "then": "allow"})
+
+    def test_lists_for_what_and_until_when(self):
+        self.assertIn("nothing is remembered in", self.ipybox("policy", "list").stdout)
+        self.rules()
+        run = self.ipybox("policy", "list")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertEqual(run.stdout.splitlines(), [
+            '1  allows {"server":"files","tool":"read","origin":"mcp"}',
+            "   server: npx files ${DIR}",
+            "   tools: read",
+            "   since 2026-01-02T03:04:05Z",
+            "   holds",
+            '2  allows {"server":"files","tool":"write","origin":"mcp"}',
+            "   server: npx files ${DIR}",
+            "   tools: write",
+            "   since 2026-01-02T03:04:05Z until 2020-01-01T00:00:00Z",
+            "   stale: expired",
+            r'3  allows {"server":"files","tool":"old\u001b[2J","origin":"mcp"}',
+            "   stale: it does not say what server and tools it was made for, so tools are asked about",
+            '4  denies {"tool":"rm"}',
+            "   holds",
+            '5  allows {"server":"web"}',
+            "   server: https://host/mcp",
+            "   tools: get 'po st'",
+            "   since 2026-01-02T03:04:05Z until 2999-01-01T00:00:00Z",
+            "   holds",
+            '6  allows {"origin":"shell","schema":{"const":{"cmd":"ls"}}}',
+            "   holds"])
+        report = json.loads(self.ipybox("policy", "list", "--json").stdout)
+        self.assertEqual(report["file"], str(self.file))
+        self.assertEqual([rule["number"] for rule in report["rules"]], [1, 2, 3, 4, 5, 6])
+        self.assertEqual(report["rules"][4]["tools"], ["get", "po st"])
+        self.assertEqual(report["rules"][1]["stale"], "expired")
+
+    def test_a_configuration_tells_which_servers_there_are(self):
+        self.rules()
+        config = self.home / "mcp.json"
+        config.write_text(json.dumps({"mcpServers": {"x": {"command": "npx", "args": ["files", "${DIR}"]}}}))
+        report = json.loads(self.ipybox("policy", "list", "--json", "--config", str(config)).stdout)
+        self.assertEqual(report["rules"][0]["stale"], "")
+        self.assertEqual(report["rules"][4]["stale"], f"no server of {config} is the one that it was made for")
+
+    def test_forgets_by_number(self):
+        self.rules()
+        run = self.ipybox("policy", "forget", "2", "3")
+        self.assertEqual((run.returncode, run.stdout), (0, f"forgotten; 4 left in {self.file}\n"), run.stderr)
+        left = json.loads(self.file.read_text())["rules"]
+        self.assertEqual([rule["when"].get("tool") for rule in left], ["read", "rm", None, None])
+        run = self.ipybox("policy", "forget", "5")
+        self.assertEqual(run.returncode, MISTAKE)
+        self.assertIn("has no rule 5, but 4", run.stderr)
+        self.assertEqual(self.ipybox("policy", "forget", "0").returncode, MISTAKE)
+        self.assertEqual(self.ipybox("policy", "forget").returncode, MISTAKE)
+        self.assertEqual(len(json.loads(self.file.read_text())["rules"]), 4)
+
+    def test_doctor_counts_the_stale_and_fails_on_a_mistake(self):
+        self.rules()
+        self.assertIn(f"ok      remembered rules: 6 in {self.file}; 2 of them stale: `ipybox policy list`",
+                      self.ipybox("doctor").stdout)
+        self.write({"then": "alow"})
+        run = self.ipybox("doctor")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn(f"FAILED  remembered rules: {self.file}, rules/0/then: accepted:", run.stdout)
+        self.assertEqual(self.ipybox("policy", "list").returncode, MISTAKE)
+
+
+def said(decision, rationale="because"):
+    """An answer as chat-completions endpoints give it."""
+    text = decision if rationale is None else json.dumps({"decision": decision, "rationale": rationale})
+    return 200, {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}]}
+
+
+class ModelApproverTest(unittest.TestCase):
+    """examples/model_approver: the policy, the plugin and the program; only the model is scripted."""
+    KEY = "sk-key-of-the-test-0123456789"
+
+    def judge(self, *answers, **call):
+        # A test of a policy asks it twice, for a yes and a no of a person.
+        chat = ChatServer([answer for answer in answers for _ in range(2)])
+        self.addCleanup(chat.close)
+        with tempfile.TemporaryDirectory() as directory:
+            policy = (ROOT / "examples/model_approver/policy.json").read_text()
+            program = ROOT / "examples/model_approver/approver.py"
+            file = Path(directory) / "policy.json"
+            file.write_text(policy.replace("/usr/local/lib/ipybox/approver.py", str(program)))
+            call = {"server": "files", "tool": "read_file", **call}
+            run = subprocess.run([PROGRAM, "policy", "test", str(file), "--call", json.dumps(call)],
+                                 capture_output=True, text=True, timeout=60,
+                                 env={**os.environ, "MODEL_URL": chat.url, "MODEL_NAME": "tiny", "MODEL_KEY": self.KEY})
+        self.assertNotIn(self.KEY, run.stdout + run.stderr)
+        return run, chat.requests
+
+    def test_the_model_decides(self):
+        run, requests = self.judge(said("allow", "it only reads"), arguments={"path": "/x"})
+        self.assertEqual(run.returncode, ALLOW, run.stdout + run.stderr)
+        path, headers, body = requests[0]
+        self.assertEqual((path, headers["Authorization"]), ("/v1/chat/completions", f"Bearer {self.KEY}"))
+        self.assertEqual(body["model"], "tiny")
+        told = json.loads(body["messages"][1]["content"])
+        self.assertEqual((told["server"], told["tool"], told["arguments"]), ("files", "read_file", {"path": "/x"}))
+        run, _ = self.judge(said("deny", "it reveals a key"))
+        self.assertEqual(run.returncode, DENY)
+        self.assertIn("decided by command approver.py", run.stdout)
+        self.assertIn("reason: tiny: it reveals a key", run.stdout)
+        run, _ = self.judge(said("ask"))
+        self.assertEqual(run.returncode, ASK)
+
+    def test_whatever_goes_wrong_denies(self):
+        for answer in (said("Sure, go ahead!", None), said("yes"), (500, {"error": {}}), (200, {}), said("allow", 5)):
+            run, requests = self.judge(answer)
+            self.assertEqual(run.returncode, DENY, f"{answer}: {run.stdout}{run.stderr}")
+            self.assertIn("the approver failed: it ended with exit code 1", run.stdout)
+            self.assertEqual(len(requests), 2)
+
+    def test_rules_come_before_the_model(self):
+        run, requests = self.judge(said("allow"), tool="delete_file")
+        self.assertEqual((run.returncode, requests), (DENY, []))
+        run, requests = self.judge(said("allow"), tool="pay_invoice")
+        self.assertEqual((run.returncode, requests), (ASK, []))
+        self.assertIn("rule 2 (payments): fits, asks each time", run.stdout)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "IPYBOX_PYTHON": PYTHON,
     "SUPPORT": str(SUPPORT),
+    # Where the key of audit logs is.
+    **({"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]} if "XDG_STATE_HOME" in os.environ else {}),
 }
 
 

@@ -610,6 +610,22 @@ class ApprovalTest(ServeTest):
         self.assertIn("ApprovalRejectedError", printed)
         self.assertIn("elicitation", printed)
 
+    async def test_a_persons_time_is_on_no_clock_and_progress_says_what_is_waited_for(self):
+        async def late(context, params):
+            await asyncio.sleep(3)
+            return types.ElicitResult(action="accept", content={"decision": "allow once"})
+        (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": OWN}}))
+        for flags, printed in (((), "hello"), (("--timeout-includes-approval",), "timed out after 2.00s")):
+            said = []
+
+            async def progress(done, total, message):
+                said.append(message or "")
+            async with self.client("--config", "mcp.json", "--approve", "ask", *flags, elicitation_callback=late) as client:
+                result = await client.call_tool("execute_ipython_cell", {"code": self.CODE, "timeout": 2},
+                                                progress_callback=progress)
+            self.assertIn(printed, text(result))
+            self.assertIn("[ipybox] waiting for a yes or no to own.echo\n", "".join(said))
+
     async def test_late_answers_mean_no(self):
         for era in ERAS:
             with self.subTest(era):

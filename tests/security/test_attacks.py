@@ -65,7 +65,7 @@ class Weakened(unittest.TestCase):
 
     def test_every_layer_has_an_attack_that_needs_it(self) -> None:
         layers = {layer for attack in ATTACKS for layer in attack.escapes_without.split(",") if layer}
-        self.assertEqual({"seccomp", "calls", "landlock", "limits", "view", "network", "protect", "hidden", "pid"},
+        self.assertEqual({"seccomp", "calls", "landlock", "limits", "view", "network", "protect", "hidden", "pid", "programs", "last-program"},
                          layers)
 
     def test_nothing_gets_through_while_all_layers_are_there(self) -> None:

@@ -281,6 +281,79 @@ class Client:
         self.process.stdout.close()
 
 
+class AuditState(Case):
+    """The key that signs the audit log, and the head it has to end with, where the code may write everything beside them."""
+
+    CODE = """
+import os, glob
+state, log = "state/ipybox/audit", "../logs/audit.jsonl"
+def tried(name, action):
+    try:
+        got = action()
+    except OSError as error:
+        return print("refused:", name, why(error))
+    print("ESCAPED:" if got else "refused:", name, got)
+tried("list", lambda: os.listdir(state))
+tried("key", lambda: "PRIVATE" in read(state + "/key.pem"))
+tried("heads", lambda: glob.glob(state + "/*.head"))
+tried("plant a key", lambda: write(state + "/key.pem", "mine") or True)
+tried("move the state", lambda: os.rename("state", "elsewhere") or True)
+tried("move what is in it", lambda: os.rename("state/ipybox", "state/mine") or True)
+tried("remove", lambda: os.rmdir("state/ipybox") or True)
+tried("log", lambda: read(log))
+tried("append to the log", lambda: write(log, "{}") or True)
+"""
+
+    def recorded(self, sandbox: str, code: str, *options: str, **env: str) -> tuple[Place, str, dict[str, str]]:
+        place = Place()
+        self.addCleanup(place.__exit__)
+        place.directory("workspace/state")
+        place.directory("logs")
+        own = {"XDG_STATE_HOME": str(place.workspace / "state"), **env}
+        flags = ["--audit", str(place.root / "logs/audit.jsonl"), *options]
+        # The key is there already when the code comes.
+        self.run_in(place, "print('first')", flags, sandbox, **own)
+        return place, self.run_in(place, code, flags, sandbox, **own), own
+
+    def verified(self, place: Place, own: dict[str, str]) -> int:
+        return subprocess.run([PROGRAM, "audit", "verify", str(place.root / "logs/audit.jsonl")], env=environment(**own), timeout=60,
+                              capture_output=True).returncode
+
+    def test_is_out_of_the_kernel_s_reach(self) -> None:
+        for sandbox in filter(self.tried, SANDBOXES):
+            with self.subTest(sandbox):
+                place, printed, own = self.recorded(sandbox, self.CODE)
+                for name in ("list", "key", "heads", "move the state", "move what is in it", "remove", "log"):
+                    self.assertIn("refused: " + name, printed)
+                if sandbox == "bubblewrap":  # what srt hides can be written, and is gone at the end
+                    self.assertNotIn("ESCAPED", printed)
+                self.assertEqual(self.verified(place, own), 0)
+
+    def test_is_within_reach_without_that_layer(self) -> None:
+        self.require("bubblewrap_weakened")
+        sandbox, weak = without("hidden")
+        _, printed, _ = self.recorded(sandbox, self.CODE, **weak)
+        self.assertIn("ESCAPED: move the state", printed)
+
+    def test_is_out_of_a_confined_server_s_reach(self) -> None:
+        for sandbox in filter(self.tried, SANDBOXES):
+            with self.subTest(sandbox), Place() as outer:
+                script = outer.file("server.py", SERVER)
+                server = {"command": "/usr/bin/python3", "args": [str(script)],
+                          "sandbox": {"name": sandbox, "readable": [str(script.parent), "${WORKSPACE}"], "writable": ["${WORKSPACE}"]}}
+                config = outer.file("mcp.json", json.dumps({"mcpServers": {"files": server}}))
+                code = """
+from mcptools.files import act
+place = os.getcwd() + "/state/ipybox"
+for action in ("__import__('os').listdir(%r + '/audit')", "open(%r + '/audit/key.pem').read()", "open(%r + '/../../../logs/audit.jsonl').read()"):
+    said = act.run(code=action % place)
+    print("refused" if said.startswith("refused") or said in ("[]", "") else "ESCAPED:", said)
+"""
+                place, printed, own = self.recorded(sandbox, code, "--config", str(config), "--approve", "allow")
+                self.assertEqual([line.split()[0] for line in printed.splitlines()], ["refused"] * 3, printed)
+                self.assertEqual(self.verified(place, own), 0)
+
+
 class OnBehalf(Case):
     """A client's model has files read and written: it may do what the code may."""
 

@@ -297,6 +297,15 @@ BOOST_AUTO_TEST_CASE(rules_expire) {
                Effect::pass);
     BOOST_TEST(judged(R"([{"expires": "2027-01-15T07:00:00-02:00", "then": "allow"}])", call) ==
                Effect::allow);
+    // Beyond what the clock can count.
+    for (const std::string year : {"2262", "2263", "2999", "9999"})
+        BOOST_TEST(judged(R"([{"expires": ")" + year + R"(-12-31T23:59:59Z", "then": "deny"}])",
+                          call) == Effect::deny,
+                   year);
+    for (const std::string year : {"0001", "1500", "1677", "1969"})
+        BOOST_TEST(judged(R"([{"expires": ")" + year + R"(-01-01T00:00:00Z", "then": "deny"}])",
+                          call) == Effect::pass,
+                   year);
 }
 
 BOOST_AUTO_TEST_CASE(a_mistake_is_refused_with_its_place_and_what_is_accepted) {
@@ -305,9 +314,9 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_refused_with_its_place_and_what_is_accepted) {
         {R"([{"then": "allow"}, 5])",
          "policy.json, rules/1: must be an object with some of name, when, then, budget, expires"},
         {R"([{"when": {}}])",
-         R"(policy.json, rules/0: "then" is missing; accepted: "allow", "ask", "deny", {"deny": "reason"})"},
+         R"(policy.json, rules/0: "then" is missing; accepted: "allow", "ask", {"ask": {"remember": false}}, "deny", {"deny": "reason"})"},
         {R"([{"then": "yes"}])",
-         R"(policy.json, rules/0/then: accepted: "allow", "ask", "deny", {"deny": "reason"})"},
+         R"(policy.json, rules/0/then: accepted: "allow", "ask", {"ask": {"remember": false}}, "deny", {"deny": "reason"})"},
         {R"([{"then": "allow", "if": {}}])",
          R"(policy.json, rules/0: unknown key "if"; accepted: name, when, then, budget, expires)"},
         {R"([{"when": {"tol": "x"}, "then": "ask"}])",

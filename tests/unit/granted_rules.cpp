@@ -145,9 +145,16 @@ BOOST_AUTO_TEST_CASE(a_tool_that_changed_asks_again_and_says_what_changed) {
 BOOST_AUTO_TEST_CASE(each_part_of_a_definition_counts_and_their_order_does_not) {
     rules.grant(call("write"), rule_allowing(call("write")), {Kind::always});
     const auto before = tools[0];
-    const auto changed = [&](const char* pointer, json::value value) {
+    const auto changed = [&](const std::string& pointer, json::value value) {
         tools[0] = before;
-        tools[0].set_at_pointer(pointer, std::move(value));
+        const auto last = pointer.rfind('/');
+        json::value* at = &tools[0];
+        for (std::size_t from = 1; from < last + 1;) {
+            const auto end = std::min(pointer.find('/', from), last);
+            at = &at->at(pointer.substr(from, end - from));
+            from = end + 1;
+        }
+        at->as_object()[pointer.substr(last + 1)] = std::move(value);
         BOOST_TEST(by(call("write")) == "ask", pointer);
         return rules.changes(call("write"));
     };
@@ -160,8 +167,10 @@ BOOST_AUTO_TEST_CASE(each_part_of_a_definition_counts_and_their_order_does_not) 
     BOOST_TEST(changed("/inputSchema/additionalProperties", true) == start + "schema");
     json::object reversed;
     const auto& schema = before.as_object().at("inputSchema").as_object();
-    for (auto entry = schema.end(); entry != schema.begin();)
-        reversed.emplace((--entry)->key(), entry->value());
+    for (auto entry = schema.end(); entry != schema.begin();) {
+        --entry;
+        reversed.emplace(entry->key(), entry->value());
+    }
     tools[0].as_object()["inputSchema"] = reversed;
     tools[0].as_object()["description"] = "Writes a file.";
     tools[0].as_object()["annotations"] = json::object();

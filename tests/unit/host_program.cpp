@@ -4,8 +4,8 @@
 #include <boost/test/unit_test.hpp>
 #include <ipybox/sandbox_kit/guarded_sandbox.hpp>
 #include <ipybox/sandbox_kit/host_program.hpp>
+#include <ipybox/sandbox_kit/program_judgement.hpp>
 #include <ipybox/sandbox_kit/python_environment.hpp>
-#include <ipybox/tools/server_judgement.hpp>
 
 #include "place_fixture.hpp"
 
@@ -86,7 +86,7 @@ struct ServerFixture : Fixture {
     std::optional<std::string> judge(std::vector<std::string> argv, fs::path cwd = "/",
                                      bool trust = false) const {
         argv.front() = find_program(argv.front(), env.at("PATH"), Trust::named).value().string();
-        return judge_server(writable_places(), argv, env, cwd, trust);
+        return sandbox_kit::judge_program(writable_places(), argv, env, cwd, trust);
     }
     void allowed(std::vector<std::string> argv, fs::path cwd = "/") const {
         const auto problem = judge(argv, cwd);
@@ -163,7 +163,8 @@ BOOST_FIXTURE_TEST_CASE(a_scripts_directory_counts_as_the_script_does, ServerFix
     const auto other = program("other/server.py", "pass\n").string();
     WritablePlaces places(root / "state");
     places.record(policy);
-    const auto problem = judge_server(places, {"/usr/bin/python3", other}, env, "/", false);
+    const auto problem =
+        sandbox_kit::judge_program(places, {"/usr/bin/python3", other}, env, "/", false);
     BOOST_REQUIRE(problem);
     BOOST_TEST(problem->starts_with("the directory of the script server.py"), *problem);
 }
@@ -204,6 +205,13 @@ BOOST_AUTO_TEST_CASE(a_policy_asks_for_no_more_than_the_sandbox_says) {
             "allowed hosts");
     refuses(with([](auto& p) { p.hidden = {"x"}; }), none, "hide");
     refuses(with([](auto& p) { p.write_protected = {"/x/y"}; }), none, "write-protect");
+    const auto last = with([](auto& p) { p.programs = Programs::deny; });
+    refuses(last, none, "\"mine\" cannot keep code from starting programs");
+    Capabilities walled;
+    walled.reasons["programs"] = "because";
+    refuses(last, walled, "programs cannot be enforced here: because");
+    walled.last_program = true;
+    refuse_beyond(last, walled, "mine");
     struct Limit {
         std::optional<std::uint64_t> Limits::* limit;
         bool Capabilities::* able;

@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(what_it_can_enforce_it_says) {
     BOOST_TEST((able.limits_per_process && able.wall_time));
     BOOST_TEST(!(able.filesystem || able.network_none || able.network_allow_list ||
                  able.process_isolation || able.memory_total || able.scratch_size ||
-                 able.scratch_inodes || able.workspace_size));
+                 able.scratch_inodes || able.workspace_size || able.last_program));
     BOOST_TEST(launched_user(policy) == (::geteuid() == 0 ? 65534u : ::geteuid()));
 }
 
@@ -88,6 +88,7 @@ BOOST_AUTO_TEST_CASE(more_than_that_is_refused_whoever_calls) {
     refused([](auto& p) { p.limits.scratch_size = 1u << 30; }, "scratch_size");
     refused([](auto& p) { p.limits.scratch_inodes = 1000; }, "scratch_inodes");
     refused([](auto& p) { p.limits.workspace_size = 1u << 30; }, "workspace_size");
+    refused([](auto& p) { p.programs = Programs::deny; }, "starting programs");
     // Nor does it start as root.
     if (::geteuid() == 0) refused([](auto& p) { p.user = 0; }, "root");
     // What code could write is no launcher.

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <functional>
+#include <ipybox/approval/audit_head.hpp>
+#include <ipybox/approval/audit_key.hpp>
 #include <ipybox/approval/session_watcher.hpp>
 #include <ipybox/approval_policy.hpp>
 #include <ipybox/config.hpp>
@@ -16,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ipybox {
 
@@ -23,11 +27,19 @@ namespace ipybox {
 struct AuditOptions {
     bool fsync = false;      // a record reaches the disk before the call goes on
     bool code_text = false;  // the code itself, beside its hash
+    bool results = false;    // what tools answered
     // When a record cannot be written: refuse calls until it can (nothing is lost), or log a
     // warning and go on.
     bool stop_on_failure = true;
     std::filesystem::path workspace;  // code can write here: a file in it is refused …
     bool inside_workspace = false;    // … unless the caller protects it and says so
+    // Where the key that signs and the newest head of the log are kept: absolute; a directory in
+    // it is made. Empty: ipybox's own for this user. No code may see it or write there.
+    std::filesystem::path state_directory;
+    std::uint64_t head_every = 100;  // records, after which a signed head follows
+    // Called with each signed head that was written, a line of the log without its end; must not
+    // wait for anything. What it throws is logged.
+    std::function<void(const std::string& head)> on_head;
 };
 
 namespace approval {
@@ -46,39 +58,79 @@ json::value masked(const json::value& value, const Secrets& secrets,
                    const RecordLimits& limits = {}, int depth = 0);
 }  // namespace approval
 
-// One file; several sessions and processes may append to it. Used on one thread.
+// One file; several sessions and processes may append to it. Each record names the hash of the one
+// before; every so many, and when this object ends, a signed head follows. What the log has to end
+// with is kept in the host's state directory after each record, unless the log is a pipe or a
+// device. A file that was moved away is followed by a new one, which goes on with the chain. Used
+// on one thread.
 class AuditLog {
 public:
-    // Opens the file, which is made with mode 0600. Throws Error: io_error (it cannot be opened),
-    // bad_config (it lies in the workspace).
+    // Opens the file, which is made with mode 0600. Throws Error: io_error (it, the key or the
+    // newest head cannot be opened), bad_config (it lies in the workspace; others can read or
+    // write the key or the newest head; there is no state directory).
     explicit AuditLog(const std::filesystem::path& path, AuditOptions options = {},
                       Logger logger = {});
+    AuditLog(const AuditLog&) = delete;
+    AuditLog& operator=(const AuditLog&) = delete;
+    // Writes the closing head, if anything was written.
+    ~AuditLog();
 
     const AuditOptions& options() const noexcept { return options_; }
     // Where it lies, as an absolute path. Confined code can neither read nor replace it.
     const std::filesystem::path& path() const noexcept { return path_; }
+    // Where the key and the newest head are. Confined code sees nothing of it.
+    const std::filesystem::path& state_directory() const noexcept {
+        return options_.state_directory;
+    }
 
-    // Appends a record; "time" is added. Throws Error: io_error (it cannot be written, and
-    // options.stop_on_failure is set; it is written before the next one then).
+    // Appends a record; "seq", "prev" and "time" are added. Throws Error: io_error (it cannot be
+    // written, and options.stop_on_failure is set; it is written before the next one then).
     void write(json::object record);
 
 private:
     [[noreturn]] static void fail(const std::string& what, int error) {
         throw Error(errc::io_error, what + ": " + std::strerror(error));
     }
+    [[noreturn]] void fail_to_write(int error) const {
+        fail("the audit log " + path_.string() + " cannot be written", error);
+    }
 
-    int append(const std::string& line);
+    void open_file();
+    json::object event(std::string_view name) const;
 
-    void refuse(int error);
+    // What waits, and what has to be written before it. All below hold the lock, and throw Error.
+    void write_waiting();
+    void find_end();
+    void find_end_in_other_file(std::uint64_t size);
+    bool settle_next(std::uint64_t size);
+    void begin_chain(std::uint64_t size);
+    void go_on_in_new_file();
+    void explain_bytes(std::uint64_t size, bool own);
+    void put(json::object record, bool waited = false);
+    void put_head(bool closing);
+    void save(bool sync);
+    void append(const std::string& text);
+    std::string read_back(std::uint64_t from, std::uint64_t size) const;
+    std::string hash_back(std::uint64_t from, std::uint64_t size) const;
+
+    void refuse(const Error& error);
+    void tell_heads();
 
     static std::string now();
 
     std::filesystem::path path_;
     AuditOptions options_;
     Logger logger_;
+    AuditKey key_;
+    std::optional<approval::AuditHead> head_;  // absent: a pipe or a device
     UniqueFd file_;
-    std::deque<std::string> waiting_;  // could not be written yet
-    bool torn_ = false;                // the file ends in a part of a line
+    approval::LogEnd end_;
+    std::string writer_;  // who writes, in this log
+    bool opened_ = false;
+    std::uint64_t lost_ = 0;            // records, by option
+    std::deque<json::object> waiting_;  // could not be written yet
+    std::string putting_;  // the hash of the first of them, when it may be there by now
+    std::vector<std::string> fresh_heads_;
 };
 using AuditLogPtr = std::shared_ptr<AuditLog>;
 
@@ -101,6 +153,8 @@ public:
     void edited(const ToolCall& call);
     // outcome: a literal: "ok", "error" (the tool says so), "failed" or "withdrawn".
     void ended(std::string_view outcome, const std::string& error = {});
+    // The same of a tool that answered, with what it answered if the log is to have that.
+    void answered(bool is_error, const json::array& content, const json::value* structured);
     // Whatever else ends a call; never throws.
     void failed(const std::string& why) noexcept;
     // What came of it: "denied", "expired" (nobody answered in time), or as of ended(). While
@@ -109,7 +163,10 @@ public:
 
 private:
     json::object record_of(std::string_view event) const;
-    json::value shown_arguments(json::object arguments) const;
+    // False: it ended before, or no log is to have it.
+    bool end(std::string_view outcome);
+    json::object record_of_end() const;
+    json::value within_record(const json::value& value) const;
 
     AuditLogPtr log_;
     const Secrets& secrets_;

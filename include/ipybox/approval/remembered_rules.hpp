@@ -36,6 +36,10 @@ struct RememberedRule {
     json::object written;  // as it stands in the file
 };
 
+// Why a rule decides nothing any more, as far as that is known without a call: "expired", or what
+// it lacks. Empty: it holds for the server and tools that it is bound to.
+std::string why_stale(const RememberedRule& one, approval::Rule::Wall now);
+
 // The file {"rules": [...]}, read again for every question; several processes may share it. A rule
 // is one of a policy, and has "granted" as well when a person was asked: {"since": time, "server":
 // identity, "tools": {name: what it was}}.

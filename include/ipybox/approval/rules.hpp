@@ -134,6 +134,8 @@ public:
     const std::string& label() const noexcept { return label_; }
     Effect effect() const noexcept { return effect_; }
     const std::string& reason() const noexcept { return reason_; }
+    // Whether a yes to what the rule asks may hold for later calls.
+    bool may_remember() const noexcept { return may_remember_; }
     // From then on it fits no call.
     const std::optional<Wall>& expires() const noexcept { return expires_; }
 
@@ -188,6 +190,7 @@ private:
 
     std::string name_, label_, reason_;
     Effect effect_ = Effect::deny;
+    bool may_remember_ = true;
     std::vector<Test> tests_;
     std::optional<Budget> budget_;
     std::optional<Wall> expires_;

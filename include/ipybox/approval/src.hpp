@@ -1,6 +1,10 @@
 #pragma once
 // The bodies of this room: compiled once in a program; see compilation.hpp.
+#include <ipybox/approval/impl/audit_chain.ipp>
+#include <ipybox/approval/impl/audit_head.ipp>
+#include <ipybox/approval/impl/audit_key.ipp>
 #include <ipybox/approval/impl/audit_log.ipp>
+#include <ipybox/approval/impl/audit_verification.ipp>
 #include <ipybox/approval/impl/channel.ipp>
 #include <ipybox/approval/impl/console.ipp>
 #include <ipybox/approval/impl/granted_rules.ipp>

@@ -1,5 +1,6 @@
 #pragma once
 // The bodies of this room: compiled once in a program; see compilation.hpp.
+#include <ipybox/detail/impl/canonical_json.ipp>
 #include <ipybox/detail/impl/json_number.ipp>
 #include <ipybox/detail/impl/json_schema.ipp>
 #include <ipybox/detail/impl/pattern.ipp>

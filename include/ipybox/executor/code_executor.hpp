@@ -86,6 +86,10 @@ struct CodeExecutorOptions {
     // wants to get around it can. The sandbox is what confines commands.
     bool approve_shell_cmds = false;
     bool require_shell_escape = false;  // and subprocess, os.system and the like are refused
+    // deny: code cannot start programs, by whatever way; a system call filter sees to it, for
+    // threads and forks too. Where the sandbox cannot, the kernel does not start. Forking goes on
+    // working, and so do MCP servers and install_package(), which run elsewhere.
+    Programs programs = Programs::allow;
     // Every cell is looked through before it runs, see code_checker.hpp. One with faults does not
     // run; one that cannot be checked runs, and says so.
     bool check = false;

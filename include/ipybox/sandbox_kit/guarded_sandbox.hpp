@@ -36,6 +36,8 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
     need(!policy.hidden.empty(), able.filesystem, "hidden", "hide files");
     need(!policy.write_protected.empty(), able.filesystem, "write_protected",
          "write-protect paths");
+    need(policy.programs == Programs::deny, able.last_program, "programs",
+         "keep code from starting programs (programs, --no-exec)");
     // By all their names, so that a new one cannot be forgotten here.
     const auto& [memory_per_process, memory_total, processes, open_files, file_size, cpu_seconds,
                  wall_seconds, scratch_size, scratch_inodes, workspace_size] = policy.limits;

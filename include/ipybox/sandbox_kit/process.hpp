@@ -119,6 +119,10 @@ inline void send_signal(const UniqueFd& pidfd, int number) noexcept {
 
 std::string read_proc(const std::string& path);
 
+// How many system call filters Linux applies to a process; nothing when it has ended, or before
+// Linux 5.9.
+std::optional<unsigned> count_filters(pid_t pid);
+
 // The direct children, oldest first, of every thread of a process.
 std::vector<pid_t> children_of(pid_t pid);
 

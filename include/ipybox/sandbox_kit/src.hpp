@@ -6,6 +6,7 @@
 #include <ipybox/sandbox_kit/impl/launcher.ipp>
 #include <ipybox/sandbox_kit/impl/network_proxy.ipp>
 #include <ipybox/sandbox_kit/impl/process.ipp>
+#include <ipybox/sandbox_kit/impl/program_judgement.ipp>
 #include <ipybox/sandbox_kit/impl/project_quota.ipp>
 #include <ipybox/sandbox_kit/impl/protected_files.ipp>
 #include <ipybox/sandbox_kit/impl/sandbox_config.ipp>

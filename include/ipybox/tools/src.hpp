@@ -4,7 +4,6 @@
 #include <ipybox/tools/impl/package_writer.ipp>
 #include <ipybox/tools/impl/remembered_servers.ipp>
 #include <ipybox/tools/impl/server_identity.ipp>
-#include <ipybox/tools/impl/server_judgement.ipp>
 #include <ipybox/tools/impl/server_start.ipp>
 #include <ipybox/tools/impl/tool_progress.ipp>
 #include <ipybox/tools/impl/tool_questions.ipp>

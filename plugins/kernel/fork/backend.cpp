@@ -152,8 +152,12 @@ awaitable<LinkPtr> start_forked(asio::any_io_executor executor, Sandbox* sandbox
     if (policy.limits.memory_per_process)
         *policy.limits.memory_per_process += zygote->address_space();
     const bool counted = policy.limits.memory_total.has_value();
+    const bool last_program = policy.programs == Programs::deny;
     auto opened = co_await sandbox->open(std::move(policy), spec.channels, zygote->pen());
     auto entered = std::make_shared<Entered>(executor, std::move(opened.process), counted);
+    // Its own, those of the sandbox, and the one that comes with these words.
+    if (const auto inherited = zygote->filters(); last_program && inherited)
+        entered->expect_filters(*inherited + static_cast<unsigned>(opened.filters.size()) + 1);
     link.entered = entered;
     link.process = entered;
     link.keeps = zygote;

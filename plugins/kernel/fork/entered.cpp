@@ -48,6 +48,17 @@ std::vector<Violation> Entered::violations() const {
     return seen;
 }
 
+bool Entered::is_last_program() const noexcept {
+    if (!expected_filters_ || !handle_) return false;
+    try {
+        const auto count = sandbox_kit::count_filters(number_);
+        // By now its number might mean another.
+        return !is_readable(handle_.get()) && count && *count >= *expected_filters_;
+    } catch (const std::exception&) {
+        return false;  // no memory to look
+    }
+}
+
 void Entered::send(int number, bool group) noexcept {
     if (!handle_ || is_readable(handle_.get())) return;
     constexpr unsigned process_group = 4;  // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9

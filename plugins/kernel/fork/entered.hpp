@@ -32,6 +32,8 @@ public:
         changed_.notify();
     }
     const UniqueFd& handle() const noexcept { return handle_; }
+    // It starts no programs if Linux applies at least so many filters to it.
+    void expect_filters(unsigned count) { expected_filters_ = count; }
 
     pid_t pid() const noexcept override { return exit_status() ? -1 : number_; }
     std::optional<ExitStatus> exit_status() const noexcept override {
@@ -51,6 +53,7 @@ public:
     std::vector<Violation> violations() const override;
     awaitable<void> refresh_view() override { return around_->refresh_view(); }
     bool may_be_stale() const noexcept override { return around_->may_be_stale(); }
+    bool is_last_program() const noexcept override;
     void interrupt() noexcept override { send(SIGINT, false); }
     void signal(int number) noexcept override { send(number, true); }
     void kill_tree() noexcept override { around_->kill_tree(); }
@@ -62,6 +65,7 @@ private:
     bool counted_;
     UniqueFd handle_;
     pid_t number_ = -1;
+    std::optional<unsigned> expected_filters_;
     std::optional<ExitStatus> status_;
     std::string last_words_;
     Event changed_;

@@ -299,6 +299,8 @@ void Zygote::become_ready(const json::object& answer) {
     for (auto& name : texts_in(answer, "modules")) modules_.insert(std::move(name));
     address_space_ = number_in(answer, "address_space");
     find_process();
+    filters_ = ipybox::sandbox_kit::count_filters(pid());
+    if (!process_ || is_readable(process_.get())) filters_.reset();  // another's
     const auto listed = [&answer](std::string_view name) {
         std::string all;
         for (const auto& module : texts_in(answer, name)) all += (all.empty() ? "" : ", ") + module;

@@ -46,6 +46,8 @@ public:
     // Bytes of address space that a kernel has from the start.
     std::uint64_t address_space() const noexcept { return address_space_; }
     const Pen& pen() const noexcept { return pen_; }
+    // How many system call filters it has itself; nothing where that could not be told.
+    std::optional<unsigned> filters() const noexcept { return filters_; }
     // The process itself; -1 when it has ended.
     pid_t pid() const;
 
@@ -89,6 +91,7 @@ private:
     std::vector<std::string> culprits_;
     std::set<std::string> modules_;
     std::uint64_t address_space_ = 0;
+    std::optional<unsigned> filters_;
     std::uint64_t serial_ = 0;
     std::map<std::uint64_t, Pending> requests_;                // not answered yet
     std::map<std::uint64_t, std::weak_ptr<Entered>> kernels_;  // not ended yet

@@ -76,6 +76,22 @@ IPYBOX_DECL json::object rule_allowing(const ToolCall& call) {
     return rule;
 }
 
+IPYBOX_DECL std::string why_stale(const RememberedRule& one, approval::Rule::Wall now) {
+    if (one.rule.expires() && *one.rule.expires() <= now) return "expired";
+    if (one.binding || one.rule.effect() != approval::Rule::Effect::allow) return {};
+    const auto* when = detail::object_of(one.written, "when");
+    const auto* origin = when ? when->if_contains("origin") : nullptr;
+    bool tools = origin == nullptr;  // it may be about them
+    if (origin)
+        for (const auto& pattern : approval::rule_texts(*origin, "origin")) {
+            std::size_t steps = approval::rule_steps;
+            tools = tools || approval::Glob(pattern).matches(to_string(CallOrigin::mcp), steps) !=
+                                 approval::Fit::no;
+        }
+    return tools ? "it does not say what server and tools it was made for, so tools are asked about"
+                 : "";
+}
+
 IPYBOX_DECL std::vector<RememberedRule> RememberedRules::list() const {
     const json::array all = read();
     std::vector<RememberedRule> result;

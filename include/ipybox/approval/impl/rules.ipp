@@ -83,7 +83,8 @@ IPYBOX_DECL Rule::Rule(const json::value& value, const std::string& place, std::
     if (!then)
         bad_rule(
             place,
-            "\"then\" is missing; accepted: \"allow\", \"ask\", \"deny\", {\"deny\": \"reason\"}");
+            "\"then\" is missing; accepted: \"allow\", \"ask\", {\"ask\": {\"remember\": false}}, "
+            "\"deny\", {\"deny\": \"reason\"}");
     read_effect(*then, below(place, "then"));
     if (const auto* when = object.if_contains("when")) read_when(*when, below(place, "when"));
     if (const auto* budget = object.if_contains("budget"))
@@ -140,8 +141,18 @@ IPYBOX_DECL void Rule::read_effect(const json::value& value, const std::string& 
     } else if (object && object->size() == 1 && object->contains("deny")) {
         effect_ = Effect::deny;
         reason_ = rule_text(object->at("deny"), below(place, "deny"));
+    } else if (object && object->size() == 1 && object->contains("ask")) {
+        effect_ = Effect::ask;
+        const auto where = below(place, "ask");
+        const auto& how = rule_object(object->at("ask"), where, {"remember"});
+        if (const auto* remember = how.if_contains("remember")) {
+            if (!remember->is_bool()) bad_rule(below(where, "remember"), "must be true or false");
+            may_remember_ = remember->get_bool();
+        }
     } else {
-        bad_rule(place, "accepted: \"allow\", \"ask\", \"deny\", {\"deny\": \"reason\"}");
+        bad_rule(place,
+                 "accepted: \"allow\", \"ask\", {\"ask\": {\"remember\": false}}, \"deny\", "
+                 "{\"deny\": \"reason\"}");
     }
     if (effect_ == Effect::deny && reason_.empty()) reason_ = "denied by " + label_;
 }
@@ -372,7 +383,11 @@ IPYBOX_DECL void Rule::read_expiry(const json::value& value, const std::string& 
             place,
             "must be a time such as \"2030-12-31T23:59:59Z\" or \"2030-12-31T23:59:59+01:00\"");
     const auto shift = std::chrono::minutes((sign == '-' ? -1 : 1) * (hours * 60 + minutes));
-    expires_ = std::chrono::system_clock::from_time_t(::timegm(&time)) - shift;
+    // The clock counts to the year 2262; what expires later must not seem to have expired long ago.
+    using std::chrono::seconds;
+    const auto border = std::chrono::duration_cast<seconds>(Wall::duration::max());
+    const auto at = std::clamp(seconds(::timegm(&time)) - shift, -border, border);
+    expires_ = Wall(std::chrono::duration_cast<Wall::duration>(at));
 }
 
 IPYBOX_DECL RuleSet::RuleSet(const json::value& value, const std::string& place) {

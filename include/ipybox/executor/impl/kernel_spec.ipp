@@ -74,7 +74,10 @@ IPYBOX_DECL PolicySources CodeExecutor::Session::policy_sources() const {
     sources.settings = options.sandbox_config;
     sources.write_protected = options.write_protected;
     sources.protection = protection();
-    if (options.audit) sources.audit_log = options.audit->path();
+    if (options.audit) {
+        sources.audit_log = options.audit->path();
+        sources.own.push_back(options.audit->state_directory());  // the key and the newest head
+    }
     if (environment) {
         sources.interpreter = environment->readable;
     } else {
@@ -106,6 +109,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     spec.policy = base_policy();
     spec.policy.readable = environment->readable;
     spec.policy.limits = options.limits;
+    spec.policy.programs = options.programs;
     set_default_limits(spec.policy.limits, able);
     spec.policy.network.mode =
         able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
@@ -168,6 +172,8 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     if (options.exact_numbers) env["IPYBOX_EXACT_NUMBERS"] = "1";
     if (options.approve_shell_cmds)
         env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
+    // For the words of errors: the wall is the sandbox's.
+    if (options.programs == Programs::deny) env["IPYBOX_PROGRAMS"] = "deny";
     spec.channels.insert(spec.channels.end(), own.begin(), own.end());
     try {
         // Python forgets a directory of its path for good that is not there when it starts.
@@ -189,6 +195,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::distant_spec(const Capabilities& a
     if (options.sandbox_config) refuse("sandbox_config");
     if (!options.allowed_hosts.empty()) refuse("allowed_hosts");
     if (options.protect_strict) refuse("protect_strict");
+    if (options.programs == Programs::deny) refuse("programs \"deny\" (--no-exec)");
     const auto& limits = options.limits;
     if (limits.memory_per_process || limits.memory_total || limits.processes || limits.open_files ||
         limits.file_size || limits.cpu_seconds || limits.wall_seconds || limits.scratch_size ||

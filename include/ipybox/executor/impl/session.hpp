@@ -80,6 +80,9 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     void renew_apis();
 
     awaitable<void> start();
+    // Of the kernel that has just started, if that was asked for. Throws Error: sandbox_refused,
+    // and the kernel is gone.
+    void require_last_program();
     // "auto": that of fork, or of zmq where there is none, and says why.
     std::unique_ptr<KernelBackend> make_backend();
 

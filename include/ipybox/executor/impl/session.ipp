@@ -33,6 +33,10 @@ IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& se
     check_allow_write();
     if (options.require_shell_escape && !options.approve_shell_cmds)
         throw Error(errc::bad_argument, "require_shell_escape needs approve_shell_cmds");
+    if (options.programs == Programs::deny && options.approve_shell_cmds)
+        throw Error(errc::bad_argument,
+                    "approve_shell_cmds has nothing to ask where programs are denied (--no-exec): "
+                    "leave one of the two out");
     host.ask = [self](ToolCall call) { return ask(self, std::move(call)); };
     doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
     doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
@@ -231,6 +235,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
     kernel_limits = spec.policy.limits;
     watch_files(spec.policy);
     kernel = co_await doors->backend->start(*doors->sandbox, std::move(spec));
+    require_last_program();
     started = true;
     if (!shares_files() && !remote_kernel()) {
         kernel.reset();
@@ -248,6 +253,17 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
         !problem.empty() && !std::exchange(told_unrecorded, true))
         host.logger(LogLevel::warning,
                     "which places code could write is remembered for this run only: " + problem);
+}
+
+IPYBOX_DECL void CodeExecutor::Session::require_last_program() {
+    if (options.programs != Programs::deny) return;
+    const auto process = kernel->process();
+    if (process && process->is_last_program()) return;
+    kernel.reset();
+    throw Error(errc::sandbox_refused,
+                "the kernel was ended before it ran code: Linux does not tell that it is kept from "
+                "starting programs (programs, --no-exec). Kernel backend " +
+                    options.kernel + " or sandbox " + options.sandbox + " has left that out");
 }
 
 IPYBOX_DECL awaitable<bool> CodeExecutor::Session::record_places(std::weak_ptr<Session> weak) {

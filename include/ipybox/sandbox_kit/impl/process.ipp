@@ -228,6 +228,18 @@ IPYBOX_DECL std::string read_proc(const std::string& path) {
     return text;
 }
 
+IPYBOX_DECL std::optional<unsigned> count_filters(pid_t pid) {
+    constexpr std::string_view name = "\nSeccomp_filters:\t";
+    const auto status = read_proc("/proc/" + std::to_string(pid) + "/status");
+    const auto at = status.find(name);
+    unsigned count = 0;
+    if (at == std::string::npos ||
+        std::from_chars(&status[at + name.size()], status.data() + status.size(), count).ec !=
+            std::errc{})
+        return std::nullopt;
+    return count;
+}
+
 IPYBOX_DECL std::vector<pid_t> children_of(pid_t pid) {
     std::vector<pid_t> children;
     const std::string tasks = "/proc/" + std::to_string(pid) + "/task";

@@ -82,7 +82,8 @@ inline std::string argument_without_secret(std::string_view word) {
                    ? std::string(word.substr(0, equals + 1)) + place_of_url(word.substr(equals + 1))
                    : place_of_url(word);
     }
-    if (border == word.npos || !config::names_a_secret(word.substr(0, border)))
+    if (border == word.npos || border > word.find("${") ||
+        !config::names_a_secret(word.substr(0, border)))
         return without_secret_defaults(word);
     auto value = border + 1;
     while (value < word.size() && word[value] == ' ') ++value;

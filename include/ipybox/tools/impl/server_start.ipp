@@ -9,7 +9,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <ipybox/compilation.hpp>
-#include <ipybox/tools/server_judgement.hpp>
+#include <ipybox/sandbox_kit/program_judgement.hpp>
 
 namespace ipybox::tools {
 
@@ -169,8 +169,8 @@ IPYBOX_DECL void UnconfinedServer::choose_directory(ServerStart& start) {
 IPYBOX_DECL void UnconfinedServer::judge(const ServerStart& start) const {
     const auto* trusted = params_.if_contains("trust_cwd");
     const bool trust_cwd = trusted != nullptr && trusted->is_bool() && trusted->get_bool();
-    if (const auto problem =
-            judge_server(writable_places(), start.argv, start.env, start.cwd, trust_cwd))
+    if (const auto problem = sandbox_kit::judge_program(writable_places(), start.argv, start.env,
+                                                        start.cwd, trust_cwd))
         refuse(*problem);
 }
 

@@ -612,7 +612,8 @@ IPYBOX_DECL awaitable<ToolServer::Reply> ToolServer::run(ImplPtr state, ToolCall
             progress->changed.notify();
         };
     CallResult result = co_await client->call_tool(name, std::move(arguments), std::move(options));
-    audit.ended(result.is_error ? "error" : "ok");
+    const auto& structured = result.structured_content;
+    audit.answered(result.is_error, result.content, structured ? &*structured : nullptr);
     const auto* reads = request.annotations.if_contains("readOnlyHint");
     const bool only_reads = reads && reads->is_bool() && reads->get_bool();
     if (state->options.after_call && !only_reads) co_await state->options.after_call();

@@ -1,5 +1,5 @@
 #pragma once
-#include <ipybox/tools/server_judgement.hpp>
+#include <ipybox/sandbox_kit/program_judgement.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/within.hpp>
 
-namespace ipybox::tools {
+namespace ipybox::sandbox_kit {
 
 IPYBOX_DECL std::vector<std::string> shebang(const std::filesystem::path& file) {
     std::array<char, 256> start{};
@@ -29,16 +29,17 @@ IPYBOX_DECL std::vector<std::string> shebang(const std::filesystem::path& file) 
     return words;
 }
 
-IPYBOX_DECL ServerJudgement::ServerJudgement(const WritablePlaces& places,
-                                             const std::vector<std::string>& argv,
-                                             const std::map<std::string, std::string>& env,
-                                             std::filesystem::path cwd, bool trust_cwd)
-    : places_(places), argv_(argv), env_(env), cwd_(std::move(cwd)) {
+IPYBOX_DECL ProgramJudgement::ProgramJudgement(const WritablePlaces& places,
+                                               const std::vector<std::string>& argv,
+                                               const std::map<std::string, std::string>& env,
+                                               std::filesystem::path cwd, bool trust_cwd,
+                                               std::string_view remedy)
+    : places_(places), argv_(argv), env_(env), cwd_(std::move(cwd)), remedy_(remedy) {
     if (trust_cwd) trusted_ = places_.holds(cwd_);
     trusts_ = trust_cwd;
 }
 
-IPYBOX_DECL std::optional<std::string> ServerJudgement::problem() {
+IPYBOX_DECL std::optional<std::string> ProgramJudgement::problem() {
     look_at("its cwd", cwd_);
     look_at_program("its command", argv_.front(), 0);
     look_at_arguments(argv_.front(), 1);
@@ -46,26 +47,30 @@ IPYBOX_DECL std::optional<std::string> ServerJudgement::problem() {
     return std::move(problem_);
 }
 
-IPYBOX_DECL void ServerJudgement::look_at(const std::string& what,
-                                          const std::filesystem::path& path) {
+IPYBOX_DECL void ProgramJudgement::look_at(const std::string& what,
+                                           const std::filesystem::path& path) {
     if (problem_) return;
     const auto place = places_.holds(path);
     if (!place || (trusts_ && (place == trusted_ ||
                                detail::within(path.lexically_normal(), cwd_.lexically_normal()))))
         return;
-    problem_ =
-        what + " " + path.string() + " lies where code in a sandbox could write (" +
-        place->string() + "): " +
-        (what.starts_with("the entry") ? "take it out, or give the server another value by \"env\""
-                                       : "put it elsewhere, confine the server by \"sandbox\"") +
-        ", or write \"cwd\": \"" + place->string() +
-        "\", \"trust_cwd\": true if you answer for what lies there";
+    problem_ = what + " " + path.string() + " lies where code in a sandbox could write (" +
+               place->string() + "): ";
+    if (!remedy_.empty()) {
+        *problem_ += remedy_;
+        return;
+    }
+    *problem_ += what.starts_with("the entry")
+                     ? "take it out, or give the server another value by \"env\""
+                     : "put it elsewhere, confine the server by \"sandbox\"";
+    *problem_ += ", or write \"cwd\": \"" + place->string() +
+                 "\", \"trust_cwd\": true if you answer for what lies there";
 }
 
-IPYBOX_DECL void ServerJudgement::look_at_program(const std::string& what,
-                                                  const std::filesystem::path& file, int depth) {
+IPYBOX_DECL void ProgramJudgement::look_at_program(const std::string& what,
+                                                   const std::filesystem::path& file, int depth) {
     look_at(what, file);
-    for (const auto& path : sandbox_kit::environment_files(file))
+    for (const auto& path : environment_files(file))
         look_at("the virtual environment of " + file.string() + ",", path);
     const auto words = depth < 4 ? shebang(file) : std::vector<std::string>();
     if (problem_ || words.empty()) return;
@@ -84,7 +89,7 @@ IPYBOX_DECL void ServerJudgement::look_at_program(const std::string& what,
     }
 }
 
-IPYBOX_DECL void ServerJudgement::look_at_directory(const std::filesystem::path& script) {
+IPYBOX_DECL void ProgramJudgement::look_at_directory(const std::filesystem::path& script) {
     std::error_code error;
     look_at("the directory of the script " + script.filename().string() + ",",
             script.parent_path());
@@ -94,8 +99,8 @@ IPYBOX_DECL void ServerJudgement::look_at_directory(const std::filesystem::path&
                 real.parent_path());
 }
 
-IPYBOX_DECL void ServerJudgement::look_at_arguments(const std::filesystem::path& program,
-                                                    std::size_t from) {
+IPYBOX_DECL void ProgramJudgement::look_at_arguments(const std::filesystem::path& program,
+                                                     std::size_t from) {
     const auto name = program.filename().string();
     if (problem_) return;
     if (name == "env" || name == "nice" || name == "nohup" || name == "setsid" ||
@@ -128,7 +133,7 @@ IPYBOX_DECL void ServerJudgement::look_at_arguments(const std::filesystem::path&
     }
 }
 
-IPYBOX_DECL void ServerJudgement::look_behind_wrapper(std::size_t from) {
+IPYBOX_DECL void ProgramJudgement::look_behind_wrapper(std::size_t from) {
     for (auto i = from; i < argv_.size(); ++i) {
         const auto& word = argv_[i];
         const bool number = !word.empty() && word[0] >= '0' && word[0] <= '9' &&
@@ -142,13 +147,13 @@ IPYBOX_DECL void ServerJudgement::look_behind_wrapper(std::size_t from) {
     }
 }
 
-IPYBOX_DECL void ServerJudgement::look_at_environment() {
+IPYBOX_DECL void ProgramJudgement::look_at_environment() {
     static constexpr std::array<const char*, 10> lists = {
         "PATH",    "PYTHONPATH", "PYTHONHOME", "NODE_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH",
         "RUBYLIB", "PERL5LIB",   "BASH_ENV",   "CLASSPATH"};
     for (const char* name : lists)
         if (const auto found = env_.find(name); found != env_.end())
-            for (const auto& directory : sandbox_kit::search_directories(found->second))
+            for (const auto& directory : search_directories(found->second))
                 look_at("the entry of " + std::string(name) + ",", directory);
     // What programs of the host read and run there.
     const auto home = env_.find("HOME");
@@ -157,12 +162,12 @@ IPYBOX_DECL void ServerJudgement::look_at_environment() {
         look_at("its file", std::filesystem::path(home->second) / name);
 }
 
-IPYBOX_DECL std::string_view ServerJudgement::path_variable() const {
+IPYBOX_DECL std::string_view ProgramJudgement::path_variable() const {
     const auto found = env_.find("PATH");
     return found == env_.end() ? std::string_view() : std::string_view(found->second);
 }
 
-IPYBOX_DECL bool ServerJudgement::runs_arguments(std::string_view name) {
+IPYBOX_DECL bool ProgramJudgement::runs_arguments(std::string_view name) {
     static constexpr std::array<std::string_view, 37> exact = {
         "node", "nodejs", "deno",  "bun",        "bunx",    "tsx",  "ts-node", "bash",
         "sh",   "dash",   "zsh",   "fish",       "ksh",     "java", "dotnet",  "Rscript",
@@ -180,19 +185,19 @@ IPYBOX_DECL bool ServerJudgement::runs_arguments(std::string_view name) {
            });
 }
 
-IPYBOX_DECL bool ServerJudgement::is_command_of_runner(std::string_view word) {
+IPYBOX_DECL bool ProgramJudgement::is_command_of_runner(std::string_view word) {
     static constexpr std::array<std::string_view, 6> words = {"run", "exec", "tool",
                                                               "x",   "dlx",  "task"};
     return among(word, words);
 }
 
-IPYBOX_DECL bool ServerJudgement::is_code(std::string_view flag) {
+IPYBOX_DECL bool ProgramJudgement::is_code(std::string_view flag) {
     static constexpr std::array<std::string_view, 6> flags = {"-m",   "-c",     "-e",
                                                               "-jar", "--eval", "--print"};
     return among(flag, flags);
 }
 
-IPYBOX_DECL bool ServerJudgement::takes_value(std::string_view flag) {
+IPYBOX_DECL bool ProgramJudgement::takes_value(std::string_view flag) {
     static constexpr std::array<std::string_view, 32> flags = {"-W",
                                                                "-X",
                                                                "-m",
@@ -228,7 +233,7 @@ IPYBOX_DECL bool ServerJudgement::takes_value(std::string_view flag) {
     return among(flag, flags);
 }
 
-IPYBOX_DECL bool ServerJudgement::is_script(std::string_view text) {
+IPYBOX_DECL bool ProgramJudgement::is_script(std::string_view text) {
     static constexpr std::array<std::string_view, 15> suffixes = {
         ".py", ".pyz", ".js", ".mjs", ".cjs", ".ts",  ".mts", ".tsx",
         ".sh", ".rb",  ".pl", ".php", ".jar", ".lua", ".dll"};
@@ -236,16 +241,12 @@ IPYBOX_DECL bool ServerJudgement::is_script(std::string_view text) {
                        [&](std::string_view end) { return text.ends_with(end); });
 }
 
-}  // namespace ipybox::tools
-
-namespace ipybox {
-
-IPYBOX_DECL std::optional<std::string> judge_server(const WritablePlaces& places,
-                                                    const std::vector<std::string>& argv,
-                                                    const std::map<std::string, std::string>& env,
-                                                    const std::filesystem::path& cwd,
-                                                    bool trust_cwd) {
-    return tools::ServerJudgement(places, argv, env, cwd, trust_cwd).problem();
+IPYBOX_DECL std::optional<std::string> judge_program(const WritablePlaces& places,
+                                                     const std::vector<std::string>& argv,
+                                                     const std::map<std::string, std::string>& env,
+                                                     const std::filesystem::path& cwd,
+                                                     bool trust_cwd, std::string_view remedy) {
+    return ProgramJudgement(places, argv, env, cwd, trust_cwd, remedy).problem();
 }
 
-}  // namespace ipybox
+}  // namespace ipybox::sandbox_kit

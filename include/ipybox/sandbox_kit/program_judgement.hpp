@@ -1,6 +1,6 @@
 #pragma once
-// Whether an MCP server may start on the host: not if code in a sandbox could have written what it
-// runs.
+// Whether a program may start on the host, such as an MCP server: not if code in a sandbox could
+// have written what it runs.
 
 #include <algorithm>
 #include <array>
@@ -14,19 +14,17 @@
 #include <string_view>
 #include <vector>
 
-namespace ipybox {
-
-namespace tools {
+namespace ipybox::sandbox_kit {
 
 // The words after #! in a script's first line; none for other files.
 std::vector<std::string> shebang(const std::filesystem::path& file);
 
-// Finds the first thing that a server's start would run from a place that code could write.
-class ServerJudgement {
+// Finds the first thing that a program's start would run from a place that code could write.
+class ProgramJudgement {
 public:
-    ServerJudgement(const WritablePlaces& places, const std::vector<std::string>& argv,
-                    const std::map<std::string, std::string>& env, std::filesystem::path cwd,
-                    bool trust_cwd);
+    ProgramJudgement(const WritablePlaces& places, const std::vector<std::string>& argv,
+                     const std::map<std::string, std::string>& env, std::filesystem::path cwd,
+                     bool trust_cwd, std::string_view remedy);
 
     // Nothing, or why not and the remedy.
     std::optional<std::string> problem();
@@ -65,25 +63,26 @@ private:
     const std::vector<std::string>& argv_;
     const std::map<std::string, std::string>& env_;
     std::filesystem::path cwd_;
+    std::string_view remedy_;
     bool trusts_ = false;
     std::optional<std::filesystem::path> trusted_;  // the place that its cwd lies in
     std::optional<std::string> problem_;
 };
 
-}  // namespace tools
-
-// Why a server may not start unconfined, with the remedy; nothing when it may. Refused are a cwd,
+// Why a program may not start unconfined, with the remedy; nothing when it may. Refused are a cwd,
 // command, script (with its directory), interpreter, directory of PATH and the like, and file of
 // HOME that lie where code in a sandbox could write: `trust_cwd` says that whoever configures
 // answers for the place in which `cwd` lies. argv[0], cwd: absolute. Arguments are looked at for
-// interpreters and package runners that are known. Throws what WritablePlaces::holds() throws.
-std::optional<std::string> judge_server(const WritablePlaces& places,
-                                        const std::vector<std::string>& argv,
-                                        const std::map<std::string, std::string>& env,
-                                        const std::filesystem::path& cwd, bool trust_cwd);
+// interpreters and package runners that are known. remedy: what to do; empty: the words for MCP
+// servers. Throws what WritablePlaces::holds() throws.
+std::optional<std::string> judge_program(const WritablePlaces& places,
+                                         const std::vector<std::string>& argv,
+                                         const std::map<std::string, std::string>& env,
+                                         const std::filesystem::path& cwd, bool trust_cwd,
+                                         std::string_view remedy = {});
 
-}  // namespace ipybox
+}  // namespace ipybox::sandbox_kit
 
 #ifndef IPYBOX_SEPARATE_COMPILATION
-#include <ipybox/tools/impl/server_judgement.ipp>
+#include <ipybox/sandbox_kit/impl/program_judgement.ipp>
 #endif

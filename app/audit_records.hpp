@@ -1,0 +1,49 @@
+#pragma once
+// The records of an audit log, as the commands read them.
+#include <fstream>
+#include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/json_number.hpp>
+#include <ipybox/error.hpp>
+#include <string>
+#include <string_view>
+
+namespace ipybox::app {
+
+// The text of a member, or its JSON; empty without it.
+inline std::string field(const json::object& record, std::string_view key) {
+    const auto* value = record.if_contains(key);
+    if (!value) return {};
+    if (detail::is_text(*value)) return std::string(value->get_string());
+    return detail::write_json(*value);
+}
+
+// Records that are about the log itself.
+inline bool is_of_chain(std::string_view event) {
+    for (const std::string_view name : {"chain", "continued", "opened", "head", "torn", "lost"})
+        if (event == name) return true;
+    return false;
+}
+
+// Calls `use` with every record; returns how many lines are none. Throws Error: bad_argument.
+template <class Function>
+std::size_t read_records(const std::string& file, Function use) {
+    std::ifstream in(file, std::ios::binary);
+    if (!in || std::filesystem::is_directory(file))
+        throw Error(errc::bad_argument, file + ": cannot be read; is it an audit log?");
+    std::size_t broken = 0;
+    std::string line;
+    while (std::getline(in, line)) {
+        if (line.empty()) continue;
+        boost::system::error_code error;
+        json::parse_options options;
+        options.max_depth = 256;  // arguments are recorded down to 128
+        const json::value value = detail::parse_exact(line, error, options);
+        if (!error && value.is_object() && value.get_object().contains("event"))
+            use(value.get_object());
+        else
+            ++broken;
+    }
+    return broken;
+}
+
+}  // namespace ipybox::app
