@@ -29,7 +29,8 @@ export function button(label, pressed, {className = "", shortcut = "", about = "
 // still; a key asks once more, so that Enter alone allows nothing.
 export function pressToAllow(event, {guarded, panel, question, allow, say}) {
     if (!isSteady(guarded, event.detail > 0)) {
-        say("Nothing was answered: this question had just appeared or moved. Read it, then press again.");
+        say("Nothing was answered: this question had just appeared or moved. Read it, then press " +
+            "again.");
         return;
     }
     if (event.detail > 0) allow();
@@ -215,8 +216,8 @@ export function editPanel({call, allow, say, panel}) {
     element("div", {className: "add"},
         element("label", {htmlFor: name.id}, "another argument"), name, list,
         element("button", {type: "button", className: "small", on: {click: add}}, "add")),
-    element("p", {className: "muted"}, "Both versions are recorded; the host checks the edited one " +
-        "against what the tool takes."),
+    element("p", {className: "muted"}, "Both versions are recorded; the host checks the edited " +
+        "one against what the tool takes."),
     element("div", {className: "buttons"}, send,
         button("Back", () => panel.close(), {shortcut: "Esc"})), inside);
     for (const argument of call.arguments) put(argument);
@@ -289,8 +290,9 @@ class Condition {
         const labels = values.length > 1 ? ["from", "to"] : [this.select.selectedOptions[0].text];
         // What cannot be seen in a field is not edited in it.
         this.inputs.replaceChildren(...values.map((value, i) => element("input", {
-            type: "text", value: hasHidden(value) ? "" : value, spellcheck: false, autocomplete: "off",
-            aria: {label: `${printable(this.name)} ${labels[i]}`}, on: {input: this.changed}})));
+            type: "text", value: hasHidden(value) ? "" : value, spellcheck: false,
+            autocomplete: "off", aria: {label: `${printable(this.name)} ${labels[i]}`},
+            on: {input: this.changed}})));
         this.element.classList.toggle("any", this.select.value === "anything");
     }
 
@@ -313,8 +315,9 @@ class Condition {
             case "present": return '{"present":true}';
             case "absent": return '{"present":false}';
             case "json": return texts[0];
-            case "range": return "{" + [["minimum", texts[0]], ["maximum", texts[1]]].filter(
-                ([, text]) => text.trim()).map(([name, text]) => `"${name}":${text}`).join(",") + "}";
+            case "range": return "{" + [["minimum", texts[0]], ["maximum", texts[1]]]
+                .filter(([, text]) => text.trim())
+                .map(([name, text]) => `"${name}":${text}`).join(",") + "}";
             default: return `{"${kind}":${isJson ? texts[0] : JSON.stringify(texts[0])}}`;
         }
     }
@@ -357,7 +360,8 @@ export function grantPanel({call, host, allow, say, panel}) {
         ["cell", "in this cell"], ["session", "in this session"],
         ["hours", "for some hours", hours], ["always", "always"]], () => changed());
     const shown = element("div", {className: "preview", aria: {live: "polite"}},
-        element("p", {className: "muted"}, "Choose what, and for how long: the rule is shown here."));
+        element("p", {className: "muted"},
+            "Choose what, and for how long: the rule is shown here."));
     const grant = () => {
         const lasts = chosen(spans);
         const texts = chosen(scopes) !== "like" ? [] : conditions.map((condition) => [
@@ -403,7 +407,8 @@ export function grantPanel({call, host, allow, say, panel}) {
     const send = button("Allow, and write this rule", (event) => {
         const text = ready;
         if (text) pressToAllow(event, {guarded: made, panel: inner, say,
-            question: `Allow ${server}.${tool}, and write this rule?`, allow: () => allow({grant: text})});
+            question: `Allow ${server}.${tool}, and write this rule?`,
+            allow: () => allow({grant: text})});
     }, {className: "allow", about: `${server}.${tool}`});
     send.disabled = true;
     const group = (title, place) => element("fieldset", {}, element("legend", {}, title), place);

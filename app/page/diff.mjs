@@ -101,7 +101,8 @@ export function diffView(before, after, {was = "before", is = "after"} = {}) {
     const rows = lineDiff(before, after);
     if (!rows) {
         made.append(
-            element("p", {className: "odd"}, "Too many lines differ to be compared: both are whole."),
+            element("p", {className: "odd"},
+                "Too many lines differ to be compared: both are whole."),
             element("h5", {}, was), foldable(before, {what: was}),
             element("h5", {}, is), foldable(after, {what: is}));
         return made;
@@ -109,11 +110,13 @@ export function diffView(before, after, {was = "before", is = "after"} = {}) {
     const added = rows.filter((row) => row.sign === "+").length;
     const removed = rows.filter((row) => row.sign === "-").length;
     if (!added && !removed) {
-        made.append(element("p", {className: "muted"}, "Nothing changes: it has this content already."));
+        made.append(element("p", {className: "muted"},
+            "Nothing changes: it has this content already."));
         return made;
     }
     const body = element("tbody");
-    const columns = ["number", "number", "sign", ""].map((className) => element("col", {className}));
+    const columns = ["number", "number", "sign", ""].map(
+        (className) => element("col", {className}));
     const table = element("table", {className: "diff"}, element("caption", {},
         `${count(added, "line")} added, ${count(removed)} removed`),
     element("colgroup", {}, ...columns), body);

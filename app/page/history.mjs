@@ -6,14 +6,15 @@ const AT_ONCE = 100;  // rows that are shown before a button shows more
 
 function row(done) {
     const {call, verdict, by, reason, expired, edited, at, outcome, ms} = done;
-    const text = `${call.server}.${call.tool} ${call.arguments.map(
-        ({name, json, text}) => `${name} ${text ?? json}`).join(" ")} ${verdict} ${by} ${reason ?? ""}`;
+    const words = call.arguments.map(({name, json, text}) => `${name} ${text ?? json}`);
+    const text = [`${call.server}.${call.tool}`, ...words, verdict, by, reason ?? ""].join(" ");
     const came = outcome ? `${{ok: "worked", error: "the tool reported an error", failed: "failed",
         withdrawn: "withdrawn"}[outcome] ?? printable(outcome)}${ms !== undefined && ms !== null ?
         `, ${duration(ms)}` : ""}` : "";
     const details = element("details", {},
         element("summary", {},
-            element("span", {className: `verdict ${verdict}`}, verdict === "allow" ? "allowed" : "denied"),
+            element("span", {className: `verdict ${verdict}`},
+                verdict === "allow" ? "allowed" : "denied"),
             element("time", {className: "muted"}, clock(at)), " ",
             element("b", {}, nameOf(call)),
             element("span", {className: "one-line"}, summary(call)),
@@ -25,7 +26,8 @@ function row(done) {
     details.addEventListener("toggle", () => {
         if (!details.open || details.querySelector(".arguments")) return;
         details.append(argumentList(call.arguments));
-        if (edited) details.append(element("p", {className: "label"}, "as it was sent, after editing:"),
+        if (edited) details.append(
+            element("p", {className: "label"}, "as it was sent, after editing:"),
             argumentList(edited));
     });
     return {done, text: text.toLowerCase(), element: element("li", {
@@ -78,7 +80,8 @@ export class History {
         const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
         const wanted = [...this.filters].find((filter) => filter.checked)?.value ?? "all";
         const hits = this.rows.filter(({done, text}) =>
-            (wanted === "all" || done.verdict === wanted) && words.every((word) => text.includes(word)));
+            (wanted === "all" || done.verdict === wanted) &&
+            words.every((word) => text.includes(word)));
         const shown = hits.slice(-this.limit).reverse().map((hit) => hit.element);
         const rest = hits.length - shown.length;
         if (rest > 0) shown.push(element("li", {className: "more"}, element("button", {
@@ -90,9 +93,8 @@ export class History {
         this.list.replaceChildren(...shown);
         if (this.list.contains(focused)) focused.focus();
         this.found.textContent = this.rows.length === 0 ? "Nothing has been answered yet." :
-            words.length || wanted !== "all" ? `${count(hits.length)} of ${count(this.rows.length)}` :
+            words.length || wanted !== "all" ?
+                `${count(hits.length)} of ${count(this.rows.length)}` :
                 count(hits.length, "answer");
     }
 }
-
-export {argumentList};

@@ -147,8 +147,9 @@ function arrived(call) {
     news.push(nameOf(call));
     clearTimeout(newsTimer);
     newsTimer = setTimeout(() => {
-        announce(news.length === 1 ? `New question: ${news[0]}. ${count(questions.open.length)} waiting.` :
-            `${count(news.length)} new questions. ${count(questions.open.length)} waiting.`);
+        const told = news.length === 1 ? `New question: ${news[0]}` :
+            `${count(news.length)} new questions`;
+        announce(`${told}. ${count(questions.open.length)} waiting.`);
         news = [];
     }, 400);
     notify(call);
@@ -177,7 +178,8 @@ at("notify").addEventListener("click", async () => {
     }
     notifying = !notifying;
     at("notify").setAttribute("aria-pressed", String(notifying));
-    announce(notifying ? "You are notified while this page is hidden." : "You are no longer notified.");
+    announce(notifying ? "You are notified while this page is hidden." :
+        "You are no longer notified.");
 });
 
 // ---- a link for another browser, and help

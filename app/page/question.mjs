@@ -56,7 +56,8 @@ function argumentsView(call, diffed) {
         "no arguments")));
     for (const [name, previous] of before) {
         list.append(element("div", {className: "differs"},
-            element("dt", {}, visible(name), element("span", {className: "tag"}, "not in this call")),
+            element("dt", {}, visible(name),
+                element("span", {className: "tag"}, "not in this call")),
             element("dd", {}, wasView({}, previous))));
     }
     return list;
@@ -64,7 +65,8 @@ function argumentsView(call, diffed) {
 
 function fileView(file) {
     const made = element("section", {className: "file"}, element("h4", {},
-        file.problem ? "Writes the file " : file.before === null ? "A new file " : "What changes in ",
+        file.problem ? "Writes the file " :
+            file.before === null ? "A new file " : "What changes in ",
         element("span", {className: "mono"}, visible(file.path))));
     if (file.leads_to) made.append(element("p", {className: "odd"}, "The path leads to ",
         element("span", {className: "mono"}, visible(file.leads_to))));
@@ -130,7 +132,8 @@ class Question {
         };
         const common = {call, host: this.host, panel: this.panel, say: (text) => this.say(text),
             allow: (more) => this.allow(more)};
-        const made = element("fieldset", {className: "answers", aria: {label: `Answers to ${about}`}},
+        const label = `Answers to ${about}`;
+        const made = element("fieldset", {className: "answers", aria: {label}},
             element("span", {className: "row"},
                 button("Allow once", (event) => pressToAllow(event, {...common, guarded: made,
                     question: `Allow ${this.name} once?`, allow: () => this.allow({})}),
@@ -171,7 +174,7 @@ class Question {
         this.answered(results.find(({id}) => id === this.call.id) ?? results[0]);
     }
 
-    // What the host said of an answer from here. A question that is still open may be answered again.
+    // What the host said of an answer from here. What is still open may be answered again.
     answered(result) {
         if (result?.ok) return;
         this.busy(false);
@@ -186,7 +189,8 @@ class Question {
     busy(sending) {
         this.sending = sending;
         this.answers.disabled = sending || !this.host.connected;
-        for (const made of this.panelPlace.querySelectorAll(".panel")) made.inert = this.answers.disabled;
+        for (const made of this.panelPlace.querySelectorAll(".panel"))
+            made.inert = this.answers.disabled;
     }
 
     tick(now) {
@@ -198,7 +202,8 @@ class Question {
         if (this.left.textContent !== text) this.left.textContent = text;
         this.left.classList.toggle("urgent", seconds <= 10);
         this.left.title = `silence is a no at ${clock(until)}`;
-        this.bar.firstChild.style.transform = `scaleX(${Math.min(1, left / Math.max(1, until - asked))})`;
+        const share = Math.min(1, left / Math.max(1, until - asked));
+        this.bar.firstChild.style.transform = `scaleX(${share})`;
     }
 
     // The answer takes the place of the question and keeps its height, so that nothing moves.
@@ -213,9 +218,11 @@ class Question {
         this.element.replaceChildren(element("p", {className: "answer"},
             element("span", {className: `verdict ${done.verdict}`},
                 done.verdict === "allow" ? "allowed" : "denied"),
-            element("b", {}, this.name), element("span", {className: "muted"}, "by ", visible(done.by),
+            element("b", {}, this.name),
+            element("span", {className: "muted"}, "by ", visible(done.by),
                 done.expired ? ", nobody answered in time" : "", done.edited ? ", edited" : ""),
-            done.reason ? element("span", {className: "reason"}, "“", visible(done.reason), "”") : null),
+            done.reason ? element("span", {className: "reason"},
+                "“", visible(done.reason), "”") : null),
         this.problem);
         if (this.problem.childNodes.length === 0 && this.sending === false) this.problem.remove();
         if (focused) this.element.focus({preventScroll: true});
@@ -238,7 +245,8 @@ class Card {
         this.element = element("li", {className: "card"}, element("article", {
             aria: {labelledby: heading}},
         element("header", {},
-            element("h3", {id: heading}, element("span", {className: "server"}, visible(call.server)),
+            element("h3", {id: heading},
+                element("span", {className: "server"}, visible(call.server)),
                 element("span", {className: "dot"}, "."), element("span", {}, visible(call.tool))),
             ORIGINS[call.origin] ? element("p", {className: "origin"}, ORIGINS[call.origin]) : null,
             call.identity ? element("p", {className: "identity"},
@@ -279,7 +287,8 @@ class Card {
         this.together.replaceChildren(element("legend", {className: "unseen"},
             `All ${calls} calls of ${this.name} above`),
         element("span", {className: "row"}, button(`Allow these ${calls}`, (event) =>
-            pressToAllow(event, {...common, question: `Allow these ${calls} calls of ${this.name} once?`,
+            pressToAllow(event, {...common,
+                question: `Allow these ${calls} calls of ${this.name} once?`,
                 allow: () => this.send(open, {verdict: "allow"})}),
         {className: "allow", shortcut: "A", about: this.name})),
         element("span", {className: "row"}, button(`Deny these ${calls}`,
@@ -295,13 +304,14 @@ class Card {
         const results = await this.host.answer(questions.map(({call}) =>
             JSON.stringify({id: call.id, ...answer})));
         const known = new Map(results.map((result) => [result.id, result]));
-        for (const question of questions) question.answered(known.get(question.call.id) ?? results[0]);
+        for (const question of questions)
+            question.answered(known.get(question.call.id) ?? results[0]);
     }
 }
 
-function kindOf({session, execution, origin, server, identity, tool, hints, description, changed, id}) {
-    return JSON.stringify([session, execution || id, origin, server, identity, tool, hints,
-        description, changed]);
+function kindOf(call) {
+    return JSON.stringify([call.session, call.execution || call.id, call.origin, call.server,
+        call.identity, call.tool, call.hints, call.description, call.changed]);
 }
 
 export class Questions {

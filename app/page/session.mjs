@@ -90,9 +90,9 @@ class CellView {
         const shown = this.printed[stderr ? "err" : "out"].next(text);
         if (!shown) return;
         let last = this.pieces.lastElementChild;
-        if (last?.dataset.kind !== (stderr ? "err" : "out") || last.dataset.size > MOST_OUTPUT / 8) {
-            last = element("pre", {className: stderr ? "stderr" : "",
-                dataset: {kind: stderr ? "err" : "out", size: "0"}});
+        const kind = stderr ? "err" : "out";
+        if (last?.dataset.kind !== kind || last.dataset.size > MOST_OUTPUT / 8) {
+            last = element("pre", {className: stderr ? "stderr" : "", dataset: {kind, size: "0"}});
             this.pieces.append(last);
         }
         last.dataset.size = Number(last.dataset.size) + shown.length;
@@ -102,7 +102,8 @@ class CellView {
 
     picture({mime, data, text}) {
         if (!PICTURES.has(mime)) {
-            if (text || mime === "text/plain") this.text({stderr: false, text: (text || data) + "\n"});
+            if (text || mime === "text/plain")
+                this.text({stderr: false, text: (text || data) + "\n"});
             return;
         }
         const base64 = mime === "image/svg+xml" ? base64Of(data) : data;  // which comes as text
@@ -117,7 +118,8 @@ class CellView {
     end({ended, outcome, ms}) {
         const over = ended !== null && ended !== undefined;
         this.cancel.hidden = over;
-        this.status.textContent = over ? OUTCOMES[outcome] ?? printable(String(outcome)) : "running";
+        this.status.textContent =
+            over ? OUTCOMES[outcome] ?? printable(String(outcome)) : "running";
         if (over && ms !== undefined) this.status.textContent += ` after ${duration(ms)}`;
         this.element.dataset.outcome = over ? outcome : "running";
     }

@@ -4,8 +4,10 @@
 
 // What cannot be seen, moves or reorders its neighbours, or looks like a space and is none.
 const HIDDEN = String.raw`(?![\n ])[\p{C}\p{Z}\p{DI}\u2800]`;
-const COMBINING = String.raw`[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]`;
-const RIGHT_TO_LEFT = String.raw`[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]`;
+const COMBINING = String.raw`[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff` +
+    String.raw`\ufe20-\ufe2f]`;
+const RIGHT_TO_LEFT = String.raw`[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc` +
+    String.raw`\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]`;
 const TOKENS = new RegExp([
     `(?<hidden>(?:${HIDDEN})+)`,
     `(?<blanks> {9,})`,
@@ -84,13 +86,14 @@ export function element(tag, properties = {}, ...children) {
     for (const [key, value] of Object.entries(properties)) {
         if (key === "dataset") Object.assign(made.dataset, value);
         else if (key === "aria") {
-            for (const [name, text] of Object.entries(value)) made.setAttribute("aria-" + name, text);
+            for (const [name, text] of Object.entries(value))
+                made.setAttribute("aria-" + name, text);
         } else if (key === "on") {
             for (const [event, heard] of Object.entries(value)) made.addEventListener(event, heard);
         } else if (key === "role") made.setAttribute("role", value);
         else made[key] = value;
     }
-    made.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+    made.append(...children.filter((child) => (child ?? "") !== ""));
     return made;
 }
 
@@ -223,7 +226,8 @@ export function foldable(text, {block = true, quote = "", whole = false, what = 
     const made = element("div", {className: "text folded"});
     const body = text.replace(/\n+$/, "");
     const first = [...text.slice(0, 2 * SHOWN).split("\n", 1)[0]].slice(0, SHOWN).join("");
-    const last = [...body.slice(body.lastIndexOf("\n") + 1).slice(-2 * SHOWN)].slice(-SHOWN).join("");
+    const end = body.slice(body.lastIndexOf("\n") + 1);
+    const last = [...end.slice(-2 * SHOWN)].slice(-SHOWN).join("");
     const size = `${count([...text].length, "character")}` +
         (lines > 1 ? `, ${count(lines, "line")}` : "");
     const show = (open) => {

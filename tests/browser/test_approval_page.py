@@ -51,7 +51,8 @@ PALE = """() => {
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
         const element = walker.currentNode.parentElement;
-        if (!walker.currentNode.data.trim() || !element.checkVisibility() || element.closest(".unseen, noscript, option, :disabled, [data-steady=no]")) continue;
+        if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue;
+        if (element.closest(".unseen, noscript, option, :disabled, [data-steady=no]")) continue;
         const grounds = [];
         for (let at = element; at; at = at.parentElement) grounds.unshift(getComputedStyle(at).backgroundColor);
         const style = getComputedStyle(element);
@@ -422,7 +423,8 @@ class CareTest(BrowserTest):
     def test_an_answered_question_leaves_its_place_while_the_pointer_is_there(self):
         program = self.serve()
         page = self.open(program)
-        code = "from mcptools.own import echo, add, image\nimport asyncio\nawait asyncio.gather(echo.run_async(text='x'), add.run_async(a=1, b=2), image.run_async(), return_exceptions=True)\nNone"
+        code = "from mcptools.own import echo, add, image\nimport asyncio\n" + (
+            "await asyncio.gather(echo.run_async(text='x'), add.run_async(a=1, b=2), image.run_async(), return_exceptions=True)\nNone")
         cell = program.cell(code)
         expect(page).to_have_title("(3) ipybox asks")
         calls = page.locator(".call")
@@ -651,7 +653,8 @@ class LooksTest(BrowserTest):
         self.addCleanup(program.close)
         url = program.said(r"serving at (http://\S+/mcp)").group(1)
         page = self.open(program)
-        code = ECHO + ("import asyncio\nresults = await asyncio.gather(*(echo.run_async(text=f'item {i}\\n' * 15) for i in range(250)), return_exceptions=True)\n"
+        code = ECHO + ("import asyncio\n"
+                       "results = await asyncio.gather(*(echo.run_async(text=f'item {i}\\n' * 15) for i in range(250)), return_exceptions=True)\n"
                        "print(sum(isinstance(result, str) for result in results))")
         # A session has 256 calls at once.
         cells = [http_cell(url, "a-token-of-the-tests", code) for _ in range(2)]
