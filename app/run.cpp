@@ -82,9 +82,9 @@ public:
         channel_ = open_channel(context_.get_executor(), flags, options.logger);
         options.approvers.push_back([this](ToolCall call) { return answer(std::move(call)); });
         announce();
-        warn_of_allow(flags);
         executor_ =
             std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
+        warn_of_allow(flags);
         watch_signals();
     }
 
