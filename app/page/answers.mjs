@@ -17,6 +17,7 @@ export function button(label, pressed, {className = "", shortcut = "", about = "
     const made = element("button", {type: "button", className, on: {click: pressed}}, label);
     if (about) made.setAttribute("aria-label", `${label}: ${about}`);
     if (shortcut) {
+        if (!about) made.setAttribute("aria-label", label);
         made.append(" ", key(shortcut));
         made.dataset.key = shortcut;
         made.setAttribute("aria-keyshortcuts", shortcut);

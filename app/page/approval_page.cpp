@@ -405,6 +405,7 @@ net::HttpReply ApprovalPage::Impl::get(std::string_view target) {
         auto reply = page_of(200,
                              "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
                              "<meta http-equiv=\"refresh\" content=\"0;url=/\">"
+                             "<link rel=\"icon\" href=\"data:,\">"
                              "<title>ipybox</title><p><a href=\"/\">To the page</a></html>\n");
         reply.headers += "Set-Cookie: " + cookie_name + "=" + cookies.back() +
                          "; HttpOnly; SameSite=Strict; Path=/\r\n";
@@ -514,6 +515,7 @@ json::object ApprovalPage::Impl::take_answer(const json::object& answer) {
         if (grant) {
             if (!grant->is_object()) throw Error(errc::bad_argument, "grant: an object is needed");
             auto wanted = read_grant(call, grant->get_object());
+            wanted.rule.erase("expires");  // it follows from the lifetime
             options.granted->grant(call, std::move(wanted.rule), wanted.lifetime);
             decision.by = wanted.by;
         }

@@ -3,13 +3,17 @@ import {count, element, visible} from "./text.mjs";
 
 const WHOLE = 14;   // lines that are always shown
 const AROUND = 4;   // lines that are shown around a marked one
-const LONGEST = 400;  // characters of a line that is shown outside of the whole code
+const LONGEST = 400;  // characters that are shown of a line, but in the whole code
 
-function lineView(text, number, marked) {
+function lineView(text, number, marked, whole) {
+    const shown = whole || text.length <= LONGEST ? visible(text, {block: true}) :
+        element("span", {}, visible(text.slice(0, LONGEST).replace(/[\ud800-\udbff]$/, ""),
+            {block: true}),
+            element("span", {className: "gap"}, ` … folded: ${count(text.length, "character")} …`));
     return element("li", {className: marked ? "calls" : ""},
         element("span", {className: "arrow", aria: {hidden: "true"}}, marked ? "▶" : ""),
         element("span", {className: "number"}, String(number)),
-        element("span", {className: "line"}, visible(text, {block: true}),
+        element("span", {className: "line"}, shown,
             marked ? element("span", {className: "unseen"}, " (this line calls)") : null));
 }
 
@@ -26,13 +30,13 @@ export function codeView(code, marked = []) {
         let left = 0;
         lines.forEach((text, i) => {
             const number = i + 1;
-            if (!whole && (!near(number) || (text.length > LONGEST && !wanted.includes(number)))) {
+            if (!whole && !near(number)) {
                 left++;
                 return;
             }
             if (left) list.append(element("li", {className: "gap"}, `… ${count(left, "line")} …`));
             left = 0;
-            list.append(lineView(text, number, wanted.includes(number)));
+            list.append(lineView(text, number, wanted.includes(number), whole));
         });
         if (left) list.append(element("li", {className: "gap"}, `… ${count(left, "line")} …`));
         made.replaceChildren(list);

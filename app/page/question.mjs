@@ -204,7 +204,9 @@ class Question {
     // The answer takes the place of the question and keeps its height, so that nothing moves.
     settle(done, height) {
         this.done = done;
-        const focused = this.element.contains(document.activeElement);
+        // Who answers by the pointer goes on with it.
+        const focused = this.element.contains(document.activeElement) &&
+            document.activeElement.matches(":focus-visible");
         this.element.style.minHeight = `${height}px`;
         this.element.classList.add("settled", done.verdict);
         this.element.removeAttribute("aria-label");

@@ -2,7 +2,7 @@
 // appeared, or has just moved, gets no click that was meant for something else.
 const MOMENT = 600;  // ms
 
-const watched = new Map();  // element with such buttons -> {top, left, since}
+const watched = new Map();  // element with such buttons -> {top, left, appeared, moved}
 let planned = false;
 
 function placeOf(target) {
@@ -15,7 +15,7 @@ function show(target, entry) {
     if (target.dataset.steady !== "no") target.dataset.steady = "no";
     entry.timer = setTimeout(() => {
         target.dataset.steady = "yes";
-    }, Math.max(0, entry.since + MOMENT - performance.now()));
+    }, Math.max(0, entry.moved + MOMENT - performance.now()));
 }
 
 function look() {
@@ -30,7 +30,7 @@ function look() {
     const places = Array.from(watched, ([target, entry]) => ({target, entry, ...placeOf(target)}));
     for (const {target, entry, top, left} of places) {
         if (Math.abs(top - entry.top) < 1 && Math.abs(left - entry.left) < 1) continue;
-        Object.assign(entry, {top, left, since: performance.now()});
+        Object.assign(entry, {top, left, moved: performance.now()});
         show(target, entry);
     }
 }
@@ -45,7 +45,8 @@ sizes.observe(document.body);
 
 export function watch(target) {
     if (watched.has(target)) return;
-    const entry = {top: NaN, left: NaN, since: performance.now()};  // measured when all are there
+    const now = performance.now();
+    const entry = {top: NaN, left: NaN, appeared: now, moved: now};  // measured when all are there
     watched.set(target, entry);
     sizes.observe(target);
     show(target, entry);
@@ -56,18 +57,20 @@ export function watch(target) {
 export function unsettle(target) {
     const entry = watched.get(target);
     if (!entry) return;
-    entry.since = performance.now();
+    entry.appeared = entry.moved = performance.now();
     show(target, entry);
 }
 
-// Whether it has stood still: for a click, until the pointer's button went down for it.
+// Whether it is there long enough. Keys go to what has the focus, wherever it moves; a click counts
+// if it stood still before the pointer's button went down.
 export function isSteady(target, isClick = false) {
     if (planned) look();
     const entry = watched.get(target);
+    if (!entry) return false;
     const now = performance.now();
     // Clicks of screen readers may come without a pointer.
-    const byPointer = isClick && now - released < 500;
-    return Boolean(entry) && (byPointer ? pressed : now) - entry.since >= MOMENT;
+    const since = isClick ? entry.moved : entry.appeared;
+    return (isClick && now - released < 500 ? pressed : now) - since >= MOMENT;
 }
 
 let pressed = 0, released = -Infinity;

@@ -54,7 +54,7 @@ function escapesOf(run) {
         text += end - i > 4 ? `${escape}×${end - i} ` : escape.repeat(end - i);
         i = end;
     }
-    return text;
+    return text.trimEnd();
 }
 
 // One line of plain text, for names of elements, titles and notifications.

@@ -2,6 +2,7 @@
 
 Screenshots go to build/screenshots/.
 """
+import concurrent.futures
 import http.server
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 try:
@@ -20,7 +22,7 @@ except ImportError as error:
 
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 sys.path.insert(0, str(SUPPORT))
-from approval_page import Served, make_directory, text_of  # noqa: E402
+from approval_page import Program, Served, make_directory, text_of  # noqa: E402
 
 CHROMIUM = shutil.which("chromium")
 FILES = Path(os.environ["IPYBOX_TEST_NODE_MODULES"]) / "@modelcontextprotocol/server-filesystem/dist/index.js"
@@ -65,6 +67,31 @@ PALE = """() => {
 OVERFLOW = """() => [document.documentElement.scrollWidth - document.documentElement.clientWidth,
     ...[...document.querySelectorAll("body *")].filter((e) => e.checkVisibility() && !e.closest(".unseen, .skip") &&
         e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map((e) => e.className || e.tagName)]"""
+
+
+def http_cell(url, token, code):
+    """A cell in a session of its own, over HTTP: a future of its text."""
+    def post(message, session=None):
+        request = urllib.request.Request(url, json.dumps({"jsonrpc": "2.0", **message}).encode(), {
+            "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": f"Bearer {token}",
+            "MCP-Protocol-Version": "2025-06-18", **({"Mcp-Session-Id": session} if session else {})})
+        with urllib.request.urlopen(request, timeout=200) as reply:
+            text = reply.read().decode()
+            lines = [line[len("data:"):] for line in text.splitlines() if line.startswith("data:") and line[len("data:"):].strip()]
+            return reply.headers["Mcp-Session-Id"], [json.loads(line) for line in lines or [text] if line.strip()]
+
+    def run():
+        session, _ = post({"id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}})
+        post({"method": "notifications/initialized"}, session)
+        _, messages = post({"id": 2, "method": "tools/call", "params": {
+            "name": "execute_ipython_cell", "arguments": {"code": code, "timeout": 200}}}, session)
+        result, = [message["result"] for message in messages if message.get("id") == 2]
+        return "\n".join(block["text"] for block in result["content"])
+
+    future = concurrent.futures.Future()
+    threading.Thread(target=lambda: future.set_result(run()), daemon=True).start()
+    return future
 
 
 @unittest.skipUnless(CHROMIUM, "needs chromium; scripts/setup --browser installs it")
@@ -245,7 +272,7 @@ class AnswersTest(BrowserTest):
         panel.locator(".inputs input").fill("/etc/*")
         self.agree(panel)
         text_of(cell)
-        self.assertEqual(text_of(program.cell(ECHO + "echo.run(text='/etc/other')")), "/etc/other")
+        self.assertEqual(text_of(program.cell(ECHO + "print(echo.run(text='/etc/other'))")), "/etc/other")
         self.assertFalse((self.directory / "settings/ipybox/always.json").exists())
 
     def test_the_tool_for_some_hours_and_the_server_always(self):
@@ -307,7 +334,7 @@ class AnswersTest(BrowserTest):
         records = [json.loads(line) for line in (self.directory / "calls.jsonl").read_text().splitlines() if '"call"' in line]
         records = [record for record in records if record["event"] == "call"]
         self.assertEqual((records[0]["arguments"], records[0]["edited"]), ({"text": "as asked\u200b"}, {"text": "as edited"}))
-        self.assertIn("12345678901234567890123", (self.directory / "calls.jsonl").read_text().splitlines()[-2])
+        self.assertIn("12345678901234567890123", (self.directory / "calls.jsonl").read_text())
 
     def test_the_cell_is_cancelled(self):
         program = self.serve()
@@ -395,7 +422,7 @@ class CareTest(BrowserTest):
     def test_an_answered_question_leaves_its_place_while_the_pointer_is_there(self):
         program = self.serve()
         page = self.open(program)
-        code = "from mcptools.own import echo, add, image\nimport asyncio\nawait asyncio.gather(echo.run_async(text='x'), add.run_async(a=1, b=2), image.run_async())\nNone"
+        code = "from mcptools.own import echo, add, image\nimport asyncio\nawait asyncio.gather(echo.run_async(text='x'), add.run_async(a=1, b=2), image.run_async(), return_exceptions=True)\nNone"
         cell = program.cell(code)
         expect(page).to_have_title("(3) ipybox asks")
         calls = page.locator(".call")
@@ -497,7 +524,7 @@ class CareTest(BrowserTest):
         page.keyboard.press("Escape")
         self.question(page).focus()
         page.keyboard.press("c")
-        self.assertRegex(text_of(cell), r"a\n.*no ay b.*\nc\nedited by keys\n")
+        self.assertRegex(text_of(cell), r"a\n.*no ay b.*\nc\nedited by keys$")
 
     def test_names_for_screen_readers(self):
         program = self.serve()
@@ -534,14 +561,16 @@ class LooksTest(BrowserTest):
         """A write of a file, a loop, and a call with a plot beside it. Returns when all wait."""
         old = "".join(f"line {i} of the report\n" for i in range(40))
         (self.workspace / "report.md").write_text("# Report\n\n" + old)
+        self.workspace.chmod(0o777)  # root starts servers as somebody else
         return program.cell(
             "from mcptools.files import write_file\nfrom mcptools.own import echo, add\nimport asyncio\nimport matplotlib.pyplot as plt\n\n"
             f"path = {str(self.workspace / 'report.md')!r}\ntext = open(path).read()\nprint('read', len(text), 'characters', flush=True)\n"
             "plt.figure(figsize=(5, 2.4)); plt.plot([3, 1, 4, 1, 5, 9, 2, 6]); plt.title('Orders'); plt.show()\n\n"
             "# Put the summary in its place.\n"
             "edited = text.replace('line 7 of the report', 'line seven, corrected').replace('line 20 of the report\\n', '')\n"
-            "await asyncio.gather(\n    write_file.run_async(path=path, content=edited + 'a new end\\n'),\n"
-            "    add.run_async(a=2, b=3),\n    *(echo.run_async(text=f'order {i}') for i in range(3)))\nprint('done')")
+            "async def save():\n    await write_file.run_async(path=path, content=edited + 'a new end\\n')\n\n"
+            "await asyncio.gather(\n    save(),\n"
+            "    add.run_async(a=2, b=3),\n    *(echo.run_async(text=f'order {i}') for i in range(3)), return_exceptions=True)\nprint('done')")
 
     def files(self):
         self.write_config(files={"command": "node", "args": [str(FILES), "${WORKSPACE}"]})
@@ -576,7 +605,8 @@ class LooksTest(BrowserTest):
         self.press(self.question(light, "files.write_file"), "Allow once")
         for _ in range(4):
             light.locator(".call:not(.settled)").first.get_by_role("button", name=re.compile("^Deny: ")).click()
-        text_of(cell)
+        self.assertIn("\ndone\n", text_of(cell))
+        expect(light.locator("#answers > li").last).to_contain_text("worked")
         self.assertIn("line seven, corrected", (self.workspace / "report.md").read_text())
         for page in (light, dark):
             self.none_waits(page)
@@ -616,20 +646,26 @@ class LooksTest(BrowserTest):
         expect(page).to_have_title("(3) ipybox asks")
 
     def test_many_questions(self):
-        program = self.serve()
+        program = Program("serve", self.directory, "--sandbox", "bubblewrap", "--config", "mcp.json", "--approval-timeout", "300",
+                          "--http", "127.0.0.1:0", env={"IPYBOX_HTTP_TOKEN": "a-token-of-the-tests"})
+        self.addCleanup(program.close)
+        url = program.said(r"serving at (http://\S+/mcp)").group(1)
         page = self.open(program)
-        cell = program.cell(ECHO + "import asyncio\nresults = await asyncio.gather(*(echo.run_async(text=f'item {i}\\n' * 15) for i in range(500)), return_exceptions=True)\n"
-                                   "print(len(results), sum(isinstance(result, str) for result in results))")
+        code = ECHO + ("import asyncio\nresults = await asyncio.gather(*(echo.run_async(text=f'item {i}\\n' * 15) for i in range(250)), return_exceptions=True)\n"
+                       "print(sum(isinstance(result, str) for result in results))")
+        # A session has 256 calls at once.
+        cells = [http_cell(url, "a-token-of-the-tests", code) for _ in range(2)]
         expect(page).to_have_title("(500) ipybox asks", timeout=60000)
         page.reload()
         expect(page).to_have_title("(500) ipybox asks", timeout=60000)
         self.press(self.question(page, number=499), "Deny: ")
         expect(page).to_have_title("(499) ipybox asks")
-        together = page.locator(".together")
-        expect(together).to_have_attribute("data-steady", "yes")
-        together.get_by_role("button", name="Allow these 499").click()
-        self.assertEqual(text_of(cell), "500 499")
-        expect(page).to_have_title("ipybox asks", timeout=60000)
+        for many, left in ((250, 249), (249, 0)):
+            button = page.get_by_role("button", name=f"Allow these {many}")
+            expect(page.locator(".together").filter(has=button)).to_have_attribute("data-steady", "yes")
+            button.click()
+            expect(page).to_have_title(f"({left}) ipybox asks" if left else "ipybox asks", timeout=60000)
+        self.assertEqual(sorted(cell.result(100) for cell in cells), ["249", "250"])
         expect(page.locator("#answers > li[data-id]")).to_have_count(100)
         page.get_by_role("button", name="show older ones").click()
         expect(page.locator("#answers > li[data-id]")).to_have_count(500)
@@ -652,8 +688,8 @@ class HostileTest(BrowserTest):
         cell = program.cell("import json\nfrom mcptools.own import structured\nstructured.run(value=json.loads(%r))\nNone" % json.dumps({"a": 1}))
         self.press(self.question(page, "own.structured"), "Deny: ")
         text_of(cell)
-        # Through the untyped call, with any arguments.
-        cell = program.cell("from mcptools import own\nimport json\nown.CLIENT.run('structured', json.loads(%r))\nNone" % json.dumps(values))
+        # Around the generated functions, which take what the tool names.
+        cell = program.cell("from ipybox_kernel import client\nimport json\nclient.send('own', 'structured', json.loads(%r))\nNone" % json.dumps(values))
         call = self.question(page, "own.structured")
         shown = call.locator(".arguments > div")
         expect(shown).to_have_count(len(values) + 1)  # `value` of the last call is not in this one
@@ -681,7 +717,7 @@ class HostileTest(BrowserTest):
         self.assertLess(box["x"] - place["x"], 80)
         self.assertEqual(value("hebrew").inner_text().replace("\u2068", "").replace("\u2069", ""), '"/srv/\u05d0\u05d1\u05d2/../etc"')
         self.assertEqual(page.locator("main b:has-text('bold'), main script, main style, .call img, .call iframe").count(), 0)
-        for one in shown.all():
+        for one in shown.locator("dd > .value").all():
             self.assertEqual(one.locator(".text").first.evaluate("e => getComputedStyle(e).unicodeBidi"), "isolate")
         self.assertEqual(page.evaluate(OVERFLOW), [0])
         self.shoot(page, "hostile")
@@ -791,8 +827,8 @@ class ConnectionTest(BrowserTest):
         # The terminal answers: the page says so.
         read_until(r"Allow own.echo\? \[y/s/a/N/r/\?\]")
         time.sleep(0.3)
-        os.write(terminal, b"y")
-        expect(page.locator(".call.settled").first).to_contain_text(re.compile("allowed.*by terminal"))
+        os.write(terminal, b"y\n")
+        expect(page.locator("#answers > li").first).to_contain_text(re.compile("allowed.*by console"))
         # The page answers: the terminal's question is withdrawn.
         expect(call.locator(".arguments")).to_contain_text('"second"')
         self.press(self.question(page), "Allow once")
@@ -886,10 +922,12 @@ class ConnectionTest(BrowserTest):
                 form.submit();
                 return said;
             }""", [program.address, ident])
-            self.assertEqual(said, ["opaque", "TypeError", "opaque", "TypeError", "TypeError"])
+            self.assertEqual(said, ["TypeError"] * 5)
             frame = evil.frames[1]
             self.assertEqual(frame.locator(".card, #questions-title").count(), 0)
             evil.close()
+        # Requests that a browser sends without asking first arrived, and were refused.
+        program.said("(?s)refused with status 403.*refused with status 403")
         expect(page).to_have_title("(1) ipybox asks")
         self.assertFalse(cell.done())
         self.press(call, "Allow once")
