@@ -542,7 +542,7 @@ json::object ApprovalPage::Impl::preview(const json::object& request) const {
     shown["ok"] = rule_fits(wanted.rule, question->call);
     if (!shown["ok"].as_bool()) shown["problem"] = "this call itself does not fit the pattern";
     shown["rule"] = wanted.rule;
-    shown["rule_text"] = detail::write_json(wanted.rule);  // with all digits, which JavaScript drops
+    shown["rule_text"] = detail::write_json(wanted.rule);  // JavaScript drops digits
     shown["matched"] = matched;
     shown["of"] = all;
     return shown;
