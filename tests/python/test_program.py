@@ -944,7 +944,7 @@ class OtherCommandsTest(ProgramTest):
         run = self.ipybox("plugins", "--json")
         listing = json.loads(run.stdout)
         self.assertEqual([(p["kind"], p["name"]) for p in listing],
-                         [("approval", "allow"), ("approval", "ask"), ("approval", "console"), ("approval", "deny"),
+                         [("approval", "allow"), ("approval", "ask"), ("approval", "command"), ("approval", "console"), ("approval", "deny"),
                           ("approval", "rules"), ("kernel", "fork"), ("kernel", "gateway"), ("kernel", "zmq"),
                           ("sandbox", "bubblewrap"), ("sandbox", "none"), ("sandbox", "srt"),
                           ("transport", "sse"), ("transport", "stdio"), ("transport", "streamable_http")])
