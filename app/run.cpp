@@ -86,9 +86,9 @@ public:
         if (page_) options.watcher = page_->watcher();
         options.approvers.push_back([this](ToolCall call) { return answer(std::move(call)); });
         announce();
-        warn_of_allow(flags);
         executor_ =
             std::make_unique<CodeExecutor>(context.get_executor(), registry_, std::move(options));
+        warn_of_allow(flags);
         watch_signals();
     }
 

@@ -188,6 +188,13 @@ struct ApprovalPage::Impl final : net::HttpService,
     static awaitable<Decision> ask(std::shared_ptr<Impl> self, ToolCall call);
     static awaitable<void> forget(std::weak_ptr<Impl> weak, asio::any_io_executor executor,
                                   std::string id);
+    // Who answered a call that does not wait any more; empty: unknown.
+    std::string settled_by(const std::string& id) const {
+        const auto found = questions.find(id);
+        return found != questions.end() && found->second->decision
+                   ? PageJournal::words_of(*found->second->decision)
+                   : journal.settled_by(id);
+    }
     QuestionPtr find(const std::string& id) const {
         const auto found = questions.find(id);
         return found == questions.end() || found->second->decision ? nullptr : found->second;
@@ -473,7 +480,7 @@ json::object ApprovalPage::Impl::take_answer(const json::object& answer) {
     const std::string id(detail::string_of(answer, "id"));
     const auto question = find(id);
     if (!question) {
-        const auto by = journal.settled_by(id);
+        const auto by = settled_by(id);
         throw Error(errc::bad_argument, by.empty() ? "the call does not wait any more"
                                                    : "it was answered before: " + by);
     }
@@ -542,8 +549,7 @@ json::object ApprovalPage::Impl::preview(const json::object& request) const {
     shown["ok"] = rule_fits(wanted.rule, question->call);
     if (!shown["ok"].as_bool()) shown["problem"] = "this call itself does not fit the pattern";
     shown["rule"] = wanted.rule;
-    // With all digits, which JavaScript drops.
-    shown["rule_text"] = detail::write_json(wanted.rule);
+    shown["rule_text"] = detail::write_json(wanted.rule);  // JavaScript drops digits
     shown["matched"] = matched;
     shown["of"] = all;
     return shown;
@@ -580,13 +586,14 @@ awaitable<Decision> ApprovalPage::Impl::ask(std::shared_ptr<Impl> self, ToolCall
     const auto& id = question->call.id;
     struct Leave {
         std::shared_ptr<Impl> self;
-        std::string id;
+        QuestionPtr question;
         ~Leave() {
+            const auto& id = question->call.id;
             self->questions.erase(id);
-            self->journal.leave(id);
+            self->journal.leave(id, question->decision);
             asio::co_spawn(self->executor, forget(self, self->executor, id), asio::detached);
         }
-    } const leave{self, id};
+    } const leave{self, question};
     self->questions[id] = question;
     self->journal.ask(question->call, now(), until, std::move(extra));
     while (!question->decision) co_await question->changed.wait();

@@ -39,7 +39,9 @@ void PageJournal::ask(const ToolCall& call, Millis now, std::optional<Millis> un
                       json::object extra) {
     flush();                // what was printed before the call stands before it
     drop_pending(call.id);  // one that is judged anew
-    Pending one{call, shown_call(call)};
+    Pending one;
+    one.call = call;
+    one.shown = shown_call(call);
     one.shown["asked"] = now;
     one.shown["until"] = nullptr;
     if (until) one.shown["until"] = *until;
@@ -63,8 +65,11 @@ void PageJournal::drop_pending(const std::string& id) {
     order_.erase(std::remove(order_.begin(), order_.end(), id), order_.end());
 }
 
-void PageJournal::leave(const std::string& id) {
-    if (const auto found = pending_.find(id); found != pending_.end()) found->second.left = true;
+void PageJournal::leave(const std::string& id, const std::optional<Decision>& answer) {
+    const auto found = pending_.find(id);
+    if (found == pending_.end()) return;
+    found->second.left = true;
+    if (answer) found->second.answer = words_of(*answer);
 }
 
 void PageJournal::forget_left(const std::string& id, Millis now, const std::string& why) {
@@ -91,6 +96,7 @@ void PageJournal::decide(const ToolCall& call, const json::object* edited, const
         done.shown_call = shown_call(call);
         done.shown_call["asked"] = now;
     }
+    done.words = words_of(decision);
     auto& told = done.shown;
     told["verdict"] = decision.verdict == Verdict::allow ? "allow" : "deny";
     told["by"] = detail::repair_utf8(decision.by.empty() ? "policy" : decision.by);
@@ -290,11 +296,16 @@ json::value PageJournal::previous(const ToolCall& call) const {
     return nullptr;
 }
 
+std::string PageJournal::words_of(const Decision& decision) {
+    return (decision.verdict == Verdict::allow ? "allowed by " : "denied by ") +
+           detail::repair_utf8(decision.by.empty() ? "policy" : decision.by);
+}
+
 std::string PageJournal::settled_by(const std::string& id) const {
+    if (const auto waiting = pending_.find(id); waiting != pending_.end())
+        return waiting->second.answer;
     for (auto one = done_.rbegin(); one != done_.rend(); ++one)
-        if (one->call.id == id)
-            return std::string(one->shown.at("verdict") == "allow" ? "allowed" : "denied") +
-                   " by " + std::string(one->shown.at("by").as_string());
+        if (one->call.id == id) return one->words;
     return {};
 }
 

@@ -42,7 +42,8 @@ public:
     // the page's "Call" beside those of shown_call().
     void ask(const ToolCall& call, Millis now, std::optional<Millis> until, json::object extra);
     // It waits no longer for the page; what decided() says follows, or `why` is what is known.
-    void leave(const std::string& id);
+    // answer: the page's own, if there was one.
+    void leave(const std::string& id, const std::optional<Decision>& answer);
     void forget_left(const std::string& id, Millis now, const std::string& why);
     // Of every call, asked or not.
     void decide(const ToolCall& call, const json::object* edited, const Decision& decision,
@@ -62,6 +63,8 @@ public:
     json::value previous(const ToolCall& call) const;
     // Who decided about a call, for a page that answers too late; empty: unknown.
     std::string settled_by(const std::string& id) const;
+    // "allowed by page: once".
+    static std::string words_of(const Decision& decision);
     // Calls that were decided, newest last.
     template <class Use>
     void each_decided(Use use) const {
@@ -74,11 +77,13 @@ private:
         json::object shown;
         std::size_t memory = 0;
         bool left = false;
+        std::string answer;
     };
     struct Done {
         ToolCall call;
         json::object shown;  // "Done" of the page's protocol, without "call"
         json::object shown_call;
+        std::string words;
         std::size_t memory = 0;
     };
     struct Piece {

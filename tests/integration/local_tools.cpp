@@ -101,13 +101,23 @@ BOOST_DATA_TEST_CASE_F(LocalTools, code_calls_functions_of_the_application,
 BOOST_AUTO_TEST_CASE(a_policy_decides_on_them_as_on_all_others) {
     options.approval = json::parse(R"({"first_match": [{"rules": [
         {"name": "no adding", "when": {"server": "crm", "tool": "add"}, "then": "deny"}]},
-        "allow"]})");
+        "ask"]})");
+    std::string identity, hash;
+    options.approvers.push_back([&](ToolCall call) -> awaitable<Decision> {
+        identity = call.server_identity;
+        hash = call.definition_hash;
+        co_return Decision(Verdict::allow);
+    });
     start("bubblewrap");
     add_crm();
     const auto refused = execute("from mcptools.crm import add\nadd.run(a=1, b=2)");
     BOOST_TEST(!refused.ok());
     BOOST_TEST(refused.error.find("ApprovalRejectedError") != std::string::npos);
     BOOST_TEST(calls == 0);
+    BOOST_TEST(identity == "");
+    test::run(context, executor->execute("from mcptools.crm import raw\nraw.run()"));
+    BOOST_TEST(identity == "in process");
+    BOOST_TEST(hash.size() == 64u);
 }
 
 BOOST_AUTO_TEST_CASE(a_cell_that_ends_cancels_the_handler) {

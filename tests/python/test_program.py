@@ -336,6 +336,22 @@ class RunTest(ProgramTest):
         self.assertIn("[denied, no terminal to ask at] own.echo(text='x')", run.stderr)
         self.assertIn("ApprovalRejectedError", run.stderr)
 
+    def test_allow_says_at_the_start_what_it_means(self):
+        means = ("ipybox: --approve allow: every call of every tool of every server is carried out, and nobody looks "
+                 "at it\nipybox: what remains: ")
+        run = self.ipybox("run", "--approve", "allow", "--sandbox", "none", "-c", "print(1)")
+        self.assertEqual(run.returncode, 0)
+        self.assertTrue(run.stderr.startswith(f"{means}nothing; the code itself has your rights\n"), run.stderr)
+        run = self.ipybox("run", "--approve", "allow", "-c", "print(1)")
+        self.assertEqual(run.stderr,
+                         f"{means}sandbox bubblewrap around the code, not around what servers do for it\n")
+        (self.directory / "policy.json").write_text('"ask"')
+        run = self.ipybox("run", "--approve", "allow", "--policy", "policy.json", "--sandbox", "none", "-c", "print(1)")
+        self.assertTrue(run.stderr.startswith(f"{means}what policy.json denies; the code itself has your rights\n"))
+        for flags in (["--log-level", "off"], ["--approve", "deny"], ["--approve", "ask"]):
+            given = flags if "--approve" in flags else ["--approve", "allow", *flags]
+            self.assertEqual(self.ipybox("run", *given, "-c", "print(1)").stderr, "")
+
     def test_allow_and_deny_show_every_call(self):
         code = "from mcptools.own import echo\nprint(echo.run(text='x\\x1b[2J\\u202e'))"
         allowed = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c", code)
@@ -678,7 +694,9 @@ class ApprovalTest(ProgramTest):
             {"then": "ask"}]}))
         run = self.ipybox("run", "--config", "mcp.json", "--policy", "policy.json", "--approve", "allow", "-c", self.CALLS)
         self.assertEqual(run.stdout.splitlines(), ["good", "approval request for own.echo rejected: bad word", "other"], run.stderr)
-        self.assertEqual(run.stderr, "[allowed] own.echo(text='other')\n")
+        self.assertEqual(run.stderr.splitlines()[1:], [
+            "ipybox: what remains: what policy.json denies, and sandbox bubblewrap around the code, not around what servers do for it",
+            "[allowed] own.echo(text='other')"])
         run = self.ipybox("run", "--config", "mcp.json", "--policy", "policy.json", "-c", self.CALLS)
         self.assertIn("[denied, no terminal to ask at] own.echo(text='other')", run.stderr)
         # The next run obeys it, so that this one must not change it.
@@ -687,6 +705,33 @@ class ApprovalTest(ProgramTest):
         (self.directory / "policy.json").write_text('{"rules": [{"then": "allow", "when": {"tols": 1}}]}')
         self.assert_refused(self.ipybox("run", "--policy", "policy.json", "-c", "1"), "policy.json: rules/0/when", "tols", "server, tool")
         self.assert_refused(self.ipybox("run", "--policy", "absent.json", "-c", "1"), "absent.json")
+
+    def test_a_program_decides_unless_code_could_have_written_it(self):
+        judge = ("#!/usr/bin/env python3\nimport json, sys\ncall = json.load(sys.stdin)\n"
+                 "good = call['server_identity'].endswith('mcp_server.py; env: TOKEN') and call['arguments']['text'] != 'bad'\n"
+                 "json.dump({'decision': 'allow' if good else 'deny', 'rationale': 'seen ' + call['arguments']['text']}, sys.stdout)\n")
+
+        def run_with(program, *flags):
+            program.write_text(judge)
+            program.chmod(0o755)
+            policy = self.directory / "policy.json"
+            policy.write_text(json.dumps({"command": [str(program)]}))
+            return self.ipybox("run", "--config", "mcp.json", "--policy", "policy.json", *flags, "-c", self.CALLS)
+
+        with tempfile.TemporaryDirectory() as outside:
+            os.chmod(outside, 0o755)
+            log = Path(outside) / "audit.jsonl"
+            run = run_with(Path(outside) / "judge", "--audit", str(log))
+            self.assertEqual(run.stdout.splitlines(),
+                             ["good", "approval request for own.echo rejected: seen bad", "other"], run.stderr)
+            calls = [record for record in map(json.loads, log.read_text().splitlines()) if record["event"] == "call"]
+            self.assertEqual([(call["verdict"], call["by"], call["reason"]) for call in calls], [
+                ("allow", "command judge", "seen good"), ("deny", "command judge", "seen bad"),
+                ("allow", "command judge", "seen other")])
+        # In the workspace: at the first start nothing was written there yet, but before the first call it could be.
+        run = run_with(self.directory / "judge")
+        self.assertNotIn("good\n", run.stdout.splitlines())
+        self.assertIn("could write", run.stdout + run.stderr)
 
     def test_code_cannot_answer_always_for_its_user(self):
         code = ("import os\n"
@@ -899,7 +944,7 @@ class OtherCommandsTest(ProgramTest):
         run = self.ipybox("plugins", "--json")
         listing = json.loads(run.stdout)
         self.assertEqual([(p["kind"], p["name"]) for p in listing],
-                         [("approval", "allow"), ("approval", "ask"), ("approval", "console"), ("approval", "deny"),
+                         [("approval", "allow"), ("approval", "ask"), ("approval", "command"), ("approval", "console"), ("approval", "deny"),
                           ("approval", "rules"), ("kernel", "fork"), ("kernel", "gateway"), ("kernel", "zmq"),
                           ("sandbox", "bubblewrap"), ("sandbox", "none"), ("sandbox", "srt"),
                           ("transport", "sse"), ("transport", "stdio"), ("transport", "streamable_http")])

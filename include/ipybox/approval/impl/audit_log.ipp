@@ -463,7 +463,7 @@ IPYBOX_DECL void AuditedCall::ended(std::string_view outcome, const std::string&
 }
 
 IPYBOX_DECL void AuditedCall::answered(bool is_error, const json::array& content,
-                                        const json::value* structured) {
+                                       const json::value* structured) {
     if (!end(is_error ? "error" : "ok")) return;
     auto record = record_of_end();
     if (log_->options().results) {
