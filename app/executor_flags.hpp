@@ -80,15 +80,23 @@ inline Duration seconds(double number) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
 }
 
-// HOST:PORT of a flag. Throws Error: bad_argument.
-inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text,
-                                                           const std::string& flag) {
+// HOST:PORT of a flag, as in 127.0.0.1:8900 or [::1]:0; nothing for what is neither.
+inline std::optional<std::pair<std::string, std::uint16_t>> split_address(std::string_view text) {
     const auto [host, port] = net::split_port(text);
     const auto number = port == "0" ? std::optional<std::uint16_t>(0) : net::parse_port(port);
-    if (host.empty() || !number)
-        throw Error(errc::bad_argument,
-                    flag + ": expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"");
-    return {std::string(host), *number};
+    if (host.empty() || !number) return std::nullopt;
+    const bool bracketed = host.starts_with('[') && host.ends_with(']');
+    return std::pair(std::string(bracketed ? host.substr(1, host.size() - 2) : host), *number);
+}
+inline std::string address_problem(const std::string& text) {
+    return "expected HOST:PORT such as 127.0.0.1:8900, got \"" + text + "\"";
+}
+// Throws Error: bad_argument.
+inline std::pair<std::string, std::uint16_t> host_and_port(const std::string& text,
+                                                           const std::string& flag) {
+    auto parts = split_address(text);
+    if (!parts) throw Error(errc::bad_argument, flag + ": " + address_problem(text));
+    return std::move(*parts);
 }
 
 // What is wrong with the value of --sandbox, which may have been meant as another argument; empty
@@ -179,12 +187,9 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
         ->expected(0, 1)
         ->default_str("127.0.0.1:0")
         ->check([](const std::string& text) {
-            try {
-                host_and_port(text, "--approval-page");
-                return std::string();
-            } catch (const Error& error) {
-                return error.detail() + "; or put the flag last";
-            }
+            return split_address(text)
+                       ? std::string()
+                       : address_problem(text) + "; without a value, put the flag last";
         });
     command.add_flag("--approval-page-unconfined", flags.page_unconfined,
                      "With a sandbox or kernel that does not keep the code from this machine's "
