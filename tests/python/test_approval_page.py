@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -119,6 +120,29 @@ class WhoMayTest(PageTest):
         # It still waits.
         self.assertEqual(visitor.answer(call, "allow"), {"id": call["id"], "ok": True})
         self.assertEqual(program.end()[:2], (0, "hello\n"))
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can start programs of another user")
+    def test_another_user_who_has_the_cookie_or_a_link_gets_nothing(self):
+        """A cookie is sent to every port of a host: another user's server on this machine may have got it."""
+        for page in ("127.0.0.1:0", "[::1]:0"):
+            program = self.run_code(ECHO, page=page)
+            visitor, events = self.signed_in(program)
+            call = events.call()
+            host, _, port = program.address.rpartition(":")
+            link = visitor.post("/link", {}).json["link"].partition(program.address)[2]
+            body = json.dumps({"answers": [{"id": call["id"], "verdict": "allow"}]})
+            for head in (f"GET / HTTP/1.1\r\nHost: {program.address}\r\nCookie: {visitor.cookie}\r\n\r\n",
+                         f"GET {link} HTTP/1.1\r\nHost: {program.address}\r\n\r\n",
+                         f"POST /answer HTTP/1.1\r\nHost: {program.address}\r\nOrigin: http://{program.address}\r\n"
+                         f"Cookie: {visitor.cookie}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"):
+                code = (f"import socket\nc = socket.create_connection(({host.strip('[]')!r}, {port}))\nc.sendall({head.encode()!r})\n"
+                        "c.settimeout(20)\nprint(c.recv(65536).decode())")
+                said = subprocess.run([sys.executable, "-I", "-S", "-c", code], user=65534, group=65534, cwd="/", text=True, check=True,
+                                      capture_output=True).stdout
+                self.assertTrue(said.startswith("HTTP/1.1 403 "), said)
+                self.assertIn("programs of the user who started it only", said)
+            self.assertEqual(visitor.answer(call, "allow"), {"id": call["id"], "ok": True})
+            self.assertEqual(program.end()[:2], (0, "hello\n"))
 
     def test_the_code_can_reach_neither_the_page_nor_its_link(self):
         with socket.create_server(("127.0.0.1", 0)) as free:
