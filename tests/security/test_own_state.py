@@ -175,29 +175,36 @@ write("../logs/fresh", "forged")
 attempt(lambda: os.rename("../logs/fresh", "../logs/audit.jsonl"))
 """
 
-    def attacked(self, sandbox: str, named: bool = True, **env: str) -> tuple[str, str]:
+    def attacked(self, sandbox: str, named: bool = True, **env: str) -> tuple[str, str, str]:
+        """What the code said, the log, and what is said of that."""
         with Place() as place:
             logs = place.directory("logs")
             log = place.file("logs/audit.jsonl", "", 0o600)
             settings = place.settings({"filesystem": {"allowWrite": [".", str(logs)], "allowRead": [str(log)] if named else []}})
             hand_over(place.root)  # so that nothing but the sandbox keeps it from being renamed
             printed = self.run_in(place, self.CODE, ["--sandbox-config", settings, "--audit", str(log)], sandbox, **env)
-            return printed, log.read_text()
+            verified = subprocess.run([PROGRAM, "audit", "verify", str(log)], env=environment(**env), timeout=60, capture_output=True, text=True)
+            return printed, log.read_text(), verified.stdout
 
     def test_is_out_of_reach_wherever_it_lies(self) -> None:
         for sandbox, named in ((s, n) for s in filter(self.tried, SANDBOXES) for n in (False, True)):
             with self.subTest(sandbox, named=named):
-                printed, text = self.attacked(sandbox, named)
-                self.assertEqual([json.loads(line)["event"] for line in text.splitlines()], ["execution", "execution_end"], printed)
+                printed, text, verified = self.attacked(sandbox, named)
+                self.assertEqual([json.loads(line)["event"] for line in text.splitlines()],
+                                 ["chain", "opened", "execution", "execution_end", "head"], printed)
+                self.assertTrue(verified.startswith("whole: "), verified)
                 if sandbox == "bubblewrap":
                     self.assertNotIn("ESCAPED", printed)
 
     def test_is_forged_without_that_layer(self) -> None:
         self.require("bubblewrap_weakened")
         sandbox, weak = without("hidden")
-        printed, text = self.attacked(sandbox, False, **weak)
+        printed, text, verified = self.attacked(sandbox, False, **weak)
         self.assertIn("ESCAPED", printed)
-        self.assertEqual(text, "forged")
+        self.assertTrue(text.startswith("forged\n"), text)
+        # What was there is gone, but not unnoticed.
+        self.assertIn("NOT whole: ", verified)
+        self.assertIn("the log no longer ended with record 3, which the host knew", verified)
 
 
 class Home(Case):
