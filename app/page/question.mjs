@@ -169,6 +169,7 @@ class Question {
     }
 
     async send(answer) {
+        this.say("");
         this.busy(true);
         const results = await this.host.answer([answer]);
         this.answered(results.find(({id}) => id === this.call.id) ?? results[0]);
@@ -300,6 +301,7 @@ class Card {
     }
 
     async send(questions, answer) {
+        this.problem.replaceChildren();
         for (const question of questions) question.busy(true);
         const results = await this.host.answer(questions.map(({call}) =>
             JSON.stringify({id: call.id, ...answer})));
