@@ -205,15 +205,18 @@ private:
             {"scratch size", able.scratch_size},
             {"scratch inodes", able.scratch_inodes},
             {"workspace size", able.workspace_size && quota_problem_.empty()},
-            {"no programs (--no-exec)", able.last_program}};
+            {"no programs (--no-exec)", able.last_program},
+            {"questions about programs (--approve-programs)", able.asks_programs}};
         for (const auto& [what, enforced] : abilities) {
             std::string& list = enforced ? can : cannot;
             list += (list.empty() ? "" : ", ") + std::string(what);
         }
         good(name, how + "a sandboxed process runs; enforced: " + can +
                        (cannot.empty() ? "" : "; not enforceable here: " + cannot));
-        if (const auto why = able.reasons.find("programs"); why != able.reasons.end())
-            line("missing ", "--no-exec", "not needed unless asked for: " + why->second);
+        for (const auto& [field, flag] :
+             {std::pair("programs", "--no-exec"), {"ask_programs", "--approve-programs"}})
+            if (const auto why = able.reasons.find(field); why != able.reasons.end())
+                line("missing ", flag, "not needed unless asked for: " + why->second);
         const std::string held = co_await absent_names(name);
         if (!held.empty())
             good(name, "protected names that " + workspace_.string() + " lacks are held " + held);

@@ -46,6 +46,7 @@ struct ExecutorFlags {
     bool approve_shell = false;
     bool require_shell_escape = false;
     bool no_exec = false;
+    bool approve_programs = false;
     bool exact_numbers = false;
     bool check = false;
     bool allow_home = false;
@@ -166,6 +167,9 @@ inline void add_approval_flags(CLI::App& command, ExecutorFlags& flags) {
     command.add_flag("--no-exec", flags.no_exec,
                      "Code can start no programs, whatever way it tries: a wall of the sandbox, "
                      "which must be bubblewrap");
+    command.add_flag("--approve-programs", flags.approve_programs,
+                     "Every program that code starts is a question, whatever way it tries: a wall "
+                     "of the sandbox, which must be bubblewrap");
     command
         .add_option("--approval-channel", flags.channel,
                     "Address on this machine where approvers connect by WebSocket; the token is "
@@ -388,7 +392,12 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     if (!flags.package_hosts.empty()) options.package_hosts = flags.package_hosts;
     options.approve_shell_cmds = flags.approve_shell || flags.require_shell_escape;
     options.require_shell_escape = flags.require_shell_escape;
+    if (flags.no_exec && flags.approve_programs)
+        throw Error(errc::bad_argument,
+                    "--no-exec starts no program that --approve-programs could "
+                    "ask about: leave one of the two out");
     if (flags.no_exec) options.programs = Programs::deny;
+    if (flags.approve_programs) options.programs = Programs::ask;
     options.exact_numbers = flags.exact_numbers;
     options.check = flags.check;
     if (!flags.policy.empty()) {

@@ -55,10 +55,11 @@ ToolCall parse_call(const std::string& text) {
         if (key == "session") call.session = text_value;
         if (key != "origin") continue;
         bool found = false;
-        for (const auto origin : {CallOrigin::mcp, CallOrigin::shell, CallOrigin::shell_magic,
-                                  CallOrigin::package, CallOrigin::registration})
+        for (const auto origin :
+             {CallOrigin::mcp, CallOrigin::shell, CallOrigin::shell_magic, CallOrigin::package,
+              CallOrigin::registration, CallOrigin::program})
             if (to_string(origin) == text_value) call.origin = origin, found = true;
-        if (!found) wrong("mcp, shell, shell_magic, package or register");
+        if (!found) wrong("mcp, shell, shell_magic, package, register or program");
     }
     if (call.server.empty() || call.tool.empty())
         throw Error(errc::bad_argument, "--call: needs \"server\" and \"tool\"");

@@ -139,7 +139,10 @@ private:
             flags_.timeout > 0 ? "may run " + whole(flags_.timeout) : "may run for ever";
         const auto said = "sandbox " + flags_.sandbox + "; workspace " +
                           real_path(flags_.workspace) + "; calls are " + calls + "; the code " +
-                          time + (flags_.no_exec ? ", and starts no programs" : "");
+                          time +
+                          (flags_.no_exec            ? ", and starts no programs"
+                           : flags_.approve_programs ? ", and its programs are calls, too"
+                                                     : "");
         std::cerr << "ipybox: " << detail::printable(said) << std::endl;
     }
     static std::string real_path(const std::string& text) {

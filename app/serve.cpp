@@ -128,10 +128,11 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
             flags.sandbox_config.clear();
         }
     }
-    if (flags.no_exec && flags.sandbox == "none")
+    if ((flags.no_exec || flags.approve_programs) && flags.sandbox == "none")
         throw Error(errc::bad_argument,
-                    "--no-exec is a wall of the sandbox: add --sandbox, without which nothing "
-                    "confines the code here");
+                    std::string(flags.no_exec ? "--no-exec" : "--approve-programs") +
+                        " is a wall of the sandbox: add --sandbox, without which nothing "
+                        "confines the code here");
     flags.python = find_python(flags.python).string();
     McpServiceOptions options;
     options.executor = executor_options(flags);
@@ -163,7 +164,10 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     const auto approval = set_approval(flags, options);
     said = "workspace " + workspace.string() + "; sandbox " + flags.sandbox +
            (flags.sandbox == "none" ? ": code runs with your rights (--sandbox confines it)" : "") +
-           (flags.no_exec ? "; code starts no programs" : "") + "; " + approval +
+           (flags.no_exec            ? "; code starts no programs"
+            : flags.approve_programs ? "; programs that code starts are judged, too"
+                                     : "") +
+           "; " + approval +
            (flags.approval_timeout > 0
                 ? "; a question waits " + CLI::detail::to_string(flags.approval_timeout) + " s"
                 : "") +

@@ -1,6 +1,7 @@
 #include "confine.hpp"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
@@ -158,6 +159,17 @@ bool knows(const char* word, bool& takes_value) {
     for (const auto& limit : limits)
         if (is(word, limit.option)) return true;
     return false;
+}
+
+bool drop_capabilities(Problem& problem) {
+    for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability) >= 0; ++capability)
+        if (::prctl(PR_CAPBSET_DROP, capability) != 0) return fail(problem, "bounding set");
+    __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2] = {};
+    if (::syscall(SYS_capset, &head, none) != 0 ||
+        ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0)
+        return fail(problem, "capabilities");
+    return true;
 }
 
 bool read_number(const char* text, unsigned long long most, unsigned long long& value) {

@@ -31,6 +31,8 @@ bool read_number(const char* text, unsigned long long most, unsigned long long& 
 // Sets no_new_privs, Landlock and the filters. Ignores words that are not its own, so that a
 // caller need not take its own out.
 bool take_rights(char** words, int count, Problem& problem);
+// No capability any more, nor a way to get one back.
+bool drop_capabilities(Problem& problem);
 // Sets the limits.
 bool set_limits(char** words, int count, Problem& problem);
 

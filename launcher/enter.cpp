@@ -3,7 +3,6 @@
 // fork, so that no process with more of them is ever inside.
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -97,17 +96,6 @@ bool move_descriptors(const ipybox_entry& entry, int (&filters)[4], Problem& pro
     return true;
 }
 
-bool drop_capabilities(Problem& problem) {
-    for (int capability = 0; prctl(PR_CAPBSET_READ, capability) >= 0; ++capability)
-        if (prctl(PR_CAPBSET_DROP, capability) != 0) return fail(problem, "bounding set");
-    __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
-    __user_cap_data_struct none[2] = {};
-    if (syscall(SYS_capset, &head, none) != 0 ||
-        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0)
-        return fail(problem, "capabilities");
-    return true;
-}
-
 bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
     if (entry.cgroup >= 0 && write(entry.cgroup, "0", 1) != 1) return fail(problem, "cgroup");
     constexpr int all = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
@@ -121,7 +109,7 @@ bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
     for (int i = 0; i + 1 < count; ++i)
         if (strcmp(words[i], "--chdir") == 0 && chdir(words[i + 1]) != 0)
             return fail(problem, "the working directory");
-    if (entry.init >= 0 && !drop_capabilities(problem)) return false;
+    if (entry.init >= 0 && !ipybox::launcher::drop_capabilities(problem)) return false;
     if (!ipybox::launcher::take_rights(words, count, problem)) return false;
     const bool log = ipybox::launcher::has(words, count, "--log");
     for (int i = 0; i < entry.nfilters; ++i)

@@ -17,6 +17,7 @@
 #include "init.hpp"
 #include "programs.hpp"
 #include "relay.hpp"
+#include "room.hpp"
 #include "scratch.hpp"
 
 namespace {
@@ -37,6 +38,10 @@ constexpr const char* usage =
     "  --seccomp-file PATH   the same from a file; repeatable\n"
     "  --no-exec             COMMAND is the last program: neither it nor its children can start "
     "another\n"
+    "  --ask-programs FD     the same, but programs are started for it outside of its own pid "
+    "namespace,\n"
+    "                        each after a yes over the socket FD; needs CAP_SYS_ADMIN, and drops "
+    "it\n"
     "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
     "  --relay IN:OUT        the command comes from descriptor IN, and its loopback connections "
@@ -108,7 +113,7 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "guard") == 0) return guard_main(argc - 1, argv + 1);
 
     Forwarder forwarder;
-    int relay[2] = {-1, -1}, init = -1;
+    int relay[2] = {-1, -1}, init = -1, host = -1;
     int at = 1;
     for (; at < argc && std::strcmp(argv[at], "--") != 0; ++at) {
         const char* option = argv[at];
@@ -130,6 +135,8 @@ int main(int argc, char** argv) {
             relay[1] = static_cast<int>(number(colon + 1, INT32_MAX));
         } else if (std::strcmp(option, "--init") == 0) {
             init = static_cast<int>(number(argv[at], INT32_MAX));
+        } else if (std::strcmp(option, "--ask-programs") == 0) {
+            host = static_cast<int>(number(argv[at], INT32_MAX));
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
         } else if (!confining) {
@@ -146,6 +153,10 @@ int main(int argc, char** argv) {
     const bool log = ipybox::launcher::has(argv + 1, at - 1, "--log");
     const bool no_exec = ipybox::launcher::has(argv + 1, at - 1, "--no-exec");
     if (no_exec && init >= 0 && commanded) misuse("--no-exec: what --init starts would not be");
+    if (host >= 0) {
+        if (init >= 0 || relay[0] >= 0) misuse("--ask-programs: there is no command of its own");
+        return room_main({host, argv + 1, at - 1, command, log}, forwarder);
+    }
 
     ipybox::launcher::Problem problem;
     require(ipybox::launcher::take_rights(argv + 1, at - 1, problem), problem);
@@ -160,7 +171,8 @@ int main(int argc, char** argv) {
     ::syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
     if (relay[0] >= 0) return relay_main(relay[0], relay[1], no_exec);
     if (no_exec)
-        require(ipybox::launcher::become_last_program(command, log, problem), problem);
+        require(ipybox::launcher::become_last_program(command[0], command, environ, log, problem),
+                problem);
     else
         ::execv(command[0], command);
     const int code = errno == ENOENT ? 127 : 126;

@@ -114,12 +114,11 @@ bool install(const Ticket* ticket, bool log, Problem& problem) {
 
 bool refuse_programs(bool log, Problem& problem) { return install(nullptr, log, problem); }
 
-bool become_last_program(char** command, bool log, Problem& problem) {
+bool become_last_program(const char* path, char** argv, char** env, bool log, Problem& problem) {
     Ticket ticket;
     if (getrandom(&ticket, sizeof ticket, 0) != sizeof ticket) return fail(problem, "getrandom");
     if (!install(&ticket, log, problem)) return false;
-    syscall(SYS_execve, command[0], command, environ, ticket.words[0], ticket.words[1],
-            ticket.words[2]);
+    syscall(SYS_execve, path, argv, env, ticket.words[0], ticket.words[1], ticket.words[2]);
     return true;
 }
 

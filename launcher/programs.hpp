@@ -15,6 +15,6 @@ bool refuse_programs(bool log, Problem& problem);
 // The same, but becomes one last program: by a call that the filter knows by random numbers in the
 // registers that execve does not use. They are gone with our memory. Returns only when it fails:
 // false as above; true with errno when the program cannot be executed.
-bool become_last_program(char** command, bool log, Problem& problem);
+bool become_last_program(const char* path, char** argv, char** env, bool log, Problem& problem);
 
 }  // namespace ipybox::launcher

@@ -11,9 +11,9 @@
 
 namespace ipybox {
 
-// Where a call comes from: a tool of an MCP server, !cmd, %%bash, install_package, or
-// register_mcp_server.
-enum class CallOrigin { mcp, shell, shell_magic, package, registration };
+// Where a call comes from: a tool of an MCP server, !cmd, %%bash, install_package,
+// register_mcp_server, or a program that code starts.
+enum class CallOrigin { mcp, shell, shell_magic, package, registration, program };
 
 // As in policies and the audit log.
 constexpr std::string_view to_string(CallOrigin origin) noexcept {
@@ -28,6 +28,8 @@ constexpr std::string_view to_string(CallOrigin origin) noexcept {
             return "package";
         case CallOrigin::registration:
             return "register";
+        case CallOrigin::program:
+            return "program";
     }
     return "mcp";
 }

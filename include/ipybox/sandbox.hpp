@@ -6,6 +6,7 @@
 #include <boost/asio/writable_pipe.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <ipybox/async.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
@@ -49,8 +50,9 @@ struct Limits {
     bool operator==(const Limits&) const = default;
 };
 
-// Whether what runs may execute other programs, from the file system or from memory.
-enum class Programs { allow, deny };
+// Whether what runs may execute other programs, from the file system or from memory. ask: each is
+// started for it outside, after a question.
+enum class Programs { allow, deny, ask };
 
 // The glob that matches this path and no other, for SandboxPolicy::hidden.
 inline std::string literal_glob(const std::filesystem::path& path) {
@@ -79,8 +81,12 @@ struct SandboxPolicy {
     std::filesystem::path cwd;
     NetworkPolicy network;
     Limits limits;
-    // deny: what is started is the last program. It can fork, and run what code it likes itself.
+    // deny, ask: what is started is the last program. It can fork, and run what code it likes
+    // itself.
     Programs programs = Programs::allow;
+    // ask: called once by launch(), before anything runs, with the socket over which questions
+    // come; see launcher/broker.hpp. The guest cannot reach the other end. Null: nobody answers.
+    std::shared_ptr<const std::function<void(UniqueFd)>> on_questions;
     // The uid that a process started by root drops to; absent: the owner of cwd, or 65534.
     std::optional<uid_t> user;
     // Filled by a sandbox that hides files, when it starts the process; null: nobody wants to know.
@@ -131,9 +137,11 @@ struct Capabilities {
     bool workspace_size = false;  // where the file system of the writable paths has quotas
     // Programs::deny: by a wall that the guest cannot take down, for all its processes.
     bool last_program = false;
-    std::string problem;  // why not, and the remedy; empty when all is well
+    bool asks_programs = false;  // Programs::ask: by the same wall
+    std::string problem;         // why not, and the remedy; empty when all is well
     // Why a limit that it has elsewhere cannot be enforced on this machine, and the remedy, by the
-    // name of the field of Limits; that of Programs::deny by "programs".
+    // name of the field of Limits; that of Programs::deny by "programs", of ask by
+    // "ask_programs".
     std::map<std::string, std::string> reasons;
 };
 
@@ -181,8 +189,9 @@ public:
     virtual Statistics statistics() const noexcept = 0;
     // What was seen so far: at most one of a layer, whose count grows.
     virtual std::vector<Violation> violations() const { return {}; }
-    // Whether Linux tells of the command itself that it runs under the wall of Programs::deny;
-    // asked once the command has begun. False where that was not asked for or nothing can be told.
+    // Whether Linux tells of the command itself that it runs under the wall of Programs::deny and
+    // ask; asked once the command has begun. False where that was not asked for or nothing can be
+    // told.
     virtual bool is_last_program() const noexcept { return false; }
     // Returns when the process sees what the host has changed in its writable places. Elsewhere
     // than behind an overlay it does at once. Any number at a time; cancelling one harms no other.

@@ -60,6 +60,11 @@ constexpr const char* launcher_path = "/run/ipybox/launcher";
 constexpr const char* enter_path = "/run/ipybox/enter.so";
 // The launcher's way to us as a sandbox's first process; below what Options hands over.
 constexpr int init_socket = 4;
+// And over which it asks about programs; a pen has its program's there.
+constexpr int question_socket = 3;
+
+// How far below the guard the command is, and one that has a room of its own (launcher/room.cpp).
+constexpr int depth_of_command = 3, depth_of_kernel = 6;
 
 // ---- the command line ---------------------------------------------------------------------------
 
@@ -174,11 +179,13 @@ class Confined final : public ConfinedProcess {
 public:
     Confined(asio::any_io_executor executor, SpawnRequest request, Placeholders placeholders,
              std::optional<Cgroup> group, std::optional<sandbox_kit::ProjectQuota> quota,
-             Layers layers, std::unique_ptr<launcher::InitSocket> init, unsigned own_filters)
+             Layers layers, std::unique_ptr<launcher::InitSocket> init, int depth,
+             unsigned own_filters)
         : ConfinedProcess(executor, std::move(request), std::move(placeholders), std::move(group)),
           quota_(std::move(quota)),
           layers_(std::move(layers.mounted)),
           init_(std::move(init)),
+          depth_(depth),
           own_filters_(own_filters) {
         if (init_) init_->started();
         if (layers.control)
@@ -202,7 +209,7 @@ public:
         if (without("last-program")) return true;
         try {
             const auto [init, init_handle] = inner(2);
-            const auto [command, handle] = inner(relayed() ? 4 : 3);
+            const auto [command, handle] = inner(relayed() ? depth_ + 1 : depth_);
             if (!init_handle || !handle) return false;
             const auto around = sandbox_kit::count_filters(init);
             const auto within = sandbox_kit::count_filters(command);
@@ -219,8 +226,8 @@ private:
         pid_t pid = -1;
         UniqueFd handle;  // empty: there is none
     };
-    // The first child of the first child …: 1 is bwrap, 2 the first process of the sandbox, 3 the
-    // command, or the relay whose first child it is.
+    // The first child of the first child …: 1 is bwrap, 2 the first process of the sandbox, depth_
+    // the command, or the relay whose first child it is.
     Inner inner(int depth) const {
         Inner at;
         at.pid = pid();
@@ -237,7 +244,7 @@ private:
     // The command's group is that of the init process, which ignores signals.
     void signal_command(int number, bool group) override {
         if (exit_status()) return;
-        const auto [at, handle] = inner(3);
+        const auto [at, handle] = inner(depth_);
         if (!handle) return;
         const auto parent = sandbox_kit::parent_of(at);
         // While the command lives, its group's number means no other.
@@ -255,6 +262,7 @@ private:
     std::vector<detail::WorkspaceLayer> layers_;
     std::shared_ptr<LayerControl> control_;
     std::unique_ptr<launcher::InitSocket> init_;
+    int depth_;
     unsigned own_filters_;  // that the command has besides bwrap's; 0: nobody has asked
 };
 
@@ -342,7 +350,7 @@ public:
     awaitable<Pen> make_pen(SandboxPolicy policy, std::vector<std::string> argv,
                             std::vector<Channel> channels, int control) override {
         co_await require_available();
-        if (policy.programs == Programs::deny)
+        if (policy.programs != Programs::allow)
             refuse("what kernels are forked from is a program that the pen starts");
         Role role;
         role.kind = Role::Kind::pen;
@@ -367,6 +375,8 @@ public:
     awaitable<OpenSandbox> open(SandboxPolicy policy, std::vector<Channel> channels,
                                 const Pen& pen) override {
         co_await require_available();
+        if (policy.programs == Programs::ask)
+            refuse("the broker that starts programs does not serve who enters a sandbox");
         if (policy.network.mode == NetworkPolicy::Mode::full)
             refuse("a sandbox with the machine's own network cannot be entered");
         const auto layered = co_await find_layered(policy);
@@ -562,16 +572,16 @@ private:
         return relay_start(told, relayed);
     }
 
-    Started start(const SandboxPolicy& policy, std::vector<std::string> argv,
-                  std::vector<Channel> channels, Stdio stdio, const Layered& layered,
-                  const Role& role = Role()) {
-        const bool opened = role.kind == Role::Kind::open;
-        require_startable(policy, argv, channels, role);
-        const bool unix_sockets = this->unix_sockets(policy);
-        auto relayed = take_relayed(policy, unix_sockets, channels);
-        if (!relayed.empty() && role.kind != Role::Kind::command)
+    static void require_relayable(const SandboxPolicy& policy, const Role& role) {
+        if (role.kind != Role::Kind::command)
             refuse("a sandbox that is reached over a relay cannot be entered");
-        refuse_written(bwrap_);
+        if (policy.programs == Programs::ask)
+            refuse(
+                "where the whole disk is in view nobody starts programs for the code: name "
+                "directories instead of \"/\", or leave out --approve-programs");
+    }
+
+    SpawnRequest request_for(const SandboxPolicy& policy, Stdio stdio) const {
         SpawnRequest request;
         request.stdio = stdio;
         request.identity = sandbox_kit::guest_identity(policy, user_);
@@ -580,6 +590,19 @@ private:
         request.wall_seconds = policy.limits.wall_seconds;
         // Only as far as bwrap: a directory it may not be able to enter comes later, inside.
         request.cwd = "/";
+        return request;
+    }
+
+    Started start(const SandboxPolicy& policy, std::vector<std::string> argv,
+                  std::vector<Channel> channels, Stdio stdio, const Layered& layered,
+                  const Role& role = Role()) {
+        const bool opened = role.kind == Role::Kind::open;
+        require_startable(policy, argv, channels, role);
+        const bool unix_sockets = this->unix_sockets(policy);
+        auto relayed = take_relayed(policy, unix_sockets, channels);
+        if (!relayed.empty()) require_relayable(policy, role);
+        refuse_written(bwrap_);
+        auto request = request_for(policy, stdio);
 
         View view = view_of(policy, unix_sockets, layered);
         auto wanted = view.accesses();
@@ -610,6 +633,14 @@ private:
         auto command = launcher(options, policy, view, channels, role);
         std::optional<RelayPipes> pipes;
         std::unique_ptr<launcher::InitSocket> init;
+        UniqueFd questions, asked;
+        if (asks_programs(policy, role)) {
+            std::tie(questions, asked) = sandbox_kit::make_socket_pair(SOCK_STREAM);
+            request.fds.emplace_back(asked.get(), question_socket);
+            for (const auto& word :
+                 {std::string("--ask-programs"), std::to_string(question_socket)})
+                command.push_back(word);
+        }
         if (role.kind != Role::Kind::command) {
             init = std::make_unique<launcher::InitSocket>(executor_);
             request.fds.emplace_back(init->theirs(), init_socket);
@@ -653,7 +684,10 @@ private:
         }
         started.process = std::make_unique<Confined>(
             executor_, std::move(request), view.take_placeholders(), std::move(group),
-            std::move(quota), std::move(layers), std::move(init), own_filters(policy, role));
+            std::move(quota), std::move(layers), std::move(init),
+            asks_programs(policy, role) ? depth_of_kernel : depth_of_command,
+            own_filters(policy, role));
+        if (questions && policy.on_questions) (*policy.on_questions)(std::move(questions));
         if (pipes)
             started.process->relay(executor_,
                                    asio::writable_pipe(executor_, pipes->input.release()),
@@ -680,12 +714,16 @@ private:
 
     // In the order of adding them. Made when first needed, while the interpreter is being looked
     // at.
-    const std::vector<std::string>& filters(bool unix_sockets, const Role& role) const {
+    // rooms: they let the launcher make what it needs, and add those without afterwards.
+    const std::vector<std::string>& filters(bool unix_sockets, const Role& role,
+                                            bool rooms = false) const {
         const bool pen = role.kind == Role::Kind::pen;
-        auto& list = filters_[pen ? 2 : unix_sockets || without("unix") ? 1 : 0];
+        auto& list = filters_[rooms ? 3 : pen ? 2 : unix_sockets || without("unix") ? 1 : 0];
         if (list.empty()) {
             auto allowed = allow_calls_;
             if (pen) allowed.emplace_back("setns");
+            if (rooms)
+                for (const auto* call : {"mount", "unshare"}) allowed.emplace_back(call);
             if (!without("calls") && !without("seccomp"))
                 list.push_back(launcher::allowing_filter(allowed));
             if (!without("seccomp"))
@@ -697,10 +735,16 @@ private:
     static bool denies_programs(const SandboxPolicy& policy) {
         return policy.programs == Programs::deny && !without("programs");
     }
+    // The command is the kernel's, in a room of its own.
+    static bool asks_programs(const SandboxPolicy& policy, const Role& role) {
+        return policy.programs == Programs::ask && role.kind == Role::Kind::command &&
+               !without("programs");
+    }
     // Those that a command has and the sandbox's first process has not.
     unsigned own_filters(const SandboxPolicy& policy, const Role& role) const {
         if (policy.programs == Programs::allow || role.kind != Role::Kind::command) return 0;
-        const auto logged = kernel_log_ ? filters(unix_sockets(policy), role).size() : 0;
+        const bool twice = kernel_log_ || asks_programs(policy, role);
+        const auto logged = twice ? filters(unix_sockets(policy), role).size() : 0;
         return static_cast<unsigned>(logged) + 1;
     }
 
@@ -728,11 +772,12 @@ private:
         if (role.kind == Role::Kind::pen) options.file(enter_path, launcher::enter_image(), "0555");
         // From bwrap, so that its init process has them as well; once more where refusals are
         // logged.
-        for (const auto& filter : filters(unix_sockets(policy), role)) {
+        const bool rooms = asks_programs(policy, role);
+        for (const auto& filter : filters(unix_sockets(policy), role, rooms))
             options.add("--add-seccomp-fd", options.data(filter));
-            if (kernel_log_ && role.kind == Role::Kind::command)
+        if (rooms || (kernel_log_ && role.kind == Role::Kind::command))
+            for (const auto& filter : filters(unix_sockets(policy), role))
                 add("--seccomp", options.data(filter));
-        }
         if (policy.network.mode == NetworkPolicy::Mode::allow_list)
             for (const auto& channel : channels)
                 if (is_proxy(channel))
@@ -772,6 +817,9 @@ private:
                     "--die-with-parent", "--new-session", "--clearenv");
         if (!without("pid")) options.add("--unshare-pid");
         if (role.kind != Role::Kind::command) options.add("--as-pid-1");
+        // For a namespace within; see launcher/room.hpp.
+        if (asks_programs(policy, role))
+            options.add("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP");
         // Those of who enters lie within the pen's.
         if (userns_can_be_disabled_ && !without("pid") && role.kind != Role::Kind::pen)
             options.add("--disable-userns");
@@ -934,10 +982,11 @@ private:
         }
         std::optional<ExitStatus> status;
         std::string said;
-        for (int attempt = 0; attempt < 4; ++attempt) {
+        for (int attempt = 0; attempt < 5; ++attempt) {
             try {
                 SandboxPolicy nothing;
-                if (programs_problem_.empty()) nothing.programs = Programs::deny;
+                if (programs_problem_.empty())
+                    nothing.programs = asking_problem_.empty() ? Programs::ask : Programs::deny;
                 if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
                 const auto trial =
                     start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered()).process;
@@ -951,6 +1000,8 @@ private:
             if (said.find("--disable-userns") != std::string::npos)
                 // Before 0.8. The filter alone then keeps the guest from making user namespaces.
                 userns_can_be_disabled_ = false;
+            else if (const auto asks = said.find("--ask-programs: "); asks != std::string::npos)
+                asking_problem_ = said.substr(asks + 16, said.find('\n', asks) - asks - 16);
             else if (const auto at = said.find("--no-exec: "); at != std::string::npos)
                 programs_problem_ = said.substr(at + 11, said.find('\n', at) - at - 11);
             else if (scratch_inodes_)
@@ -979,6 +1030,8 @@ private:
         if (programs_problem_.empty() && !sandbox_kit::count_filters(::getpid()))
             programs_problem_ = "Linux does not tell how many filters a process has (5.9 does)";
         limit(&Capabilities::last_program, "programs", programs_problem_);
+        limit(&Capabilities::asks_programs, "ask_programs",
+              asking_problem_.empty() ? programs_problem_ : asking_problem_);
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
         limit(&Capabilities::workspace_size, "workspace_size",
               sandbox_kit::ProjectQuota::machine_problem());
@@ -1021,7 +1074,8 @@ private:
 
     asio::any_io_executor executor_;
     std::vector<std::string> allow_calls_;
-    mutable std::vector<std::string> filters_[3];  // without and with Unix sockets, of a pen
+    mutable std::vector<std::string>
+        filters_[4];  // without and with Unix sockets, of a pen, of rooms
     GuestPorts ports_;
     fs::path bwrap_;       // empty: not found
     std::string missing_;  // what was looked for
@@ -1034,6 +1088,7 @@ private:
     bool userns_can_be_disabled_ = true;
     bool scratch_inodes_ = true;
     std::string programs_problem_;  // why programs cannot be denied
+    std::string asking_problem_;    // why none can be started after a question
 };
 
 constexpr Plugin self{

@@ -34,6 +34,11 @@ def prepare(shell: Any) -> None:
         from .programs import explain
 
         explain(shell)
+    if os.environ.get("IPYBOX_PROGRAMS") == "ask":
+        from .starting import install, seal_scripts
+
+        install()
+        seal_scripts(shell)
     working_dir = os.environ.get("IPYBOX_WORKING_DIR")
     restore: Callable[[], None] = functools.partial(_restore, working_dir) if working_dir else lambda: None
     if getattr(shell, "kernel", None) is None:

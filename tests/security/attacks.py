@@ -63,6 +63,9 @@ PROFILES = {
     "no-exec-zmq": lambda place: ["--no-exec", "--kernel", "zmq"],
     "no-exec-forked": lambda place: ["--no-exec", *kernel_flags("fork", "bubblewrap")],
     "no-exec-relay": lambda place: ["--no-exec", "--sandbox-config", place.settings({"filesystem": {"allowWrite": ["."]}})],
+    # And with a broker outside that is never told yes.
+    "asked": lambda place: ["--approve-programs", "--approve", "deny"],
+    "asked-network": lambda place: ["--approve-programs", "--approve", "deny", "--allow-host", "allowed.example"],
     "no-exec-network": lambda place: ["--no-exec", "--allow-host", "allowed.example"],
 }
 
@@ -1691,7 +1694,8 @@ tried(execute)
 }
 
 for _profile, _suffix in (("no-exec", ""), ("no-exec-zmq", "_on_zmq"), ("no-exec-forked", "_in_a_fork"), ("no-exec-relay", "_with_the_whole_disk"),
-                          ("no-exec-network", "_with_a_network")):
+                          ("no-exec-network", "_with_a_network"), ("asked", "_where_they_are_asked_about"),
+                          ("asked-network", "_where_they_are_asked_about_with_a_network")):
     for _name, (_code, _by, _without) in _STARTS.items():
         _needs = ("x86-64",) if "other_abis" in _name else ()
         attack(_name + _suffix, "programs", STARTING + _code, by=_by, profile=_profile, needs=_needs,

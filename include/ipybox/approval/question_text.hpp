@@ -96,8 +96,9 @@ inline Weight weight_of(std::string_view name) {
         "dir",      "dirs",   "directory",   "directories", "folder",   "folders",   "uri",
         "uris",     "url",    "urls",        "link",        "href",     "cwd",       "root",
         "location", "source", "destination", "target"};
-    static constexpr std::string_view commands[] = {"command", "commands", "cmd",   "cmds", "shell",
-                                                    "script",  "sql",      "query", "argv", "args"};
+    static constexpr std::string_view commands[] = {"command", "commands", "cmd",        "cmds",
+                                                    "shell",   "script",   "sql",        "query",
+                                                    "argv",    "args",     "environment"};
     Weight weight = Weight::ordinary;
     std::string word;
     for (std::size_t i = 0; i <= name.size(); ++i) {

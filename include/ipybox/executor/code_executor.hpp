@@ -88,7 +88,9 @@ struct CodeExecutorOptions {
     bool require_shell_escape = false;  // and subprocess, os.system and the like are refused
     // deny: code cannot start programs, by whatever way; a system call filter sees to it, for
     // threads and forks too. Where the sandbox cannot, the kernel does not start. Forking goes on
-    // working, and so do MCP servers and install_package(), which run elsewhere.
+    // working, and so do MCP servers and install_package(), which run elsewhere. ask: each program
+    // that code starts is a call of the origin "program" that `approval` judges; without a yes it
+    // does not start, whatever way code tries.
     Programs programs = Programs::allow;
     // Every cell is looked through before it runs, see code_checker.hpp. One with faults does not
     // run; one that cannot be checked runs, and says so.

@@ -38,6 +38,8 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
          "write-protect paths");
     need(policy.programs == Programs::deny, able.last_program, "programs",
          "keep code from starting programs (programs, --no-exec)");
+    need(policy.programs == Programs::ask, able.asks_programs, "ask_programs",
+         "start programs for code outside of its reach (programs, --approve-programs)");
     // By all their names, so that a new one cannot be forgotten here.
     const auto& [memory_per_process, memory_total, processes, open_files, file_size, cpu_seconds,
                  wall_seconds, scratch_size, scratch_inodes, workspace_size] = policy.limits;

@@ -9,3 +9,4 @@
 #include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>
 #include <ipybox/tools/impl/tool_server_mcp.ipp>
+#include <ipybox/tools/impl/tool_server_programs.ipp>

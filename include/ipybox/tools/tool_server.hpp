@@ -203,6 +203,11 @@ public:
     // Withdraws what is pending; calls are refused until the next execution.
     void end_execution();
 
+    // Answers whoever asks over this socket whether programs may start, as SandboxPolicy's
+    // on_questions gets it: as the policy says, of calls of the origin "program". Until its other
+    // end is closed.
+    void answer_programs(UniqueFd questions);
+
     // Withdraws every call and stops every MCP server; they start again on their next use.
     awaitable<void> reset() { return stop_servers(state_); }
 
@@ -371,6 +376,19 @@ private:
     // "May I run this command?": the kernel runs it, if it keeps to the answer.
     static awaitable<Reply> shell_command(ImplPtr state, ToolCall request, AuditedCall& audit);
 
+    struct AskedProgram;
+    using AskedProgramPtr = std::shared_ptr<AskedProgram>;
+    static awaitable<void> hear_programs(ImplPtr state, UniqueFd questions);
+    // Null: there is none, or none that could be answered.
+    static AskedProgramPtr receive_program(const Impl& state, int socket, bool& ended);
+    static awaitable<void> answer_program(ImplPtr state, AskedProgramPtr asked);
+    static awaitable<void> judge_program(ImplPtr state, ToolCall request,
+                                         std::optional<Decision>& decision);
+    static awaitable<void> hung_up(AskedProgramPtr asked);
+    // Returns when the execution ends or the one that asked is gone.
+    static awaitable<void> unwanted(ImplPtr state, AskedProgramPtr asked);
+    static void send_answer(AskedProgram& asked, std::string_view text);
+
     // Adds what the server says of the tool. Throws Error: bad_argument (there is no such tool, or
     // the arguments do not fit its schema).
     static void describe(Server& server, ToolCall& request);
@@ -396,4 +414,5 @@ private:
 #include <ipybox/tools/impl/tool_questions.ipp>
 #include <ipybox/tools/impl/tool_server.ipp>
 #include <ipybox/tools/impl/tool_server_mcp.ipp>
+#include <ipybox/tools/impl/tool_server_programs.ipp>
 #endif

@@ -32,10 +32,11 @@ public:
     }
 
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
-        if (spec.policy.programs == Programs::deny)
+        if (spec.policy.programs != Programs::allow)
             throw Error(errc::sandbox_refused,
                         "kernels of \"gateway\" are programs that their server starts, so that "
-                        "programs cannot be denied (--no-exec): use \"fork\" or \"zmq\"");
+                        "programs cannot be denied (--no-exec, --approve-programs): use \"fork\" "
+                        "or \"zmq\"");
         const auto deadline = deadline_after(spec.init_timeout);
         auto link = std::make_shared<Link>(executor_, settings_, spec.logger);
         // From here on, leaving this function in any way ends the kernel.

@@ -170,6 +170,7 @@ IPYBOX_DECL awaitable<Decision> Console::asked(ImplPtr state, ToolCall call,
 }
 
 IPYBOX_DECL std::string Console::scope_of(const ToolCall& call) {
+    if (call.origin == CallOrigin::program) return "this very program, started in this very way";
     if (call.origin != CallOrigin::mcp) return "this very command";
     return approval::plain_name(call.server) + "." + approval::plain_name(call.tool) +
            " with any arguments";

@@ -175,6 +175,12 @@ IPYBOX_DECL void Rule::read_when(const json::value& value, const std::string& pl
                      "{\"under\": \"/work\"}}");
         for (const auto& entry : arguments->get_object())
             add_conditions(entry.key(), entry.value(), below(where, entry.key()));
+        // A program's arguments, the first among them, are what code says of it.
+        const auto* origin = when.if_contains("origin");
+        if (effect_ == Effect::allow && origin && *origin == "program" &&
+            !arguments->get_object().contains("/path"))
+            bad_rule(where,
+                     "a rule that allows programs by their arguments must also have \"/path\"");
     }
     if (const auto* schema = when.if_contains("schema"))
         add_schema(*schema, below(place, "schema"));
@@ -189,8 +195,8 @@ IPYBOX_DECL void Rule::add_globs(const json::object& when, const std::string& pl
     for (const auto& text : rule_texts(*value, where)) {
         globs.emplace_back(text);
         if (std::string_view(key) != "origin") continue;
-        static constexpr std::string_view origins[] = {"mcp", "shell", "shell_magic", "package",
-                                                       "register"};
+        static constexpr std::string_view origins[] = {"mcp",     "shell",    "shell_magic",
+                                                       "package", "register", "program"};
         std::size_t steps = rule_steps;
         if (std::none_of(std::begin(origins), std::end(origins), [&](auto origin) {
                 return globs.back().matches(origin, steps) == Fit::yes;
@@ -198,7 +204,8 @@ IPYBOX_DECL void Rule::add_globs(const json::object& when, const std::string& pl
             bad_rule(
                 where,
                 "\"" + detail::printable(text) +
-                    "\" matches no origin; there are: mcp, shell, shell_magic, package, register");
+                    "\" matches no origin; there are: mcp, shell, shell_magic, package, register, "
+                    "program");
     }
     tests_.push_back(
         [globs, field, key](const CallFacts& call, std::size_t& steps, bool explain, Part& part) {

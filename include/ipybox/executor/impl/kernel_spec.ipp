@@ -110,6 +110,12 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     spec.policy.readable = environment->readable;
     spec.policy.limits = options.limits;
     spec.policy.programs = options.programs;
+    if (options.programs == Programs::ask)
+        spec.policy.on_questions = std::make_shared<const std::function<void(UniqueFd)>>(
+            [self = weak_from_this()](UniqueFd questions) {
+                if (const auto session = self.lock())
+                    session->tools->answer_programs(std::move(questions));
+            });
     set_default_limits(spec.policy.limits, able);
     spec.policy.network.mode =
         able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;
@@ -174,6 +180,13 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
         env["IPYBOX_SHELL"] = options.require_shell_escape ? "only" : "ask";
     // For the words of errors: the wall is the sandbox's.
     if (options.programs == Programs::deny) env["IPYBOX_PROGRAMS"] = "deny";
+    if (options.programs == Programs::ask) {
+        env["IPYBOX_PROGRAMS"] = "ask";
+        // As the kernel will set them: what programs get is compared with this.
+        env["TERM"] = "dumb";
+        env["NO_COLOR"] = "1";
+        env["PAGER"] = env["GIT_PAGER"] = "cat";
+    }
     spec.channels.insert(spec.channels.end(), own.begin(), own.end());
     try {
         // Python forgets a directory of its path for good that is not there when it starts.
@@ -196,6 +209,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::distant_spec(const Capabilities& a
     if (!options.allowed_hosts.empty()) refuse("allowed_hosts");
     if (options.protect_strict) refuse("protect_strict");
     if (options.programs == Programs::deny) refuse("programs \"deny\" (--no-exec)");
+    if (options.programs == Programs::ask) refuse("programs \"ask\" (--approve-programs)");
     const auto& limits = options.limits;
     if (limits.memory_per_process || limits.memory_total || limits.processes || limits.open_files ||
         limits.file_size || limits.cpu_seconds || limits.wall_seconds || limits.scratch_size ||

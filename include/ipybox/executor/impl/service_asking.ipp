@@ -41,6 +41,7 @@ IPYBOX_DECL std::string McpService::client_question(CallOrigin origin, std::stri
     std::string_view head = "Code wants to call a tool:";
     if (origin == CallOrigin::shell || origin == CallOrigin::shell_magic)
         head = "Code wants to run a shell command:";
+    if (origin == CallOrigin::program) head = "Code wants to start a program:";
     if (origin == CallOrigin::registration) head = "An MCP server is to be registered:";
     if (origin == CallOrigin::package) head = "A package is to be installed:";
     return std::string(head) + "\n\n" + fence + "\n" + std::string(text) + fence;

@@ -37,6 +37,10 @@ IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& se
         throw Error(errc::bad_argument,
                     "approve_shell_cmds has nothing to ask where programs are denied (--no-exec): "
                     "leave one of the two out");
+    if (options.programs == Programs::ask && options.approve_shell_cmds)
+        throw Error(errc::bad_argument,
+                    "approve_shell_cmds asks about commands whose programs are asked about anyway "
+                    "(--approve-programs): leave one of the two out");
     host.ask = [self](ToolCall call) { return ask(self, std::move(call)); };
     doors->sandbox = registry.make<Sandbox>(options.sandbox, host, options.sandbox_options);
     doors->servers_sandbox = registry.make<Sandbox>("none", host, json::object{});
@@ -183,6 +187,15 @@ IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
 }
 
 IPYBOX_DECL std::unique_ptr<KernelBackend> CodeExecutor::Session::make_backend() {
+    if (options.programs == Programs::ask && options.kernel == "fork" &&
+        !options.kernel_options.contains("start"))
+        options.kernel_options["start"] = "cold";
+    if (options.programs == Programs::ask && options.kernel == "auto") {
+        host.logger(LogLevel::info,
+                    "kernels of zmq are used: forked ones cannot ask about programs "
+                    "(--approve-programs)");
+        return registry.make<KernelBackend>("zmq", host, json::object{});
+    }
     if (options.kernel != "auto")
         return registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
     try {
@@ -256,13 +269,13 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
 }
 
 IPYBOX_DECL void CodeExecutor::Session::require_last_program() {
-    if (options.programs != Programs::deny) return;
+    if (options.programs == Programs::allow) return;
     const auto process = kernel->process();
     if (process && process->is_last_program()) return;
     kernel.reset();
     throw Error(errc::sandbox_refused,
                 "the kernel was ended before it ran code: Linux does not tell that it is kept from "
-                "starting programs (programs, --no-exec). Kernel backend " +
+                "starting programs (programs, --no-exec, --approve-programs). Kernel backend " +
                     options.kernel + " or sandbox " + options.sandbox + " has left that out");
 }
 

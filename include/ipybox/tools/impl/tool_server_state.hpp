@@ -35,6 +35,7 @@ struct ToolServer::Impl final : net::HttpService, std::enable_shared_from_this<I
     std::set<std::string, std::less<>> unregistered;  // names that had a server
     std::string execution;                            // its id, while calls are accepted
     unsigned long turn = 0;  // grows when calls are withdrawn; a call belongs to its own
+    int programs = 0;        // that are asked about now
     bool active = false;
     bool closed = false;
 };
