@@ -262,6 +262,24 @@ BOOST_AUTO_TEST_CASE(time_in_which_somebody_is_asked_does_not_count) {
     BOOST_TEST((run(code, 2s).status == CodeExecutionResult::Status::timed_out));
 }
 
+BOOST_AUTO_TEST_CASE(a_question_that_is_taken_back_is_no_fault_of_the_policy) {
+    record_calls();
+    options.timeout_excludes_approval = false;
+    options.approvers.push_back([](ToolCall) -> awaitable<Decision> {
+        co_await sleep_until(never);
+        co_return Decision(Verdict::allow);
+    });
+    start("bubblewrap");
+    generate_echo();
+    const auto result = run("from mcptools.own import echo\necho.run(text='x')", 1s);
+    BOOST_TEST((result.status == CodeExecutionResult::Status::timed_out));
+    const auto all = audit_records();
+    BOOST_TEST_REQUIRE(all.size() >= 2u);
+    BOOST_TEST(audit_text(all[1], "verdict") == "deny");
+    BOOST_TEST(audit_text(all[1], "by") == "nobody");
+    BOOST_TEST(audit_text(all[1], "reason") == "withdrawn before anybody answered");
+}
+
 BOOST_AUTO_TEST_CASE(calls_stop_when_the_audit_log_is_full) {
     start("none");
     generate_echo();

@@ -376,7 +376,8 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_refused_with_a_reason) {
                }).find("there are: fork, gateway, zmq") != std::string::npos);
     BOOST_TEST(problem([](auto& o) {
                    o.approval = "nosuch";
-               }).find("there are: allow, ask, command, console, deny, rules") != std::string::npos);
+               }).find("there are: allow, ask, command, console, deny, rules") !=
+               std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.sandbox_options["x"] = 1; }).find("/x") !=
                std::string::npos);
     BOOST_TEST(problem([](auto& o) { o.workspace = "/nonexistent"; }).find("create it first") !=

@@ -111,6 +111,12 @@ inline awaitable<void> decide_into(Decision& decision, ApprovalPolicy& policy, T
     } catch (...) {
         problem = "unknown exception";
     }
+    const auto fate = co_await asio::this_coro::cancellation_state;
+    if (fate.cancelled() != asio::cancellation_type::none) {
+        decision = Decision(Verdict::deny, "withdrawn before anybody answered");
+        decision.by = "nobody";
+        co_return;
+    }
     decision = Decision(Verdict::deny, "the approval policy failed: " + problem);
 }
 }  // namespace approval
