@@ -158,7 +158,8 @@ IPYBOX_DECL awaitable<void> ToolServer::answer_program(ImplPtr state, AskedProgr
     std::optional<OpenSpan> span;
     if (state->options.spans)
         span.emplace(state->options.spans, span_of(*state, request, Span::Kind::call));
-    AuditedCall audit(state->options.audit, request, state->secrets);
+    AuditedCall audit(state->options.audit, request, state->secrets, state->options.watcher,
+                      state->host.logger);
     std::optional<Decision> decision;
     if (problem.empty()) {
         auto work = judge_program(state, std::move(request), decision);
