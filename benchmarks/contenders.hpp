@@ -217,6 +217,26 @@ public:
         return spent;
     }
     void stop() override { kernel_.reset(); }
+    // All at the same time, until each has answered.
+    static double start_all(Machine& machine, std::vector<Ours>& all) {
+        const auto one = [](Ours& self, std::size_t& left) -> awaitable<void> {
+            self.kernel_ = co_await self.open();
+            std::function<void()> nothing;
+            const auto text = co_await output_of(*self.kernel_, "1 + 1", nothing);
+            if (text != "2") wrong_output("ipybox");
+            --left;
+        };
+        const Stopwatch watch;
+        auto left = all.size();
+        for (auto& each : all)
+            asio::co_spawn(machine.context, one(each, left), [](std::exception_ptr error) {
+                if (error) std::rethrow_exception(error);
+            });
+        machine.context.restart();
+        while (left > 0 && machine.context.run_one() > 0) {
+        }
+        return watch.milliseconds();
+    }
     // Whatever it prints.
     double time_of(const std::string& code) {
         const Stopwatch watch;
@@ -264,29 +284,29 @@ private:
         co_return kernel;
     }
 
-    std::string take(std::string code, std::function<void()> on_first = {}) {
-        const auto work = [](Kernel& kernel, std::string text,
-                             std::function<void()> begun) -> awaitable<std::string> {
-            ExecuteRequest request;
-            request.code = std::move(text);
-            // As an executor does.
-            const auto process = kernel.process();
-            if (process && process->may_be_stale()) co_await process->refresh_view();
-            co_await kernel.execute(std::move(request));
-            std::string output;
-            for (;;) {
-                auto item = co_await kernel.next(never);
-                if (auto* stream = std::get_if<Stream>(&*item)) {
-                    if (begun) std::exchange(begun, {})();
-                    output += stream->text;
-                }
-                if (auto* display = std::get_if<Display>(&*item))
-                    if (const auto* plain = display->data.if_contains("text/plain"))
-                        output += plain->as_string();
-                if (std::holds_alternative<Done>(*item)) co_return output;
+    static awaitable<std::string> output_of(Kernel& kernel, std::string text,
+                                            std::function<void()> begun) {
+        ExecuteRequest request;
+        request.code = std::move(text);
+        // As an executor does.
+        const auto process = kernel.process();
+        if (process && process->may_be_stale()) co_await process->refresh_view();
+        co_await kernel.execute(std::move(request));
+        std::string output;
+        for (;;) {
+            auto item = co_await kernel.next(never);
+            if (auto* stream = std::get_if<Stream>(&*item)) {
+                if (begun) std::exchange(begun, {})();
+                output += stream->text;
             }
-        };
-        return machine_.run(work(*kernel_, std::move(code), std::move(on_first)));
+            if (auto* display = std::get_if<Display>(&*item))
+                if (const auto* plain = display->data.if_contains("text/plain"))
+                    output += plain->as_string();
+            if (std::holds_alternative<Done>(*item)) co_return output;
+        }
+    }
+    std::string take(std::string code, std::function<void()> on_first = {}) {
+        return machine_.run(output_of(*kernel_, std::move(code), std::move(on_first)));
     }
 
     Machine& machine_;
@@ -298,7 +318,9 @@ private:
 // A peer written in Python, in a process of its own; see jupyter_client_peer.py.
 class PythonPeer final : public Contender {
 public:
-    PythonPeer(std::string name, std::string python, std::string script) : name_(std::move(name)) {
+    PythonPeer(std::string name, std::string python, std::string script,
+               const std::string& argument = {})
+        : name_(std::move(name)) {
         script = IPYBOX_BENCHMARKS "/" + script;
         int to[2], from[2];
         if (::pipe(to) != 0 || ::pipe(from) != 0) throw std::runtime_error("pipe failed");
@@ -307,7 +329,8 @@ public:
             ::dup2(to[0], 0);
             ::dup2(from[1], 1);
             for (const int fd : {to[0], to[1], from[0], from[1]}) ::close(fd);
-            ::execl(python.c_str(), python.c_str(), script.c_str(), nullptr);
+            ::execl(python.c_str(), python.c_str(), script.c_str(),
+                    argument.empty() ? nullptr : argument.c_str(), nullptr);
             ::_exit(127);
         }
         ::close(to[0]);

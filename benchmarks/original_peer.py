@@ -1,6 +1,7 @@
 """The original ipybox, measured like jupyter_client_peer.py and spoken to like it.
 
-Its kernel gateway listens on a port that this process chose.
+Its kernel gateway listens on a port that this process chose. With --nodelay the gateway sets TCP_NODELAY on its
+connections, which the original does not: what is left then is not Nagle's algorithm waiting for acknowledgements.
 """
 import asyncio
 import hashlib
@@ -8,11 +9,25 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 
 from ipybox.kernel_mgr.client import KernelClient
 from ipybox.kernel_mgr.server import KernelGateway
+
+
+NODELAY = """
+import tornado.netutil, socket
+add = tornado.netutil.add_accept_handler
+def add_accept_handler(listener, callback):
+    def accepted(connection, address):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        callback(connection, address)
+    return add(listener, accepted)
+import tornado.tcpserver
+tornado.tcpserver.add_accept_handler = add_accept_handler
+"""
 
 
 def free_port() -> int:
@@ -25,7 +40,13 @@ class Peer:
     async def start(self, code: str) -> dict:
         before = time.perf_counter_ns()
         port = free_port()
-        self.gateway = KernelGateway(host="127.0.0.1", port=port, log_level="ERROR", env={"PATH": os.environ["PATH"]})
+        env = {"PATH": os.environ["PATH"]}
+        if "--nodelay" in sys.argv:
+            self.start_files = tempfile.TemporaryDirectory()
+            with open(os.path.join(self.start_files.name, "sitecustomize.py"), "w") as file:
+                file.write(NODELAY)
+            env["PYTHONPATH"] = self.start_files.name
+        self.gateway = KernelGateway(host="127.0.0.1", port=port, log_level="ERROR", env=env)
         await self.gateway.start()
         return await self.first_result(port, code, before)
 
