@@ -593,6 +593,14 @@ private:
         return request;
     }
 
+    // The launcher gets a socket at this number, and is told by a flag.
+    static void hand_over(SpawnRequest& request, std::vector<std::string>& command, int socket,
+                          int number, const char* flag) {
+        request.fds.emplace_back(socket, number);
+        command.emplace_back(flag);
+        command.push_back(std::to_string(number));
+    }
+
     Started start(const SandboxPolicy& policy, std::vector<std::string> argv,
                   std::vector<Channel> channels, Stdio stdio, const Layered& layered,
                   const Role& role = Role()) {
@@ -636,16 +644,11 @@ private:
         UniqueFd questions, asked;
         if (asks_programs(policy, role)) {
             std::tie(questions, asked) = sandbox_kit::make_socket_pair(SOCK_STREAM);
-            request.fds.emplace_back(asked.get(), question_socket);
-            for (const auto& word :
-                 {std::string("--ask-programs"), std::to_string(question_socket)})
-                command.push_back(word);
+            hand_over(request, command, asked.get(), question_socket, "--ask-programs");
         }
         if (role.kind != Role::Kind::command) {
             init = std::make_unique<launcher::InitSocket>(executor_);
-            request.fds.emplace_back(init->theirs(), init_socket);
-            for (const auto& word : {std::string("--init"), std::to_string(init_socket)})
-                command.push_back(word);
+            hand_over(request, command, init->theirs(), init_socket, "--init");
         }
         // A process in a domain of Landlock's cannot enter another.
         if (role.kind == Role::Kind::command)
@@ -679,9 +682,7 @@ private:
         auto layers = make_layers(view.layers(), layered, request.identity);
         start_by_launcher(request, policy.limits, layers, role.pen);
         std::string first;
-        if (pipes) {
-            first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
-        }
+        if (pipes) first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
         started.process = std::make_unique<Confined>(
             executor_, std::move(request), view.take_placeholders(), std::move(group),
             std::move(quota), std::move(layers), std::move(init),
