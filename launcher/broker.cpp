@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "descendants.hpp"
+#include "descriptors.hpp"
 #include "started.hpp"
 
 namespace ipybox::launcher {
@@ -21,24 +22,10 @@ namespace {
 
 constexpr int most_programs = 1024;
 
-// The end of a socket that came with a byte over the door. False: nobody is behind the door.
+// The end of a socket that came over the door. False: nobody is behind the door.
 bool receive_link(int door, int& link) {
     link = -1;
-    char byte = 0;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t count = recvmsg(door, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (count == 0) return false;
-    const cmsghdr* const header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-    if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-        header->cmsg_len == CMSG_LEN(sizeof link))
-        memcpy(&link, CMSG_DATA(header), sizeof link);
-    return true;
+    return receive_descriptors(door, MSG_DONTWAIT, &link, 1).bytes != 0;
 }
 
 // Waits for the host's word, or until nobody wants it any more. False: refusal says what it is.
@@ -90,31 +77,9 @@ void serve(const Broker& broker, int link, int waited) {
     }
     if (answer >= 0) tell(answer, "S", 1);
     // What it got is its own, and the ends of it must be seen by those who use them.
-    const auto low = static_cast<unsigned>(link < waited ? link : waited);
-    const auto high = static_cast<unsigned>(link < waited ? waited : link);
-    if (low > 0) syscall(SYS_close_range, 0u, low - 1, 0u);
-    if (high - low > 1) syscall(SYS_close_range, low + 1, high - 1, 0u);
-    syscall(SYS_close_range, high + 1, ~0u, 0u);
+    close_all_but(0, link, waited);
     tell(link, "S", 1);
     accompany(link, waited, pid);
-}
-
-int watch_children() {
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &child, nullptr);
-    return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-// A program may signal its parent.
-void ignore_signals() {
-    for (int number = 1; number <= 64; ++number)
-        if (number != SIGCHLD) {
-            struct sigaction action = {};
-            action.sa_handler = SIG_IGN;
-            sigaction(number, &action, nullptr);
-        }
 }
 
 void collect(const Broker& broker, int& programs) {
@@ -142,7 +107,7 @@ void serve_apart(const Broker& broker, int link, int waited, int& programs) {
 }  // namespace
 
 void broker_main(const Broker& broker) {
-    ignore_signals();
+    ignore_signals();           // a program may signal its parent
     prctl(PR_SET_DUMPABLE, 0);  // its memory and descriptors are nobody's
     prctl(PR_SET_NAME, "ipybox-programs");
     const int waited = watch_children();

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +39,19 @@ void kill_all() {
     while (kill_children()) {
         if (waitpid(-1, nullptr, 0) < 0 && errno != EINTR) return;
     }
+}
+
+int watch_children() {
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, nullptr);
+    return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+void ignore_signals() {
+    for (int number = 1; number <= 64; ++number)
+        if (number != SIGCHLD) signal(number, SIG_IGN);  // of some it cannot be changed
 }
 
 int exit_code(int status) {

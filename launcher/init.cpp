@@ -12,6 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "descendants.hpp"
+#include "descriptors.hpp"
+
 namespace {
 
 int fail(const char* what) {
@@ -22,20 +25,7 @@ int fail(const char* what) {
 bool send_handle(int socket) {
     const int self = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
     if (self < 0) return false;
-    char byte = 'r';
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof self)] = {};
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_len = CMSG_LEN(sizeof self);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    memcpy(CMSG_DATA(header), &self, sizeof self);
-    const bool sent = sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+    const bool sent = ipybox::launcher::send_descriptors(socket, 'r', &self, 1);
     close(self);
     return sent;
 }
@@ -56,11 +46,7 @@ int init_main(int socket, char** command) {
             _exit(127);
         }
     }
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &child, nullptr);
-    const int ended = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    const int ended = watch_children();
     if (ended < 0) return fail("signalfd");
     if (!send_handle(socket)) return fail("cannot send a handle of the sandbox");
     // What the command got is its own, and the ends of it must be seen by those who use them.

@@ -14,6 +14,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "descriptors.hpp"
+
 namespace ipybox::launcher {
 namespace {
 
@@ -181,25 +183,6 @@ void add_variables(Records& records, char** variables, char** base) {
             there = there || strncmp(*each, *base, size + 1) == 0;
         if (!there) records.add('e', *base, size);
     }
-}
-
-bool send_descriptors(int socket, char byte, const int* files, int count) {
-    iovec part = {&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(static_cast<size_t>(count) * sizeof(int));
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_len = CMSG_LEN(static_cast<size_t>(count) * sizeof(int));
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    memcpy(CMSG_DATA(header), files, static_cast<size_t>(count) * sizeof(int));
-    ssize_t sent = 0;
-    do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == 1;
 }
 
 }  // namespace

@@ -597,11 +597,7 @@ void Relay::serve(short events, Connection& connection) {
 }
 
 int Relay::run() {
-    sigset_t children;
-    sigemptyset(&children);
-    sigaddset(&children, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &children, nullptr);
-    const int signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+    const int signals = watch_children();
     if (signals < 0) fail_errno("signalfd");
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

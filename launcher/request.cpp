@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "descriptors.hpp"
 
 namespace ipybox::launcher {
 namespace {
@@ -67,32 +68,19 @@ bool is_sealed(int file) {
 
 bool Request::receive_descriptors(int link, int& file, Refusal& refusal) {
     constexpr int fixed = 3;
-    char byte = 0;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * (fixed + most_descriptors))];
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    ssize_t count = 0;
-    do count = recvmsg(link, &message, MSG_CMSG_CLOEXEC);
-    while (count < 0 && errno == EINTR);
-    if (count <= 0) return refuse(refusal, 0, "");
-    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    int files[fixed + most_descriptors];
+    const Received received = ipybox::launcher::receive_descriptors(
+        link, 0, files, static_cast<int>(fixed + most_descriptors));
+    if (received.bytes <= 0) return refuse(refusal, 0, "");
     // When there is no room for all, Linux hands out fewer.
-    if ((message.msg_flags & MSG_CTRUNC) != 0 || header == nullptr ||
-        header->cmsg_type != SCM_RIGHTS || header->cmsg_level != SOL_SOCKET)
+    if (received.cut || received.count == 0)
         return refuse(refusal, EMFILE, "descriptors of the program are missing");
-    received_ = static_cast<int>((header->cmsg_len - CMSG_LEN(0)) / sizeof(int)) - fixed;
+    received_ = received.count - fixed;
     if (received_ < 0) return refuse(refusal, EBADMSG, "descriptors of the program are missing");
-    int first[fixed];
-    memcpy(first, CMSG_DATA(header), sizeof first);
-    memcpy(descriptors, CMSG_DATA(header) + sizeof first,
-           static_cast<size_t>(received_) * sizeof(int));
-    file = first[0];
-    directory = first[1];
-    program = first[2];
+    memcpy(descriptors, files + fixed, static_cast<size_t>(received_) * sizeof(int));
+    file = files[0];
+    directory = files[1];
+    program = files[2];
     return true;
 }
 

@@ -17,10 +17,12 @@
 #include "broker.hpp"
 #include "confine.hpp"
 #include "descendants.hpp"
+#include "descriptors.hpp"
 #include "programs.hpp"
 
 namespace {
 
+using ipybox::launcher::close_all_but;
 using ipybox::launcher::Problem;
 
 struct Doors {
@@ -52,15 +54,6 @@ void leave_streams() {
     if (nothing > 2) close(nothing);
 }
 
-void close_all_but(int one, int other) {
-    const int low = one < other ? one : other, high = one < other ? other : one;
-    if (low > 3) syscall(SYS_close_range, 3u, static_cast<unsigned>(low - 1), 0u);
-    if (high - low > 1)
-        syscall(SYS_close_range, static_cast<unsigned>(low + 1), static_cast<unsigned>(high - 1),
-                0u);
-    syscall(SYS_close_range, static_cast<unsigned>(high < 3 ? 3 : high + 1), ~0u, 0u);
-}
-
 int become_kernel(const Room& room, const Doors& doors) {
     syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
     // Above those that kernels have for something else.
@@ -87,7 +80,7 @@ int become_kernel(const Room& room, const Doors& doors) {
     broker.door = doors.workers[1];
     broker.interpreter = room.command[0];
     broker.log = room.log;
-    close_all_but(broker.door, broker.door);
+    close_all_but(3, broker.door, broker.door);
     broker_main(broker);
 }
 
@@ -105,12 +98,11 @@ int inner_main(const Room& room, const Doors& doors) {
     if (kernel < 0) return fail("fork");
     if (kernel == 0) _exit(become_kernel(room, doors));
     prctl(PR_SET_DUMPABLE, 0);
-    for (int number = 1; number <= 64; ++number)
-        if (number != SIGCHLD) signal(number, SIG_IGN);
+    ignore_signals();
     const pid_t workers = fork();
     if (workers == 0) serve_workers(room, doors);
     leave_streams();
-    close_all_but(0, 0);
+    close_all_but(3, 0, 0);
     for (;;) {
         int status = 0;
         const pid_t ended = waitpid(-1, &status, 0);
@@ -132,9 +124,8 @@ int between_main(const Room& room, const Doors& doors) {
     errno = 0;
     if (!confine(room, problem)) return fail(problem);
     leave_streams();
-    close_all_but(0, 0);
-    for (int number = 1; number <= 64; ++number)
-        if (number != SIGCHLD) signal(number, SIG_IGN);
+    close_all_but(3, 0, 0);
+    ignore_signals();
     int status = 0;
     while (waitpid(inner, &status, 0) < 0)
         if (errno != EINTR) return 126;
@@ -168,6 +159,6 @@ int room_main(const Room& room, Forwarder& forwarder) {
     broker.log = room.log;
     broker.ends_with = between;
     leave_streams();
-    close_all_but(broker.door, broker.host);
+    close_all_but(3, broker.door, broker.host);
     broker_main(broker);
 }

@@ -518,12 +518,18 @@ class Walls(Asked):
                 print(answers <= {b"S", b"E", b""})
                 starting._doors[0].send(b"no descriptor")
                 print(subprocess.run(["true"]).returncode)
+                # More than it wants, and in all more than it may have open.
+                for _ in range(5000):
+                    ours, theirs = socket.socketpair()
+                    socket.send_fds(starting._doors[0], [b"p"], [theirs.fileno()] * 2)
+                    ours.close(); theirs.close()
+                print(subprocess.run(["true"]).returncode)
             """)
             outcome = place.run(code, ALLOW)
             lines = outcome.output.splitlines()
             self.assertEqual(lines[0], "b'S' b'Ethe request is not s' b'Edescriptors of the p' b'Edescriptors of the p'", outcome.output + outcome.errors)
             self.assertEqual(lines[1:], ["b'E' b'E' b'E'", "b'Eonly the kernel\\'s ow'".replace("\\'", "'").replace("b'E", 'b"E').replace("ow'", 'ow"'),
-                                         "True", "0"], outcome.output)
+                                         "True", "0", "0"], outcome.output)
 
     def test_workers_are_behind_the_wall(self) -> None:
         """Python without a question, but none that could start a program itself."""
