@@ -27,6 +27,12 @@ namespace ipybox::approval {
 inline constexpr std::size_t head_size = 512;
 inline constexpr std::string_view head_suffix = ".head";
 
+// Where the newest head of a log is kept.
+inline std::filesystem::path head_file(const std::filesystem::path& directory,
+                                       const std::filesystem::path& log) {
+    return directory / (detail::sha256_hex(log.string()).substr(0, 32) + std::string(head_suffix));
+}
+
 inline json::object end_object(const ChainEnd& end) {
     return {{"chain", end.chain}, {"seq", end.seq}, {"hash", end.hash}};
 }
@@ -37,9 +43,7 @@ inline ChainEnd end_in(const json::object& object) {
 
 IPYBOX_DECL AuditHead::AuditHead(const std::filesystem::path& directory,
                                  const std::filesystem::path& log)
-    : AuditHead(
-          directory / (detail::sha256_hex(log.string()).substr(0, 32) + std::string(head_suffix)),
-          log.string(), true) {}
+    : AuditHead(head_file(directory, log), log.string(), true) {}
 
 IPYBOX_DECL AuditHead::AuditHead(std::filesystem::path file, std::string log, bool make)
     : file_(std::move(file)), log_(std::move(log)) {
@@ -178,9 +182,7 @@ IPYBOX_DECL KnownEnd AuditHead::known() {
 IPYBOX_DECL std::optional<KnownEnd> AuditHead::find(const std::filesystem::path& directory,
                                                     const std::filesystem::path& log,
                                                     const std::function<void()>& looked) {
-    AuditHead head(
-        directory / (detail::sha256_hex(log.string()).substr(0, 32) + std::string(head_suffix)),
-        log.string(), false);
+    AuditHead head(head_file(directory, log), log.string(), false);
     if (!head.handle_) {
         looked();
         return std::nullopt;

@@ -5,6 +5,7 @@
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/approval/rules.hpp>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/canonical_json.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
@@ -14,30 +15,12 @@
 
 namespace ipybox::approval {
 
-// The same value with the members of its objects in the order of their names.
-inline json::value in_order(const json::value& value, int depth = 0) {
-    constexpr int deepest = 256;  // no message of a server is nested deeper
-    if (depth > deepest) return value;
-    if (const auto* list = value.if_array()) {
-        json::array result;
-        for (const auto& item : *list) result.push_back(in_order(item, depth + 1));
-        return result;
-    }
-    const auto* object = value.if_object();
-    if (!object) return value;
-    std::vector<const json::key_value_pair*> members;
-    for (const auto& entry : *object) members.push_back(&entry);
-    std::sort(members.begin(), members.end(),
-              [](const auto* a, const auto* b) { return a->key() < b->key(); });
-    json::object result;
-    for (const auto* entry : members) result[entry->key()] = in_order(entry->value(), depth + 1);
-    return result;
+inline std::string hash_of(const json::value& value) {
+    return detail::sha256_hex(detail::canonical_json(value, detail::CanonicalNumbers::exact));
 }
 
 // Enough to tell that a part changed; what counts is the hash of the whole.
-inline std::string part_hash(const json::value& value) {
-    return detail::sha256_hex(detail::write_json(in_order(value))).substr(0, 16);
-}
+inline std::string part_hash(const json::value& value) { return hash_of(value).substr(0, 16); }
 
 inline json::object part_hashes(const json::object& parts) {
     json::object result;
@@ -102,10 +85,10 @@ inline std::string differences(const json::object& before, const json::object& n
 IPYBOX_DECL std::string definition_hash(const json::object& schema, std::string_view description,
                                         const json::object& annotations) {
     json::object whole;
-    whole["annotations"] = in_order(annotations);
+    whole["annotations"] = annotations;
     whole["description"] = description;
-    whole["inputSchema"] = in_order(schema);
-    return detail::sha256_hex(detail::write_json(whole));
+    whole["inputSchema"] = schema;
+    return hash_of(whole);
 }
 
 IPYBOX_DECL ToolBinding ToolBinding::of(const ToolCall& call, bool one_tool) {

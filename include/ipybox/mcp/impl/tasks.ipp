@@ -1,21 +1,11 @@
 #pragma once
 #include <ipybox/mcp/calls.hpp>
 
-#include <ctime>
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/json_memory.hpp>
+#include <ipybox/detail/utc_time.hpp>
 
 namespace ipybox::mcp {
-
-// RFC 3339, in UTC.
-IPYBOX_DECL std::string time_text(std::chrono::system_clock::time_point time) {
-    const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-    std::tm utc{};
-    ::gmtime_r(&seconds, &utc);
-    char text[32];
-    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    return text;
-}
 
 // Whether a request's _meta says that its client takes tasks.
 inline bool names_tasks(const json::object& capabilities) {
@@ -254,8 +244,8 @@ IPYBOX_DECL json::object McpEngine::describe(McpTask& task) const {
     told.emplace("taskId", task.id);
     told.emplace("status", status);
     if (!task.message.empty()) told.emplace("statusMessage", task.message);
-    told.emplace("createdAt", time_text(task.created));
-    told.emplace("lastUpdatedAt", time_text(task.updated));
+    told.emplace("createdAt", detail::utc_time(task.created));
+    told.emplace("lastUpdatedAt", detail::utc_time(task.updated));
     told.emplace("ttlMs", std::move(ttl));
     told.emplace("pollIntervalMs", std::max<std::int64_t>(options.task_poll.count(), 1));
     if (!asked.empty()) told.emplace("inputRequests", std::move(asked));
