@@ -4,7 +4,6 @@
 #include <ipybox/approval/audit_key.hpp>
 #include <ipybox/approval/audit_verification.hpp>
 #include <ipybox/approval/question_text.hpp>
-#include <ipybox/approval/rules.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
@@ -54,10 +53,6 @@ int show(const AuditFlags& flags) {
         if (field(record, "event") == "result") results[field(record, "call")] = record;
     });
     const approval::Glob sessions(flags.session), tools(flags.tool);
-    const auto fits = [](const approval::Glob& glob, const std::string& text) {
-        std::size_t steps = approval::rule_steps;
-        return glob.matches(text, steps) == approval::Fit::yes;
-    };
     const bool only_calls = flags.denied || flags.tool != "*";
     read_records(flags.file, [&](const json::object& record) {
         const std::string event = field(record, "event");
@@ -80,13 +75,9 @@ int show(const AuditFlags& flags) {
             return detail::printable(field(whole, key));
         };
         std::cout << shown("time") << ' ' << shown("session") << '/' << shown("execution") << ' ';
-        char milliseconds[48] = "";
-        if (const auto* spent = whole.if_contains("duration_ms"); spent && spent->is_number())
-            std::snprintf(milliseconds, sizeof milliseconds, " after %.1f ms",
-                          spent->to_number<double>());
         if (event != "call") {
             std::cout << detail::printable(event) << ' ' << shown("code_sha256").substr(0, 16)
-                      << shown("outcome") << milliseconds;
+                      << shown("outcome") << time_spent(whole);
             if (whole.contains("code")) std::cout << ' ' << shown("code");
             if (const auto* approval = whole.if_contains("approval"))
                 std::cout << ' ' << detail::printable(detail::write_json(*approval));
@@ -99,12 +90,14 @@ int show(const AuditFlags& flags) {
         }
         const auto* arguments = detail::object_of(whole, "arguments");
         std::cout << shown("verdict") << ' '
-                  << approval::call_text(server, tool, arguments ? *arguments : json::object())
-                  << " by " << shown("by");
+                  << approval::call_text(server, tool, arguments ? *arguments : json::object());
+        if (const auto* edited = detail::object_of(whole, "edited"))
+            std::cout << ", edited to " << approval::call_text(server, tool, *edited);
+        std::cout << " by " << shown("by");
         if (whole.contains("expired")) std::cout << ", nobody answered";
         if (whole.contains("reason")) std::cout << ", because: " << shown("reason");
         if (whole.contains("outcome")) {
-            std::cout << "; " << shown("outcome") << milliseconds;
+            std::cout << "; " << shown("outcome") << time_spent(whole);
             if (whole.contains("error")) std::cout << ": " << shown("error");
         } else if (field(whole, "verdict") == "allow") {
             std::cout << "; no result is recorded";

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <ipybox/approval/audit_verification.hpp>
 #include <ipybox/approval/question_text.hpp>
-#include <ipybox/approval/rules.hpp>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <map>
@@ -108,14 +107,6 @@ std::string answer_html(const json::value& value) {
     return html;
 }
 
-std::string milliseconds_of(const json::object& record) {
-    const auto* spent = record.if_contains("duration_ms");
-    if (!spent || !spent->is_number()) return {};
-    char text[48];
-    std::snprintf(text, sizeof text, " after %.1f ms", spent->to_number<double>());
-    return text;
-}
-
 // What a log tells of one session, in its order.
 struct PageSession {
     std::vector<json::object> records;
@@ -124,6 +115,22 @@ struct PageSession {
     std::map<std::string, json::object, std::less<>> results;  // by the call's id
     std::map<std::string, json::object, std::less<>> ends;     // by the execution's id
 };
+
+// The arguments under a key of a call's record.
+std::string arguments_html(const json::object& call, const char* key) {
+    const auto* arguments = detail::object_of(call, key);
+    if (!arguments) {
+        const auto* other = call.if_contains(key);
+        return other ? "<p>" + value_cell(*other) + "</p>"
+                     : std::string("<p class=\"dim\">no arguments</p>");
+    }
+    if (arguments->empty()) return "<p class=\"dim\">no arguments</p>";
+    std::string html = "<table>";
+    for (const auto& entry : *arguments)
+        html += "<tr><th scope=\"row\">" + escaped(approval::plain_name(entry.key())) +
+                "</th><td>" + value_cell(entry.value()) + "</td></tr>";
+    return html + "</table>";
+}
 
 std::string call_html(const json::object& call, const PageSession& session) {
     const bool allowed = field(call, "verdict") == "allow";
@@ -135,18 +142,10 @@ std::string call_html(const json::object& call, const PageSession& session) {
     if (const auto origin = field(call, "origin"); origin != "mcp")
         html += " <span class=\"dim\">" + shown(origin) + "</span>";
     html += "</h3>";
-    const auto* arguments = detail::object_of(call, "arguments");
-    if (arguments && !arguments->empty()) {
-        html += "<table>";
-        for (const auto& entry : *arguments)
-            html += "<tr><th scope=\"row\">" + escaped(approval::plain_name(entry.key())) +
-                    "</th><td>" + value_cell(entry.value()) + "</td></tr>";
-        html += "</table>";
-    } else if (const auto* other = arguments ? nullptr : call.if_contains("arguments")) {
-        html += "<p>" + value_cell(*other) + "</p>";
-    } else {
-        html += "<p class=\"dim\">no arguments</p>";
-    }
+    html += arguments_html(call, "arguments");
+    if (call.contains("edited"))
+        html += "<p class=\"dim\">carried out with, as a person edited it:</p>" +
+                arguments_html(call, "edited");
     html += "<p><span class=\"verdict" + std::string(allowed ? " allow" : "") + "\">" +
             (allowed ? "allowed" : "denied") + "</span> by " + shown(field(call, "by")) +
             " <span class=\"dim\">at " + shown(field(call, "time")) + "</span>";
@@ -156,7 +155,7 @@ std::string call_html(const json::object& call, const PageSession& session) {
     const auto found = session.results.find(field(call, "call"));
     if (found != session.results.end()) {
         const auto& result = found->second;
-        html += "<p>" + shown(field(result, "outcome")) + milliseconds_of(result);
+        html += "<p>" + shown(field(result, "outcome")) + time_spent(result);
         if (result.contains("error"))
             html += ": <span class=\"fault\">" + escaped(approval::quoted(field(result, "error"))) +
                     "</span>";
@@ -180,10 +179,9 @@ std::string cell_html(const json::object& execution, const PageSession& session)
     if (const auto calls = session.calls.find(id); calls != session.calls.end())
         for (const auto& call : calls->second) html += call_html(call, session);
     const auto end = session.ends.find(id);
-    html +=
-        end == session.ends.end()
-            ? "<p class=\"fault\">no end is recorded: the program ended before</p>"
-            : "<p>" + shown(field(end->second, "outcome")) + milliseconds_of(end->second) + "</p>";
+    html += end == session.ends.end()
+                ? "<p class=\"fault\">no end is recorded: the program ended before</p>"
+                : "<p>" + shown(field(end->second, "outcome")) + time_spent(end->second) + "</p>";
     return html + "</article>\n";
 }
 
@@ -236,8 +234,7 @@ std::size_t write_audit_page(const std::string& log, const std::string& sessions
     std::vector<std::string> order;
     const auto broken = read_records(log, [&](const json::object& record) {
         const auto event = field(record, "event"), name = field(record, "session");
-        std::size_t steps = approval::rule_steps;
-        if (is_of_chain(event) || glob.matches(name, steps) != approval::Fit::yes) return;
+        if (is_of_chain(event) || !fits(glob, name)) return;
         if (!found.contains(name)) order.push_back(name);
         auto& session = found[name];
         if (event == "result")

@@ -1,6 +1,8 @@
 #pragma once
 // The records of an audit log, as the commands read them.
+#include <cstdio>
 #include <fstream>
+#include <ipybox/approval/rules.hpp>
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/error.hpp>
@@ -15,6 +17,21 @@ inline std::string field(const json::object& record, std::string_view key) {
     if (!value) return {};
     if (detail::is_text(*value)) return std::string(value->get_string());
     return detail::write_json(*value);
+}
+
+// " after 1.5 ms"; empty where nothing says how long it took.
+inline std::string time_spent(const json::object& record) {
+    const auto* spent = record.if_contains("duration_ms");
+    if (!spent || !spent->is_number()) return {};
+    char text[48];
+    std::snprintf(text, sizeof text, " after %.1f ms", spent->to_number<double>());
+    return text;
+}
+
+// Whether a session or a tool is meant.
+inline bool fits(const approval::Glob& glob, const std::string& text) {
+    std::size_t steps = approval::rule_steps;
+    return glob.matches(text, steps) == approval::Fit::yes;
 }
 
 // Records that are about the log itself.
