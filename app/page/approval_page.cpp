@@ -18,6 +18,7 @@
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/schema_document.hpp>
 #include <ipybox/detail/schema_validator.hpp>
+#include <ipybox/detail/utc_time.hpp>
 #include <ipybox/net/http_listener.hpp>
 #include <ipybox/net/private_listener.hpp>
 #include <map>
@@ -522,7 +523,6 @@ json::object ApprovalPage::Impl::take_answer(const json::object& answer) {
         if (grant) {
             if (!grant->is_object()) throw Error(errc::bad_argument, "grant: an object is needed");
             auto wanted = read_grant(call, grant->get_object());
-            wanted.rule.erase("expires");  // it follows from the lifetime
             options.granted->grant(call, std::move(wanted.rule), wanted.lifetime);
             decision.by = wanted.by;
         }
@@ -539,19 +539,28 @@ json::object ApprovalPage::Impl::preview(const json::object& request) const {
     if (!question) throw Error(errc::bad_argument, "the call does not wait any more");
     const auto* grant = detail::object_of(request, "grant");
     if (!grant) throw Error(errc::bad_argument, "grant: an object is needed");
-    const auto wanted = read_grant(question->call, *grant);
-    std::size_t matched = 0, all = 0;
+    auto wanted = read_grant(question->call, *grant);
+    if (wanted.lifetime.until) wanted.rule["expires"] = detail::utc_time(*wanted.lifetime.until);
+    const approval::Rule rule(json::value(wanted.rule), "the rule", 1);
+    const auto at = std::chrono::system_clock::now();
+    std::size_t steps = approval::rule_steps;
+    const bool fits = rule.fits(facts_of(question->call), at, steps) == approval::Fit::yes;
+    // Code wrote what is looked at: all of it together must not keep the host busy.
+    std::size_t matched = 0, looked_at = 0;
+    steps = approval::rule_steps;
     journal.each_decided([&](const ToolCall& call) {
-        ++all;
-        matched += rule_fits(wanted.rule, call) ? 1 : 0;
+        const auto fit = rule.fits(facts_of(call), at, steps);
+        if (steps == 0) return;
+        ++looked_at;
+        matched += fit == approval::Fit::yes ? 1 : 0;
     });
     json::object shown;
-    shown["ok"] = rule_fits(wanted.rule, question->call);
-    if (!shown["ok"].as_bool()) shown["problem"] = "this call itself does not fit the pattern";
+    shown["ok"] = fits;
+    if (!fits) shown["problem"] = "this call itself does not fit the pattern";
     shown["rule"] = wanted.rule;
     shown["rule_text"] = detail::write_json(wanted.rule);  // JavaScript drops digits
     shown["matched"] = matched;
-    shown["of"] = all;
+    shown["of"] = looked_at;
     return shown;
 }
 

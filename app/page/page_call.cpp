@@ -6,17 +6,17 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <initializer_list>
 #include <ipybox/approval/remembered_rules.hpp>
-#include <ipybox/approval/rules.hpp>
+#include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_text.hpp>
 #include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/detail/utc_time.hpp>
 #include <ipybox/detail/utf8.hpp>
 #include <optional>
 
@@ -46,34 +46,23 @@ struct FileText {
     std::string problem;
 };
 
-// Of a path that code chose: neither a pipe that nobody writes nor a device may hold up the host.
+// Of a path that code chose: opening a device may already do something, and a pipe waits.
 FileText read_file(const std::string& path) {
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-    if (!file && errno == ENOENT) return {};
-    if (!file) return {std::nullopt, std::string("it cannot be read: ") + std::strerror(errno)};
+    const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    if (!place && errno == ENOENT) return {};
     struct stat status{};
-    struct statfs place{};
-    if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-        ::fstatfs(file.get(), &place) != 0 || place.f_type == PROC_SUPER_MAGIC ||
-        place.f_type == SYSFS_MAGIC)
+    struct statfs around{};
+    if (!place || ::fstat(place.get(), &status) != 0 || ::fstatfs(place.get(), &around) != 0)
+        return {std::nullopt, std::string("it cannot be read: ") + std::strerror(errno)};
+    if (!S_ISREG(status.st_mode) || around.f_type == PROC_SUPER_MAGIC ||
+        around.f_type == SYSFS_MAGIC)
         return {std::nullopt, "it is no ordinary file"};
-    const auto size = static_cast<std::size_t>(status.st_size);
-    if (size > max_file_shown)
-        return {std::nullopt, "it has " + std::to_string(size) + " bytes, too much to compare"};
-    std::string text(max_file_shown + 1, '\0');
-    std::size_t used = 0;
-    for (;;) {
-        const auto count =
-            ::pread(file.get(), text.data() + used, text.size() - used, static_cast<off_t>(used));
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0)
-            return {std::nullopt, std::string("it cannot be read: ") + std::strerror(errno)};
-        if (count == 0) break;
-        used += static_cast<std::size_t>(count);
-        if (used > max_file_shown) return {std::nullopt, "it grows while it is read"};
-    }
-    text.resize(used);
-    if (!detail::is_utf8(text) || text.find('\0') != text.npos)
+    const auto again = "/proc/self/fd/" + std::to_string(place.get());
+    const UniqueFd file(::open(again.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    std::string why;
+    auto text = detail::read_regular(file, max_file_shown, why);
+    if (!text) return {std::nullopt, "it cannot be compared: " + why};
+    if (!detail::is_utf8(*text) || text->find('\0') != text->npos)
         return {std::nullopt, "it is no text"};
     return {std::move(text), {}};
 }
@@ -111,15 +100,6 @@ bool apply(const json::object& arguments, std::string& text, std::string& proble
     if (!whole) return false;
     text = *whole;
     return true;
-}
-
-std::string iso_time(std::chrono::system_clock::time_point when) {
-    const auto seconds = std::chrono::system_clock::to_time_t(when);
-    std::tm parts{};
-    ::gmtime_r(&seconds, &parts);
-    char text[32];
-    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    return text;
 }
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(errc::bad_argument, why); }
@@ -247,17 +227,9 @@ PageGrant read_grant(const ToolCall& call, const json::object& grant) {
         if (!(count > 0 && count <= 24 * 366)) refuse("grant/hours: more than 0, at most 8784");
         made.lifetime.until =
             std::chrono::system_clock::now() + std::chrono::seconds(std::llround(count * 3600));
-        rule["expires"] = iso_time(*made.lifetime.until);
-        made.by += " until " + iso_time(*made.lifetime.until);
+        made.by += " until " + detail::utc_time(*made.lifetime.until);
     }
-    approval::Rule(json::value(rule), "the rule", 1);  // throws what is wrong with it
     return made;
-}
-
-bool rule_fits(const json::object& rule, const ToolCall& call) {
-    std::size_t steps = approval::rule_steps;
-    return approval::Rule(json::value(rule), "the rule", 1)
-               .fits(facts_of(call), std::chrono::system_clock::now(), steps) == approval::Fit::yes;
 }
 
 }  // namespace ipybox::app

@@ -21,15 +21,12 @@ json::object shown_call(const ToolCall& call);
 // What the page may ask to be allowed beyond the one call: {"scope", "lasts", "hours",
 // "conditions"}.
 struct PageGrant {
-    json::object rule;  // as in policies
+    json::object rule;  // as in policies, without the time of the lifetime
     GrantLifetime lifetime;
     std::string by;  // such as "page: this tool, for the session"
 };
 // Throws Error: bad_argument (what the page sent is malformed, or no such grant exists for the
-// call), bad_config (a condition is malformed).
+// call).
 PageGrant read_grant(const ToolCall& call, const json::object& grant);
-
-// Whether the rule is about the call.
-bool rule_fits(const json::object& rule, const ToolCall& call);
 
 }  // namespace ipybox::app

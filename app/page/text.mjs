@@ -199,7 +199,8 @@ export function layOut(json) {
 const PLACES = new Set(("path paths file files filename filenames filepath dir dirs directory " +
     "directories folder folders uri uris url urls link href cwd root location source destination " +
     "target").split(" "));
-const COMMANDS = new Set("command commands cmd cmds shell script sql query argv args".split(" "));
+const COMMANDS = new Set(("command commands cmd cmds shell script sql query argv args " +
+    "environment").split(" "));
 
 function isPlace(text) {
     return /^(\/|~|\.\.?\/)/.test(text) || /^[^:]{1,30}:\/\//.test(text);

@@ -1,4 +1,5 @@
 """What the approval page's server lets through, asked without a browser; tests/browser has the page itself."""
+import ctypes
 import json
 import os
 import shutil
@@ -204,6 +205,36 @@ class AnswersTest(PageTest):
         records = [json.loads(line) for line in (self.directory / "calls.jsonl").read_text().splitlines()]
         call, = [record for record in records if record["event"] == "call" and record["verdict"] == "allow"]
         self.assertEqual((call["arguments"], call["edited"], call["by"]), ({"text": "two"}, {"text": "edited"}, "page: edited"))
+        # Who reads the log is told what was carried out.
+        show = [os.environ["IPYBOX_TEST_PROGRAM"], "audit", "show", "calls.jsonl"]
+        shown = subprocess.run(show, cwd=self.directory, capture_output=True, text=True, check=True).stdout
+        self.assertIn("allow own.echo(text='two'), edited to own.echo(text='edited') by page: edited; ok", shown)
+        subprocess.run([*show, "--html", "page.html"], cwd=self.directory, check=True)
+        self.assertRegex((self.directory / "page.html").read_text(), r"two.*carried out with, as a person edited it.*edited")
+
+    def test_a_question_opens_no_device_or_pipe_that_the_code_names(self):
+        """Opening alone may do something, and nobody has said yes yet."""
+        pipe = self.workspace / "pipe"
+        os.mkfifo(pipe, 0o666)
+        filesystem = Path(os.environ["IPYBOX_TEST_NODE_MODULES"]) / "@modelcontextprotocol/server-filesystem/dist/index.js"
+        (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"files": {
+            "command": "node", "args": [str(filesystem), "${WORKSPACE}"]}}}))
+        libc = ctypes.CDLL(None, use_errno=True)
+        watch = libc.inotify_init1(os.O_NONBLOCK)
+        self.addCleanup(os.close, watch)
+        opened = 0x20  # IN_OPEN
+        self.assertGreaterEqual(libc.inotify_add_watch(watch, os.fsencode(pipe), opened), 0)
+        program = self.run_code(f"from mcptools.files import write_file\nwrite_file.run(path={str(pipe)!r}, content='x')")
+        visitor, events = self.signed_in(program)
+        call = events.call()
+        self.assertEqual((call["tool"], call["file"]["before"], call["file"]["problem"]), ("write_file", None, "it is no ordinary file"))
+        with self.assertRaises(BlockingIOError):
+            os.read(watch, 4096)
+        # The watch works.
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+        self.assertTrue(os.read(watch, 4096))
+        visitor.answer(call, "deny")
+        self.assertEqual(program.end()[0], 1)
 
     def test_the_first_answer_counts_and_a_later_one_says_so(self):
         program = self.run_code(ECHO)
