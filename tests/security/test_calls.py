@@ -67,7 +67,7 @@ def note(text, action):
     except BaseException as error:
         outcome = "refused " + why(error)
     with open("late.txt", "a") as file:
-        file.write(f"{text}: {outcome}\n")
+        file.write(f"{text}: {' '.join(outcome.split())}\n")
 
 def environments():
     "Of every process that can be looked into."
@@ -326,7 +326,7 @@ if os.fork() == 0:
                     self.assertLess(time.monotonic(), deadline)
                     time.sleep(0.02)
                 outcomes += path.read_text()
-        self.assertEqual(len(outcomes.splitlines()), 21)
+        self.assertEqual(len(outcomes.splitlines()), 21, outcomes)
         self.assertNotIn("ESCAPED", outcomes)
         self.assertEqual(self.carried_out(), {})
 
