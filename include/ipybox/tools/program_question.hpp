@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/json/object.hpp>
+#include <boost/json/string.hpp>
 #include <cstdint>
 #include <cstring>
 #include <ipybox/detail/hex.hpp>
@@ -18,7 +20,10 @@
 #include <utility>
 #include <vector>
 
-namespace ipybox::tools {
+namespace ipybox {
+namespace json = boost::json;
+
+namespace tools {
 
 // A sealed file in memory: nobody can change it any more.
 class SealedFile {
@@ -136,4 +141,5 @@ inline json::object program_arguments(int question, int copy, int input) {
     return arguments;
 }
 
-}  // namespace ipybox::tools
+}  // namespace tools
+}  // namespace ipybox
