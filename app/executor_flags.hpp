@@ -14,6 +14,7 @@
 
 #include "audit_head_sender.hpp"
 #include "commands.hpp"
+#include "durations.hpp"
 
 namespace ipybox::app {
 
@@ -76,10 +77,6 @@ public:
 private:
     std::vector<std::string> lines_;
 };
-
-inline Duration seconds(double number) {
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
-}
 
 // HOST:PORT of a flag, as in 127.0.0.1:8900 or [::1]:0; nothing for what is neither.
 inline std::optional<std::pair<std::string, std::uint16_t>> split_address(std::string_view text) {

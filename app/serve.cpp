@@ -4,7 +4,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <iostream>
 #include <ipybox/executor/service.hpp>
@@ -15,6 +14,7 @@
 
 #include "asking.hpp"
 #include "executor_flags.hpp"
+#include "parent.hpp"
 #include "run_to_end.hpp"
 
 extern char** environ;
@@ -222,22 +222,6 @@ awaitable<void> serve_until(McpService& service, Ending& ending, bool on_stdio) 
         while (!ending.wanted) co_await ending.changed.wait();
     }
     co_await service.stop();
-}
-
-// Returns when the process that started this one is gone; something else may hold the input open.
-awaitable<void> parent_gone() {
-    const auto parent = ::getppid();
-    asio::posix::stream_descriptor watch(co_await asio::this_coro::executor);
-    if (auto handle = sandbox_kit::open_pidfd(parent); parent > 1 && handle)
-        watch.assign(handle.release());
-    bool watched = watch.is_open();
-    while (watched && ::getppid() == parent) {
-        const auto [error] =
-            co_await watch.async_wait(asio::posix::descriptor_base::wait_read, as_result);
-        watched = !error;
-    }
-    // A container's first process, or a kernel that cannot tell.
-    if (!watched) co_await sleep_until(never);
 }
 
 int serve(ServeFlags flags) {
