@@ -2,14 +2,12 @@
 #include <boost/asio/io_context.hpp>
 #include <fstream>
 #include <iostream>
-#include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>
-#include <ipybox/registry.hpp>
 #include <ipybox/tools/apigen.hpp>
-#include <ipybox/tools/tool_server.hpp>
 #include <memory>
 
 #include "commands.hpp"
+#include "listed_tools.hpp"
 #include "run_to_end.hpp"
 
 namespace ipybox::app {
@@ -43,25 +41,14 @@ struct ApigenFlags {
     std::string log_level = "warning";
 };
 
-// Connects to the server through the same service that later calls its tools.
 json::array tools_from_server(const ApigenFlags& flags) {
-    const auto params = server_params(flags.name, flags.config, flags.server_params);
+    auto params = server_params(flags.name, flags.config, flags.server_params);
     asio::io_context context(1);
     auto registry = PluginRegistry::standard(flags.plugin_dirs);
-    Host host;
-    host.executor = context.get_executor();
-    host.logger = make_logger(flags.log_level);
-    const auto sandbox = registry.make<Sandbox>("none", host, json::object{});
-    const auto policy = registry.make<ApprovalPolicy>("deny", host, json::object{});
-    ToolServer server(registry, host, *sandbox, *policy);
-    server.set_variables(read_env_file(".", host.logger));
-    server.register_server(flags.name, params);
-    const auto list_tools = [&]() -> awaitable<json::array> {
-        auto tools = co_await server.list_tools(flags.name);
-        co_await server.reset();
-        co_return tools;
-    };
-    return run_to_end(context, list_tools());
+    const auto logger = make_logger(flags.log_level);
+    return run_to_end(
+        context, listed_tools(registry, flags.name, std::move(params), read_env_file(".", logger),
+                              ToolServerOptions().connect_timeout, logger));
 }
 
 json::array tools_from_file(const ApigenFlags& flags) {

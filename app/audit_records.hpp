@@ -6,6 +6,7 @@
 #include <ipybox/detail/json_memory.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/error.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,22 +42,34 @@ inline bool is_of_chain(std::string_view event) {
     return false;
 }
 
-// Calls `use` with every record; returns how many lines are none. Throws Error: bad_argument.
-template <class Function>
-std::size_t read_records(const std::string& file, Function use) {
+// A line of a log; nothing for one that is no record.
+inline std::optional<json::object> parse_record(std::string_view line) {
+    boost::system::error_code error;
+    json::parse_options options;
+    options.max_depth = 256;  // arguments are recorded down to 128
+    json::value value = detail::parse_exact(line, error, options);
+    if (error || !value.is_object() || !value.get_object().contains("event")) return std::nullopt;
+    return std::move(value.get_object());
+}
+
+// Throws Error: bad_argument.
+inline std::ifstream open_records(const std::string& file) {
     std::ifstream in(file, std::ios::binary);
     if (!in || std::filesystem::is_directory(file))
         throw Error(errc::bad_argument, file + ": cannot be read; is it an audit log?");
+    return in;
+}
+
+// Calls `use` with every record; returns how many lines are none. Throws Error: bad_argument.
+template <class Function>
+std::size_t read_records(const std::string& file, Function use) {
+    auto in = open_records(file);
     std::size_t broken = 0;
     std::string line;
     while (std::getline(in, line)) {
         if (line.empty()) continue;
-        boost::system::error_code error;
-        json::parse_options options;
-        options.max_depth = 256;  // arguments are recorded down to 128
-        const json::value value = detail::parse_exact(line, error, options);
-        if (!error && value.is_object() && value.get_object().contains("event"))
-            use(value.get_object());
+        if (const auto record = parse_record(line))
+            use(*record);
         else
             ++broken;
     }

@@ -20,6 +20,7 @@ void add_apigen(CLI::App& app, Action& action);
 void add_auth(CLI::App& app, Action& action);
 void add_config(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
+void add_host(CLI::App& app, Action& action);
 void add_plugins(CLI::App& app, Action& action);
 void add_policy(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);

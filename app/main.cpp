@@ -155,6 +155,7 @@ int main(int argc, char** argv) {
     app::add_auth(app, action);
     app::add_config(app, action);
     app::add_doctor(app, action);
+    app::add_host(app, action);
     app::add_plugins(app, action);
     app::add_policy(app, action);
     app::add_audit(app, action);

@@ -22,6 +22,7 @@
 #include "approval.hpp"
 #include "contenders.hpp"
 #include "forks.hpp"
+#include "host.hpp"
 #include "many_kernels.hpp"
 #include "mcp_round_trip.hpp"
 #include "programs.hpp"
@@ -319,7 +320,7 @@ int main(int argc, char** argv) {
                    "a page, docs/performance.md: the table of forked kernels is written there");
     app.add_option("--only", options.only, "one measurement")
         ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval",
-                               "apigen", "many-kernels", "fork", "programs"}));
+                               "apigen", "many-kernels", "fork", "programs", "host"}));
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {
@@ -335,6 +336,7 @@ int main(int argc, char** argv) {
         if (only.empty() || only == "gateway") gateways(options);
         if (only == "many-kernels") measure_many_kernels();
         if (only.empty() || only == "programs") measure_programs(200);
+        if (only.empty() || only == "host") measure_host(options.round_trips);
         if (only.empty() || only == "fork")
             measure_forks(options.starts, options.round_trips, options.write);
         if (only.empty() || only == "tools") {

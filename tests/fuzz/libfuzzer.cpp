@@ -1,4 +1,4 @@
-// One target as a libFuzzer program: compiled with -DTARGET=http, sse, jsonrpc, zmtp or frames.
+// One target as a libFuzzer program: compiled with -DTARGET=http or another name of targets.hpp.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../app/host/protocol.hpp"
 #include "../../plugins/kernel/fork/frames.hpp"
 
 namespace ipybox::fuzz {
@@ -296,11 +297,60 @@ inline void frames(std::string_view input) {
     require(again.frames == whole.frames && !again.waits, "what is written comes back");
 }
 
+// What a program that embeds ipybox sends to `ipybox host`.
+inline void host(std::string_view input) {
+    constexpr std::size_t limit = 4096;
+    static app::host::Protocol protocol;
+    const auto parse = [](std::string_view text, std::size_t size) {
+        std::vector<std::string> heard;
+        bool initialized = false;
+        const auto refused = [&heard](const json::object& answer) {
+            const auto& error = answer.at("error").as_object();
+            require(error.at("code").is_int64() && error.at("message").is_string() &&
+                        error.at("data").as_object().contains("code"),
+                    "a refusal says what kind it is");
+            require(!answer.at("id").is_structured(), "and whose it is");
+            heard.push_back(detail::write_json(answer));
+        };
+        mcp::MessageSplitter splitter(
+            limit,
+            [&](const mcp::BadLine& line) {
+                refused(app::host::failure(line.id, line.code, line.problem));
+            },
+            [&](const json::array&) { heard.emplace_back("a batch"); });
+        in_pieces(text, size, [&](std::string_view piece) {
+            const auto room = splitter.prepare();
+            std::copy(piece.begin(), piece.end(), room.data);
+            splitter.commit(piece.size());
+            for (;;) {
+                auto message = splitter.next();
+                require(message.has_value(), "so short a text does not end the stream");
+                if (!*message) break;
+                const auto found = protocol.read(std::move(**message), initialized);
+                using Kind = app::host::Incoming::Kind;
+                if (found.kind == Kind::refused) refused(found.answer);
+                if (found.kind == Kind::ignored) require(!found.note.empty(), "it is said why");
+                if (found.kind != Kind::request && found.kind != Kind::notification) continue;
+                require(
+                    initialized || found.method == "initialize" || found.kind == Kind::notification,
+                    "nothing comes before initialize");
+                require(!found.method.empty(), "what is taken has a method");
+                initialized = initialized || found.method == "initialize";
+                heard.push_back(std::string(found.method) + detail::write_json(found.params));
+            }
+        });
+        return heard;
+    };
+    input = input.substr(0, std::size_t{32} << 10);
+    const auto size = take_size(input);
+    require(parse(input, 0) == parse(input, size), "cuts do not change what is heard");
+}
+
 struct Target {
     const char* name;  // also that of its folder of seeds
     void (*run)(std::string_view);
 };
-inline constexpr Target targets[] = {
-    {"http", http}, {"sse", sse}, {"jsonrpc", jsonrpc}, {"zmtp", zmtp}, {"frames", frames}};
+inline constexpr Target targets[] = {{"http", http}, {"sse", sse},       {"jsonrpc", jsonrpc},
+                                     {"zmtp", zmtp}, {"frames", frames}, {"host", host}};
 
 }  // namespace ipybox::fuzz
