@@ -1,0 +1,44 @@
+"""A code action that stops where somebody must be asked, and goes on with the answer.
+
+What the examples for agent frameworks share: a framework that asks a person ends its run, and begins
+another one with the answer. Meanwhile the code waits in its kernel.
+"""
+from ipybox import ApprovalRequest, CodeExecutionError, CodeExecutionResult, CodeExecutor
+
+DESCRIPTION = """Executes Python in an IPython kernel whose state lasts, and returns what it prints.
+
+MCP tools are Python functions: `from ipybox_kernel import tools; print(tools.search("what to do"))` finds them."""
+
+
+class Cell:
+    """Code on its way through the kernel."""
+
+    def __init__(self, executor: CodeExecutor, code: str) -> None:
+        self._events = executor.stream(code, timeout=120)
+        self.question: ApprovalRequest | None = None  # that is open
+        self.output = ""  # once it has ended
+
+    async def advance(self) -> bool:
+        """Lets the code run to its next question; False when it has ended instead."""
+        self.question = None
+        try:
+            async for event in self._events:
+                if isinstance(event, ApprovalRequest):
+                    self.question = event
+                    return True
+                if isinstance(event, CodeExecutionResult):
+                    self.output = event.text or "(it printed nothing)"
+        except CodeExecutionError as error:
+            self.output = str(error)  # the model sees the traceback
+        except TimeoutError as error:
+            self.output = str(error)
+        return False
+
+    async def answer(self, allow: bool, by: str) -> bool:
+        """Answers the question, and advances."""
+        assert self.question is not None
+        if allow:
+            await self.question.accept(by=by)
+        else:
+            await self.question.reject(f"{by} said no", by=by)
+        return await self.advance()

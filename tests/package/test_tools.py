@@ -1,0 +1,191 @@
+"""ipybox.tools and ipybox.kernel_mgr: tool calls without a kernel, and kernels alone."""
+import asyncio
+import datetime
+import os
+import socket
+import sys
+import textwrap
+import unittest
+from pathlib import Path
+
+from support import OWN_SERVER, PYTHON, Workspace, environment, run
+
+from ipybox import IpyboxError
+from ipybox.kernel_mgr.client import ExecutionError, KernelClient
+from ipybox.kernel_mgr.server import KernelGateway
+from ipybox.tools import (ApprovalClient, ApprovalRejectedError, ApprovalRequest, ApprovalRequestor,
+                          ApprovalTimeoutError, MCPClient, ToolRunner, ToolRunnerError, ToolServer)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def accept(request: ApprovalRequest):
+    await request.accept()
+
+
+class ToolsTest(Workspace):
+    async def test_calls_without_approval(self):
+        async with ToolServer(port=0) as server:
+            runner = ToolRunner("own", OWN_SERVER, port=server.port)
+            self.assertEqual(await runner.run("add", {"a": 2, "b": 3}), {"sum": 5})
+            self.assertEqual(await asyncio.to_thread(runner.run_sync, "echo", {"text": "x"}), "x")
+            self.assertEqual(await runner.run("echo", {"text": datetime.date(2024, 1, 15)}), "2024-01-15")
+            self.assertEqual([entry.state for entry in await server.servers()], ["running"])
+            self.assertIn("add", [tool.name for tool in await server.list_tools("own")])
+            await runner.reset()
+            self.assertEqual([entry.state for entry in await server.servers()], ["stopped"])
+            with self.assertRaises(ToolRunnerError):
+                await runner.run("nothing", {})
+            with self.assertRaisesRegex(RuntimeError, "already running"):
+                await server.start()
+        with self.assertRaisesRegex(ToolRunnerError, "no ToolServer of this process"):
+            await runner.run("echo", {"text": "x"})
+
+    async def test_approval(self):
+        async with ToolServer(port=0, approval_required=True) as server:
+            runner = ToolRunner("own", OWN_SERVER, port=server.port)
+            with self.assertRaisesRegex(ToolRunnerError, "failed: no ApprovalClient"):
+                await runner.run("echo", {"text": "x"})
+            seen = []
+
+            async def judge(request: ApprovalRequest):
+                seen.append(str(request))
+                await (request.accept() if request.tool_name == "echo" else request.reject("no"))
+
+            async with ApprovalClient(judge, port=server.port):
+                self.assertEqual(await runner.run("echo", {"text": "x"}), "x")
+                with self.assertRaisesRegex(ApprovalRejectedError, "rejected"):
+                    await runner.run("add", {"a": 1, "b": 1})
+                with self.assertRaisesRegex(ConnectionError, "another"):
+                    await ApprovalClient(accept, port=server.port).connect()
+            self.assertEqual(seen, ["own.echo(text='x')", "own.add(a=1, b=1)"])
+
+            async def ignore(_request: ApprovalRequest):
+                pass
+
+            client = ApprovalClient(ignore, port=server.port)
+            await client.connect()
+            task = asyncio.ensure_future(runner.run("echo", {"text": "x"}))
+            await asyncio.sleep(0.3)
+            await client.disconnect()
+            with self.assertRaisesRegex(ToolRunnerError, "disconnected"):
+                await task
+        async with ToolServer(port=0, approval_required=True, approval_timeout=0.2) as server:
+            runner = ToolRunner("own", OWN_SERVER, port=server.port)
+            async with ApprovalClient(ignore, port=server.port):
+                with self.assertRaisesRegex(ApprovalTimeoutError, "expired"):
+                    await runner.run("echo", {"text": "x"})
+        with self.assertRaises(ConnectionError):
+            await ApprovalClient(accept, port=server.port).connect()
+
+    async def test_requestor(self):
+        async with ToolServer(port=0, approval_required=True, approval_timeout=5) as server:
+            requestor = ApprovalRequestor("desk", port=server.port)
+            with self.assertRaisesRegex(ToolRunnerError, "failed"):
+                await requestor.request("open", {})
+            async with ApprovalClient(accept, port=server.port):
+                await requestor.request("open", {"drawer": 1})
+                await asyncio.to_thread(requestor.request_sync, "open", {"drawer": 1})
+
+            async def reject(request: ApprovalRequest):
+                await request.reject()
+
+            async with ApprovalClient(reject, port=server.port):
+                with self.assertRaises(ApprovalRejectedError):
+                    await requestor.request("open", {})
+
+    async def test_policies_judge_before_people(self):
+        policy = {"first_match": [{"rules": [{"when": {"tool": "add"}, "then": "deny"}]}, "ask"]}
+        async with ToolServer(port=0, approval=policy) as server:
+            runner = ToolRunner("own", OWN_SERVER, port=server.port)
+            async with ApprovalClient(accept, port=server.port):
+                self.assertEqual(await runner.run("echo", {"text": "x"}), "x")
+                with self.assertRaises(ApprovalRejectedError):
+                    await runner.run("add", {"a": 1, "b": 1})
+            with self.assertRaisesRegex(ToolRunnerError, "judges calls"):
+                await ApprovalRequestor("own", port=server.port).request("add", {})
+
+    async def test_another_process_needs_the_control_token(self):
+        async with ToolServer(port=0) as server:
+            program = textwrap.dedent(f"""
+                from ipybox.tools import ToolRunner
+                print(ToolRunner("own", {OWN_SERVER!r}, port={server.port}).run_sync("echo", {{"text": "there"}}))
+                """)
+
+            async def attempt(**more):
+                return await asyncio.to_thread(run, [sys.executable, "-c", program], 60, env=environment(**more))
+
+            done = await attempt(IPYBOX_TOOL_SERVER_TOKEN=server.control_token)
+            self.assertEqual(done.stdout, "there\n")
+            for more in ({}, {"IPYBOX_TOOL_SERVER_TOKEN": server.token},
+                         {"IPYBOX_TOOL_SERVER_TOKEN": "0123456789abcdef"}):
+                with self.subTest(more), self.assertRaisesRegex(AssertionError, "ToolRunnerError|ApprovalRejectedError"):
+                    await attempt(**more)
+
+    async def test_cancelling_withdraws_the_call(self):
+        async with ToolServer(port=0, approval_required=True) as server:
+            runner = ToolRunner("own", OWN_SERVER, port=server.port)
+            asked = asyncio.Event()
+            requests = []
+
+            async def note(request: ApprovalRequest):
+                requests.append(request)
+                asked.set()
+
+            async with ApprovalClient(note, port=server.port):
+                task = asyncio.ensure_future(runner.run("echo", {"text": "x"}))
+                await asyncio.wait_for(asked.wait(), 30)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                self.assertFalse(await asyncio.wait_for(requests[0].response(), 5))
+
+    async def test_mcp_client(self):
+        async with MCPClient(OWN_SERVER) as client:
+            self.assertIn("echo", [tool.name for tool in await client.list_tools()])
+            self.assertEqual(await client.run("echo", {"text": "x"}), "x")
+            with self.assertRaises(ToolRunnerError):
+                await client.run("nothing", {})
+        with self.assertRaises(IpyboxError):
+            await MCPClient({"command": "/nowhere/server"}).start()
+
+
+class KernelsTest(Workspace):
+    async def test_gateway_and_client(self):
+        port = free_port()
+        async with KernelGateway(port=port, env={"GREETING": "hello"}, python=PYTHON, log_level="WARNING") as gateway:
+            with self.assertRaisesRegex(RuntimeError, "already running"):
+                await gateway.start()
+            async with KernelClient(port=port, images_dir=Path("pictures"), kernel_init_timeout=60) as client:
+                self.assertTrue(client.kernel_id)
+                self.assertEqual((await client.execute("import os; print(os.environ['GREETING'])")).text, "hello")
+                with self.assertRaisesRegex(ExecutionError, "ZeroDivisionError"):
+                    await client.execute("1/0")
+                items = [item async for item in client.stream("print('a')")]
+                self.assertEqual((items[:-1], items[-1].text), (["a\n"], "a"))
+                with self.assertRaises(asyncio.TimeoutError):
+                    await client.execute("x = 1\nimport time; time.sleep(30)", timeout=0.5)
+                self.assertEqual((await client.execute("x")).text, "1")
+                await client.reset()
+                with self.assertRaisesRegex(ExecutionError, "NameError"):
+                    await client.execute("x")
+            with self.assertRaises(RuntimeError):
+                await client.execute("1")
+            with self.assertRaises((RuntimeError, IpyboxError)):
+                await KernelClient(port=port, token="wrong").connect(retries=1)
+        with self.assertRaisesRegex(RuntimeError, "after 2 tries"):
+            await KernelClient(port=port).connect(retries=2, retry_interval=0.1)
+
+    async def test_what_would_be_unconfined_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "unconfined"):
+            KernelGateway(sandbox=True)
+        with self.assertRaisesRegex(ValueError, "nobody to ask"):
+            KernelClient(approve_shell_cmds=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
