@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""An agent in one loop: a chat model writes code, ipybox runs it, a person at the terminal approves.
+"""An agent in one loop: a model writes code, ipybox runs it, a person at the terminal approves.
 
 Usage: agent_loop.py TASK [mcp.json]
 
 The model is that of an endpoint for chat completions: AGENT_BASE_URL, AGENT_MODEL, AGENT_API_KEY.
 Needs nothing but ipybox.
 """
+
 import asyncio
 import json
 import os
@@ -16,17 +17,32 @@ from cell import DESCRIPTION, Cell
 
 from ipybox import CodeExecutor
 
-TOOL = {"type": "function", "function": {
-    "name": "execute_ipython_cell", "description": DESCRIPTION, "parameters": {
-        "type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "execute_ipython_cell",
+        "description": DESCRIPTION,
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string"}},
+            "required": ["code"],
+        },
+    },
+}
 
 
 def complete(messages):
     """One answer of the model."""
     request = urllib.request.Request(
         os.environ["AGENT_BASE_URL"] + "/chat/completions",
-        json.dumps({"model": os.environ["AGENT_MODEL"], "messages": messages, "tools": [TOOL]}).encode(),
-        {"Authorization": "Bearer " + os.environ["AGENT_API_KEY"], "Content-Type": "application/json"})
+        json.dumps(
+            {"model": os.environ["AGENT_MODEL"], "messages": messages, "tools": [TOOL]}
+        ).encode(),
+        {
+            "Authorization": "Bearer " + os.environ["AGENT_API_KEY"],
+            "Content-Type": "application/json",
+        },
+    )
     with urllib.request.urlopen(request, timeout=300) as response:
         return json.load(response)["choices"][0]["message"]
 
@@ -60,8 +76,13 @@ async def main(task, config=None):
                 return
             for call in message["tool_calls"]:
                 code = json.loads(call["function"]["arguments"])["code"]
-                messages.append({"role": "tool", "tool_call_id": call["id"],
-                                 "content": await run(executor, code)})
+                messages.append(
+                    {
+                        "role": "tool",
+                        "tool_call_id": call["id"],
+                        "content": await run(executor, code),
+                    }
+                )
 
 
 if __name__ == "__main__":

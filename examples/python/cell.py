@@ -1,13 +1,14 @@
 """A code action that stops where somebody must be asked, and goes on with the answer.
 
-What the examples for agent frameworks share: a framework that asks a person ends its run, and begins
-another one with the answer. Meanwhile the code waits in its kernel.
+What the examples for agent frameworks share: a framework that asks a person ends its run, and
+begins another one with the answer. Meanwhile the code waits in its kernel.
 """
+
 from ipybox import ApprovalRequest, CodeExecutionError, CodeExecutionResult, CodeExecutor
 
 DESCRIPTION = """Executes Python in an IPython kernel whose state lasts, and returns what it prints.
 
-MCP tools are Python functions: `from ipybox_kernel import tools; print(tools.search("what to do"))` finds them."""
+MCP tools are functions: `from ipybox_kernel import tools; print(tools.search("task"))` finds."""
 
 
 class Cell:

@@ -7,6 +7,7 @@ A node that interrupts begins anew when the graph goes on, so running code and a
 the code waits in its kernel between them.
 Needs langgraph and langchain-openai; AGENT_BASE_URL, AGENT_MODEL, AGENT_API_KEY name the model.
 """
+
 import asyncio
 import json
 import os
@@ -34,13 +35,22 @@ def build(executor, model):
 
     def open_call(state):
         """The first call of the model that has no answer yet."""
-        answered = {message.tool_call_id for message in state["messages"] if isinstance(message, ToolMessage)}
-        calls = next(message.tool_calls for message in reversed(state["messages"])
-                     if getattr(message, "tool_calls", None))
+        answered = {
+            message.tool_call_id
+            for message in state["messages"]
+            if isinstance(message, ToolMessage)
+        }
+        calls = next(
+            message.tool_calls
+            for message in reversed(state["messages"])
+            if getattr(message, "tool_calls", None)
+        )
         return next((call for call in calls if call["id"] not in answered), None)
 
     async def think(state):
-        return {"messages": [await model.bind_tools([execute_ipython_cell]).ainvoke(state["messages"])]}
+        return {
+            "messages": [await model.bind_tools([execute_ipython_cell]).ainvoke(state["messages"])]
+        }
 
     async def code(state):
         call = open_call(state)
@@ -55,7 +65,9 @@ def build(executor, model):
 
     async def ask(state):
         cell = cells[open_call(state)["id"]]
-        answer = interrupt({"call": cell.question.call.text})  # runs again, to here, with the answer
+        answer = interrupt(
+            {"call": cell.question.call.text}
+        )  # runs again, to here, with the answer
         await cell.answer(answer == "yes", by="langgraph")
         return {}
 
@@ -70,8 +82,9 @@ def build(executor, model):
     graph.add_node("code", code)
     graph.add_node("ask", ask)
     graph.add_edge(START, "think")
-    graph.add_conditional_edges("think", lambda state: "code" if state["messages"][-1].tool_calls else END,
-                                ["code", END])
+    graph.add_conditional_edges(
+        "think", lambda state: "code" if state["messages"][-1].tool_calls else END, ["code", END]
+    )
     graph.add_conditional_edges("code", after_code, ["think", "ask", "code"])
     graph.add_edge("ask", "code")
     return graph.compile(checkpointer=InMemorySaver())
@@ -82,8 +95,11 @@ async def main(task, config=None):
     if config:
         with open(config, encoding="utf-8") as file:
             servers = json.load(file)["mcpServers"]
-    model = ChatOpenAI(model=os.environ["AGENT_MODEL"], base_url=os.environ["AGENT_BASE_URL"],
-                       api_key=os.environ["AGENT_API_KEY"])
+    model = ChatOpenAI(
+        model=os.environ["AGENT_MODEL"],
+        base_url=os.environ["AGENT_BASE_URL"],
+        api_key=os.environ["AGENT_API_KEY"],
+    )
     async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
         for name, params in servers.items():
             await executor.add_server(name, params)

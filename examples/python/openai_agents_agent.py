@@ -3,18 +3,18 @@
 
 Usage: openai_agents_agent.py TASK [mcp.json]
 
-The SDK asks before it calls a tool, not while the tool runs. So whether a cell needs approval is found
-out by running it to its first question. If it asks again later, the model is told to call `go_on`,
-which needs approval in the same way.
+The SDK asks before it calls a tool, not while the tool runs. So whether a cell needs approval is
+found out by running it to its first question. If it asks again later, the model is told to call
+`go_on`, which needs approval in the same way.
 Needs openai-agents; AGENT_BASE_URL, AGENT_MODEL, AGENT_API_KEY name the model.
 """
+
 import asyncio
 import json
 import os
 import sys
 
-from agents import (Agent, OpenAIChatCompletionsModel, Runner, function_tool,
-                    set_tracing_disabled)
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from agents.tool_context import ToolContext
 from cell import DESCRIPTION, Cell
 from openai import AsyncOpenAI
@@ -73,7 +73,9 @@ def build(executor, model):
     async def execute_ipython_cell(context: ToolContext, code: str) -> str:
         return desk.output(context.tool_call_id)
 
-    @function_tool(description_override="Lets code go on that waits.", needs_approval=desk.needs_approval)
+    @function_tool(
+        description_override="Lets code go on that waits.", needs_approval=desk.needs_approval
+    )
     async def go_on(context: ToolContext) -> str:
         return desk.output(context.tool_call_id)
 
@@ -86,8 +88,12 @@ async def main(task, config=None):
         with open(config, encoding="utf-8") as file:
             servers = json.load(file)["mcpServers"]
     set_tracing_disabled(True)
-    model = OpenAIChatCompletionsModel(model=os.environ["AGENT_MODEL"], openai_client=AsyncOpenAI(
-        base_url=os.environ["AGENT_BASE_URL"], api_key=os.environ["AGENT_API_KEY"]))
+    model = OpenAIChatCompletionsModel(
+        model=os.environ["AGENT_MODEL"],
+        openai_client=AsyncOpenAI(
+            base_url=os.environ["AGENT_BASE_URL"], api_key=os.environ["AGENT_API_KEY"]
+        ),
+    )
     async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
         for name, params in servers.items():
             await executor.add_server(name, params)
@@ -100,7 +106,7 @@ async def main(task, config=None):
                 print(desk.text(call_id) + "\nMay it? [y/N] ", end="", flush=True)
                 line = await asyncio.to_thread(sys.stdin.readline)
                 await desk.answer(call_id, line.strip().lower() == "y")
-                # A yes to the model's call in any case: code that was told no has an exception to show.
+                # A yes to the model's call in any case: code that was told no raises.
                 state.approve(interruption)
             result = await Runner.run(agent, state)
         print(result.final_output)

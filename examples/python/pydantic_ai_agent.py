@@ -5,13 +5,20 @@ Usage: pydantic_ai_agent.py TASK [mcp.json]
 
 Needs pydantic-ai-slim[openai]; AGENT_BASE_URL, AGENT_MODEL, AGENT_API_KEY name the model.
 """
+
 import asyncio
 import json
 import os
 import sys
 
 from cell import DESCRIPTION, Cell
-from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, DeferredToolResults, RunContext
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+)
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -44,7 +51,7 @@ async def answer_all(requests, cells):
         print(requests.metadata[call.tool_call_id]["call"] + "\nMay it? [y/N] ", end="", flush=True)
         line = await asyncio.to_thread(sys.stdin.readline)
         await cells[call.tool_call_id].answer(line.strip().lower() == "y", by="pydantic-ai")
-        # A yes to the model's call in any case: code that was told no has an exception to show.
+        # A yes to the model's call in any case: code that was told no raises.
         results.approvals[call.tool_call_id] = True
     return results
 
@@ -54,8 +61,12 @@ async def main(task, config=None):
     if config:
         with open(config, encoding="utf-8") as file:
             servers = json.load(file)["mcpServers"]
-    model = OpenAIChatModel(os.environ["AGENT_MODEL"], provider=OpenAIProvider(
-        base_url=os.environ["AGENT_BASE_URL"], api_key=os.environ["AGENT_API_KEY"]))
+    model = OpenAIChatModel(
+        os.environ["AGENT_MODEL"],
+        provider=OpenAIProvider(
+            base_url=os.environ["AGENT_BASE_URL"], api_key=os.environ["AGENT_API_KEY"]
+        ),
+    )
     async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
         for name, params in servers.items():
             await executor.add_server(name, params)
@@ -63,7 +74,9 @@ async def main(task, config=None):
         result = await agent.run(task)
         while isinstance(result.output, DeferredToolRequests):
             answers = await answer_all(result.output, cells)
-            result = await agent.run(message_history=result.all_messages(), deferred_tool_results=answers)
+            result = await agent.run(
+                message_history=result.all_messages(), deferred_tool_results=answers
+            )
         print(result.output)
 
 

@@ -103,7 +103,7 @@ class TypesTest(unittest.TestCase):
     def test_lines_and_sizes(self):
         for source in [*SOURCES, *(ROOT / "examples/python").glob("*.py")]:
             lines = source.read_text().splitlines()
-            self.assertLessEqual(max(map(len, lines)), 110, source)
+            self.assertLessEqual(max(map(len, lines)), 100, source)
             self.assertLessEqual(len(lines), 800, source)
 
     def test_the_version_is_that_of_the_program(self):
