@@ -174,6 +174,13 @@ class ApprovalTest(Workspace):
         async with executor(sandbox=True, workspace=self._other_workspace()) as box:
             self.assertEqual(await box.servers(), [])
 
+    async def test_one_that_is_generated_later_too(self):
+        async with executor(sandbox=True) as box, \
+                executor(sandbox=True, workspace=self._other_workspace()) as other:
+            await generate_mcp_sources("later", OWN_SERVER, self.workspace / "mcptools")
+            self.assertEqual((await box.execute(CALL.replace("own", "later"))).text, "5")
+            self.assertEqual(await other.servers(), [])
+
     def _other_workspace(self):
         other = self.directory / "other"
         other.mkdir()

@@ -154,6 +154,16 @@ class ProgramTest(unittest.TestCase):
                 check=False, env={**environment(IPYBOX_PROGRAM=variable), "PATH": "/nowhere"})
             self.assertRegex(done.stderr, f"ProgramNotFoundError: .*{words}")
 
+    def test_a_program_of_the_current_directory_is_none(self):
+        place = Path(tempfile.mkdtemp(prefix="ipybox-path-"))
+        self.addCleanup(shutil.rmtree, place)
+        shutil.copy("/bin/true", place / "ipybox")
+        program = [sys.executable, "-c", "import ipybox; print(ipybox.find_program())"]
+        for path, found in ((str(place), True), (".:", False), ("", False)):
+            done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=place,
+                                  env={**environment(IPYBOX_PROGRAM=""), "PATH": path})
+            self.assertEqual(done.returncode == 0, found, path)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,70 @@
+"""Typed Python APIs for the tools of MCP servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Union
+
+from ._errors import IpyboxError
+from ._host import connection
+from ._options import absolute, changed_environment
+from ._servers import remember, start_directory
+
+__all__ = ["generate_mcp_sources"]
+
+
+async def generate_mcp_sources(
+    server_name: str,
+    server_params: Mapping[str, Any],
+    root_dir: Union[str, os.PathLike[str]],
+    async_api: bool = False,
+    *,
+    variables: Mapping[str, str] | None = None,
+    connect_timeout: float = 30,
+) -> list[str]:
+    """Writes the Python API of an MCP server's tools to `root_dir/server_name`, in place of what is
+    there.
+
+    The server is registered with every `CodeExecutor` that this process starts from now on and, in
+    later processes, with those whose workspace or PYTHONPATH has the package.
+
+    Args:
+        server_name: Of the server and its package.
+        server_params: `command`, `args`, `env` and `cwd`, or `url`, `headers` and `type`. `${NAME}`
+            stands for a variable of the environment.
+        root_dir: Where the package goes; it is made.
+        async_api: Whether `run()` is a coroutine function.
+        variables: For `${NAME}`, beside the environment.
+        connect_timeout: Seconds for the server to start.
+
+    Returns:
+        The names of the modules, in the server's order.
+
+    Raises:
+        IpyboxError: The server cannot be reached, or the API cannot be written.
+    """
+    link = connection()
+    try:
+        request: dict[str, Any] = {
+            "name": server_name,
+            "root_dir": absolute(root_dir),
+            "async_api": async_api,
+            "variables": {**changed_environment(link.environment), **(variables or {})},
+            "connect_timeout": connect_timeout,
+        }
+        params = start_directory(server_params, None)
+        try:
+            answer = await link.request("apigen/generate", {**request, "params": params})
+        except IpyboxError as error:
+            if error.code != "bad_config" or params == dict(server_params):
+                raise
+            # Code may write where this program is: the server starts elsewhere.
+            answer = await link.request(
+                "apigen/generate", {**request, "params": dict(server_params)}
+            )
+    finally:
+        link.release()
+    remember(Path(absolute(root_dir)), server_name, server_params)
+    return [str(tool["module"]) for tool in answer["tools"]]
