@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from ._results import (
 JsonObject = dict[str, Any]
 # Bytes of output that wait here; the rest waits in the kernel.
 WINDOW = 4 << 20
-# Characters that are read before the host is told, at most: a part of WINDOW whatever they are.
+# Bytes that are read before the host is told.
 READ_AT_ONCE = WINDOW // 16
 Event = Union[ApprovalRequest, CodeExecutionChunk, CodeExecutionDisplay, InputRequest]
 
@@ -144,7 +145,7 @@ class Run:
         self._changed = asyncio.Event()
         self.asking = asking
         self._questions = Questions(link, asking, self._show)
-        self._read = self._read_characters = 0  # since the host was told
+        self._read = 0  # bytes, since the host was told
         self._over = asyncio.Event()
         self._result: JsonObject | None = None
         self._failure: Exception | None = None
@@ -163,23 +164,21 @@ class Run:
             if self._events:
                 event = self._events.popleft()
                 if isinstance(event, CodeExecutionChunk):
-                    self._note_read(len(event.text))
+                    self._note_read(_bytes(event.text))
                 elif isinstance(event, CodeExecutionDisplay):
-                    self._note_read(READ_AT_ONCE)
+                    self._note_read(_bytes(json.dumps([event.data, event.metadata])) + 1000)
                 return event
             if self._over.is_set():
                 return self._end()
             self._changed.clear()
             await self._changed.wait()
 
-    def _note_read(self, characters: int) -> None:
+    def _note_read(self, size: int) -> None:
         """The host sends no more than WINDOW bytes that were not read."""
-        self._read += 1
-        self._read_characters += characters
-        if self._read_characters < READ_AT_ONCE and self._read < 256 or self._over.is_set():
-            return
-        self._link.notify("execution/read", {"request": self._number, "events": self._read})
-        self._read = self._read_characters = 0
+        self._read += size
+        if self._read >= READ_AT_ONCE and not self._over.is_set():
+            self._link.notify("execution/credit", {"request": self._number, "bytes": self._read})
+            self._read = 0
 
     @property
     def is_over(self) -> bool:
@@ -284,3 +283,7 @@ class Run:
             "refused": CodeRefusedError,
         }.get(result.status, CodeExecutionError)
         raise kind(result.error, result)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -344,6 +344,7 @@ class CodeExecutor:
         link, handle, run = self._link, self._handle, self._run
         if link is None:
             return
+        self.cancel()
         try:
             if not link.ended:
                 await asyncio.shield(link.request("session/close", {"session": handle}))
@@ -357,6 +358,7 @@ class CodeExecutor:
     async def reset(self) -> None:
         """A new kernel with empty state. MCP servers stop, and start again on their next use."""
         link, handle = self._started()
+        self.cancel()
         await link.request("session/reset", {"session": handle})
 
     def cancel(self) -> None:
