@@ -166,7 +166,8 @@ class Run:
                 if isinstance(event, CodeExecutionChunk):
                     self._note_read(_bytes(event.text))
                 elif isinstance(event, CodeExecutionDisplay):
-                    self._note_read(_bytes(json.dumps([event.data, event.metadata])) + 1000)
+                    # Not less than the host counts, whose estimate of numbers is generous.
+                    self._note_read(4 * len(json.dumps([event.data, event.metadata])) + 1000)
                 return event
             if self._over.is_set():
                 return self._end()
