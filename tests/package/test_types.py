@@ -63,11 +63,23 @@ class TypesTest(unittest.TestCase):
 
     def test_pyright_strict(self):
         done = self.pyright(PACKAGE)
-        self.assertRegex(done.stdout, r"\b0 errors, 0 warnings")
+        self.assertRegex(done.stdout, r"\b0 errors, 0 warnings", done.stdout)
         settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(PACKAGE)]}
         self.assertRegex(self.pyright(self.program.parent, **settings).stdout, r"\b0 errors, 0 warnings")
         self.program.write_text(PROGRAM.replace('"mcptools"', "5"))  # the check checks
         self.assertRegex(self.pyright(self.program.parent, **settings).stdout, r"\b[1-9]\d* errors?")
+
+    def test_the_pages_are_right(self):
+        blocks = []
+        for page in (ROOT / "README.md", ROOT / "docs/python.md"):
+            blocks += re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
+        self.assertGreaterEqual(len(blocks), 4)
+        for number, block in enumerate(blocks):
+            (self.program.parent / f"block_{number}.py").write_text(block)
+        self.program.unlink()
+        settings = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "extraPaths": [str(PACKAGE)]}
+        said = self.pyright(self.program.parent, **settings).stdout
+        self.assertRegex(said, r"\b0 errors, 0 warnings", said)
 
     def test_mypy_strict(self):
         command = [PYTHON, "-m", "mypy", "--strict", "--cache-dir", str(self.program.parent / "cache"),
