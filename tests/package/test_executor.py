@@ -116,14 +116,16 @@ class SandboxTest(Workspace):
 
     async def test_programs_limits_and_violations(self):
         seen = []
-        async with executor(sandbox=True, programs="deny", limits={"open_files": 64},
-                            on_violation=seen.append) as box:
-            with self.assertRaises(CodeExecutionError) as caught:
+        async with executor(sandbox=True, programs="deny", limits={"open_files": 256},
+                            allowed_hosts=["allowed.invalid"], on_violation=seen.append) as box:
+            with self.assertRaisesRegex(CodeExecutionError, "PermissionError"):
                 await box.execute("import subprocess; subprocess.run(['true'])")
-            self.assertTrue(caught.exception.result.violations, caught.exception.result)
-            self.assertTrue(seen)
+            with self.assertRaises(CodeExecutionError) as caught:
+                await box.execute("import urllib.request; urllib.request.urlopen('http://denied.invalid')")
+            self.assertEqual([violation.layer for violation in caught.exception.result.violations], ["network"])
+            self.assertIn("denied.invalid", seen[0].what)
             with self.assertRaisesRegex(CodeExecutionError, "OSError.*Too many open files"):
-                await box.execute("f = [open('/dev/null') for _ in range(100)]")
+                await box.execute("f = [open('/dev/null') for _ in range(300)]")
 
     async def test_a_config_without_a_sandbox_is_told(self):
         config = self.directory / "config.json"

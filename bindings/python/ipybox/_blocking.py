@@ -23,6 +23,8 @@ from .apigen import generate_mcp_sources
 from .code_exec import CodeExecutor
 
 T = TypeVar("T")
+# For what was interrupted to end.
+GRACE_SECONDS = 10.0
 
 
 class _Loop:
@@ -41,11 +43,20 @@ class _Loop:
                     target=self._loop.run_forever, name="ipybox-loop", daemon=True
                 ).start()
             loop = self._loop
-        waiting = asyncio.run_coroutine_threadsafe(work, loop)
+        ended = threading.Event()
+
+        async def to_its_end() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        waiting = asyncio.run_coroutine_threadsafe(to_its_end(), loop)
         try:
             return waiting.result()
         except BaseException:
-            waiting.cancel()
+            if waiting.cancel():
+                ended.wait(GRACE_SECONDS)  # what was interrupted is out of the way then
             raise
 
     def forget(self) -> None:

@@ -63,6 +63,7 @@ class Connection:
         self._users = 0
         self._idle_since = time.monotonic()
         self._closing = False
+        self._warned = False
         self.ended = False
         self._last_words: deque[str] = deque(maxlen=20)
 
@@ -323,6 +324,10 @@ class Connection:
     def _logged(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace")
         self._last_words.append(text)
+        if text.startswith('warning: sandbox "none"'):
+            if self._warned:
+                return  # every unconfined executor has it
+            self._warned = True
         word, colon, _ = text.partition(":")
         logger.log(_levels.get(word, logging.WARNING) if colon else logging.WARNING, "%s", text)
 

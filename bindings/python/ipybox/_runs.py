@@ -144,6 +144,7 @@ class Run:
         self._events: deque[Event] = deque()
         self._changed = asyncio.Event()
         self.asking = asking
+        self.is_cancelled = False
         self._questions = Questions(link, asking, self._show)
         self._read = 0  # bytes, since the host was told
         self._over = asyncio.Event()
@@ -188,6 +189,7 @@ class Run:
 
     def cancel(self) -> None:
         """Interrupts the code."""
+        self.is_cancelled = True
         if not self._over.is_set():
             self._link.notify("$/cancel", {"id": self._number})
 

@@ -723,6 +723,8 @@ class CodeExecutor:
     ) -> Run:
         link, handle = self._started()
         limit = seconds(timeout, "timeout")
+        if self._run is not None and self._run.is_cancelled:
+            await self._run.ended()
         run = Run(
             link,
             "session/execute",
