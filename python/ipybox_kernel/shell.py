@@ -21,6 +21,10 @@ _PROCESS_EVENTS = frozenset({
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn",
 })
 
+_STARTERS = ("execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe",
+             "posix_spawn", "posix_spawnp",
+             "spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe")
+
 
 class DirectCallRuntimeError(RuntimeError, OSError):
     """A process was to be started in another way than by the shell escapes.
@@ -68,8 +72,8 @@ def guard(shell: Any, only: bool) -> None:
 
     if only:
         sys.addaudithook(_refuse_processes)
-        # These fork before anything can be refused.
-        for name in ("spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe"):
+        # Some fork before anything can be refused, and the hook knows none by its name.
+        for name in _STARTERS:
             if hasattr(os, name):
                 setattr(os, name, _refusing(getattr(os, name)))
 
@@ -84,16 +88,20 @@ def _ask(tool: str, command: str, run: Callable[[], Any]) -> Any:
 
 
 def _refuse_processes(event: str, _: Any) -> None:
-    if event in _PROCESS_EVENTS and not _approved.get():
+    if event in _PROCESS_EVENTS:
+        _refuse("subprocess" if event == "subprocess.Popen" else f"{event}()")
+
+
+def _refuse(what: str) -> None:
+    if not _approved.get():
         raise DirectCallRuntimeError(
-            f"Direct subprocess calls are not allowed, and {event}() is one: use !command, %%bash or %%sh, which ask for approval"
-        )
+            f"Direct {what} calls are not allowed: use !command, %%bash or %%sh, which ask for approval")
 
 
 def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def refuse(*arguments: Any, **named: Any) -> Any:
-        _refuse_processes("os.spawn", arguments)
+        _refuse(f"os.{run.__name__}()")
         return run(*arguments, **named)
 
     return refuse

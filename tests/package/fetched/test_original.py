@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from original import IPYBOX, MCPYGEN, PACKAGES, fetch  # noqa: E402
-from support import PACKAGE, environment, run, virtual_environment  # noqa: E402
+from support import PACKAGE, PROGRAM, environment, run, virtual_environment  # noqa: E402
 
 
 class OriginalTest(unittest.TestCase):
@@ -20,11 +20,11 @@ class OriginalTest(unittest.TestCase):
 
     def check(self, repository):
         tree = fetch(repository)
-        venv = virtual_environment("original", PACKAGES)
+        venv = self.environment_with_the_package()
         report = tree / "report.xml"
-        env = environment(PATH=f"{venv / 'bin'}:{os.environ['PATH']}", XDG_CONFIG_HOME=str(tree / "settings"))
-        env["PYTHONPATH"] += f":{tree}"
-        del env["IPYBOX_PYTHON"]
+        env = environment(PATH=f"{venv / 'bin'}:{os.environ['PATH']}", XDG_CONFIG_HOME=str(tree / "settings"),
+                          PYTHONPATH=str(tree))
+        del env["IPYBOX_PYTHON"], env["IPYBOX_PROGRAM"]
         left_out = [word for beginning in repository.left_out for word in ("--deselect", beginning)]
         done = subprocess.run(
             [venv / "bin/python", "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--timeout", "120",
@@ -41,6 +41,17 @@ class OriginalTest(unittest.TestCase):
         self.assertEqual(counts["skipped"], repository.skipped, said)  # those of macOS
         self.assertEqual(done.returncode, 0, said)
         return counts["passed"], tree
+
+    @staticmethod
+    def environment_with_the_package():
+        """As pip would install it: a client of MCP servers gives them no environment of its own."""
+        venv = virtual_environment("original", PACKAGES)
+        [packages] = venv.glob("lib/python*/site-packages")
+        (packages / "ipybox.pth").write_text(f"{PACKAGE}\n")
+        program = venv / "bin/ipybox"
+        program.unlink(missing_ok=True)
+        program.symlink_to(PROGRAM)
+        return venv
 
     @staticmethod
     def ignored(repository):
