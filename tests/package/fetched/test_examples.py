@@ -57,7 +57,8 @@ class ExampleCase(Workspace):
                               input="".join(line + "\n" for line in typed), capture_output=True, text=True,
                               timeout=180, env=env, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(server.requests[0][1]["Authorization"], "Bearer " + KEY)
+        headers = {name.lower(): value for name, value in server.requests[0][1].items()}
+        self.assertEqual(headers["authorization"], "Bearer " + KEY)
         read = [entry["content"] for entry in server.requests[-1][2]["messages"] if entry["role"] == "tool"]
         return done.stdout, ["".join(part["text"] for part in text) if isinstance(text, list) else text
                              for text in read]
