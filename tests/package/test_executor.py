@@ -348,6 +348,29 @@ class EndTest(Workspace):
             box.cancel()
             await task
 
+    async def test_a_slow_reader_holds_up_itself_alone(self):
+        async with executor() as box, executor() as other:
+            stream = box.stream("for i in range(64): print('x' * (1 << 20))", chunks=True, keep_text=False)
+            first = await stream.__anext__()
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+                self.assertEqual((await other.execute("1")).text, "1")
+            waiting = sum(len(event.text) for event in box._run._events)
+            self.assertLess(waiting, 8 << 20)  # of 64 MiB
+            rest = [event.text async for event in stream if isinstance(event, CodeExecutionChunk)]
+            self.assertEqual(len(first.text) + sum(map(len, rest)), 64 * ((1 << 20) + 1))
+
+    async def test_stop_while_nobody_reads(self):
+        async with executor() as box:
+            stream = box.stream("for i in range(64): print('x' * (1 << 20))", chunks=True, keep_text=False)
+            await stream.__anext__()
+            await asyncio.wait_for(box.reset(), 20)
+            self.assertEqual((await box.execute("1")).text, "1")
+            stream = box.stream("for i in range(64): print('x' * (1 << 20))", chunks=True, keep_text=False)
+            await stream.__anext__()
+            await asyncio.wait_for(box.stop(), 20)
+            await box.start()
+
     async def test_many_beside_each_other(self):
         async def one(number):
             async with executor() as box:
