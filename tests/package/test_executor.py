@@ -170,6 +170,8 @@ class ApprovalTest(Workspace):
 
     async def test_another_process_knows_them_too(self):
         from ipybox import _servers
+        [kept] = (self.directory / "settings/ipybox/generated").iterdir()
+        self.assertEqual((kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777), (0o600, 0o700))
         _servers._known.clear()
         async with executor(sandbox=True) as box:
             self.assertEqual((await box.execute(CALL)).text, "5")

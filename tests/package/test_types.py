@@ -19,7 +19,7 @@ PROGRAM = """
 import asyncio
 from pathlib import Path
 from typing import assert_type
-from ipybox import (ApprovalRequest, CodeExecutionChunk, CodeExecutionDisplay, CodeExecutionResult, CodeExecutor,
+from ipybox import (ApprovalRequest, BlockingApprovalRequest, BlockingCodeExecutor, CodeExecutionChunk, CodeExecutionDisplay, CodeExecutionResult, CodeExecutor,
                     Decision, InputRequest, ToolCall, generate_mcp_sources)
 
 async def judge(call: ToolCall) -> Decision | None:
@@ -41,6 +41,11 @@ async def main() -> None:
                     assert_type(item.images, list[Path])
                 case CodeExecutionDisplay() | InputRequest():
                     pass
+    with BlockingCodeExecutor(sandbox=True) as blocking:
+        assert_type(blocking.execute("1", timeout=1).text, str | None)
+        for event in blocking.stream("1", chunks=True):
+            if isinstance(event, BlockingApprovalRequest):
+                assert_type(event.accept(), bool)
     CodeExecutor(approval=lambda call: call.tool == "add")
     CodeExecutor(approval={"first_match": [judge, "ask"]})
 
@@ -66,8 +71,9 @@ class TypesTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"\b0 errors, 0 warnings", done.stdout)
         settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(PACKAGE)]}
         self.assertRegex(self.pyright(self.program.parent, **settings).stdout, r"\b0 errors, 0 warnings")
-        self.program.write_text(PROGRAM.replace('"mcptools"', "5"))  # the check checks
-        self.assertRegex(self.pyright(self.program.parent, **settings).stdout, r"\b[1-9]\d* errors?")
+        for right, wrong in (('"mcptools"', "5"), ("timeout=1", "timeout='1'")):  # the check checks
+            self.program.write_text(PROGRAM.replace(right, wrong))
+            self.assertRegex(self.pyright(self.program.parent, **settings).stdout, r"\b[1-9]\d* errors?")
 
     def test_the_pages_are_right(self):
         blocks = []

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, Union
+from typing import Any, Concatenate, ParamSpec, TypeVar, Union
 
-from ._approval import ApprovalRequest, Decision, Policy, ToolCall
-from ._results import (
-    CodeExecutionChunk,
-    CodeExecutionDisplay,
-    CodeExecutionResult,
-    CodeVariable,
-    InputRequest,
-    ServerInfo,
-    ToolInfo,
-)
+from ._approval import ApprovalRequest, Decision, ToolCall
+from ._results import CodeExecutionChunk, CodeExecutionDisplay, CodeExecutionResult, InputRequest
 from .apigen import generate_mcp_sources
-from .code_exec import CodeExecutor
+from .code_exec import CodeExecutor, Event
 
+P = ParamSpec("P")
 T = TypeVar("T")
 # For what was interrupted to end.
 GRACE_SECONDS = 10.0
@@ -132,9 +127,74 @@ BlockingEvent = Union[
 ]
 
 
+def _as_made(
+    constructor: Callable[Concatenate[CodeExecutor, P], None],
+) -> Callable[
+    [Callable[[BlockingCodeExecutor, CodeExecutor], None]],
+    Callable[Concatenate[BlockingCodeExecutor, P], None],
+]:
+    """A constructor with the arguments of another, for type checkers too."""
+
+    def with_arguments(
+        take: Callable[[BlockingCodeExecutor, CodeExecutor], None],
+    ) -> Callable[Concatenate[BlockingCodeExecutor, P], None]:
+        @functools.wraps(constructor)
+        def init(self: BlockingCodeExecutor, /, *arguments: P.args, **options: P.kwargs) -> None:
+            executor = CodeExecutor.__new__(CodeExecutor)
+            constructor(executor, *arguments, **options)
+            take(self, executor)
+
+        return init
+
+    return with_arguments
+
+
+def _waits(
+    method: Callable[Concatenate[CodeExecutor, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingCodeExecutor, P], T]:
+    """A method that waits for the end of a coroutine."""
+
+    @functools.wraps(method)
+    def wait(self: BlockingCodeExecutor, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return _loop.run(method(self.executor, *arguments, **options))
+
+    return wait
+
+
+def _iterates(
+    method: Callable[Concatenate[CodeExecutor, P], AsyncIterator[Event]],
+) -> Callable[Concatenate[BlockingCodeExecutor, P], Iterator[BlockingEvent]]:
+    """A method that yields what an asynchronous one does."""
+
+    @functools.wraps(method)
+    def iterate(
+        self: BlockingCodeExecutor, /, *arguments: P.args, **options: P.kwargs
+    ) -> Iterator[BlockingEvent]:
+        events: Any = method(self.executor, *arguments, **options)
+        try:
+            while True:
+                try:
+                    event: Any = _loop.run(events.__anext__())
+                except StopAsyncIteration:
+                    return
+                if isinstance(event, ApprovalRequest):
+                    yield BlockingApprovalRequest(event)
+                elif isinstance(event, InputRequest):
+                    yield BlockingInputRequest(event)
+                else:
+                    yield event
+        finally:
+            _loop.run(events.aclose())
+
+    return iterate
+
+
 class BlockingCodeExecutor:
     """`CodeExecutor` for programs without an event loop: the same arguments, and methods that wait.
     Callables of a policy and the like run on a thread of this package.
+
+    Attributes:
+        executor: What does the work, on an event loop of this package.
 
     Example:
         ```python
@@ -143,9 +203,11 @@ class BlockingCodeExecutor:
         ```
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As `CodeExecutor`."""
-        self._executor = CodeExecutor(*arguments, **options)
+    executor: CodeExecutor
+
+    @_as_made(CodeExecutor.__init__)
+    def __init__(self, executor: CodeExecutor) -> None:
+        self.executor = executor
 
     def __enter__(self) -> BlockingCodeExecutor:
         self.start()
@@ -159,108 +221,34 @@ class BlockingCodeExecutor:
     ) -> None:
         self.stop()
 
-    def start(self) -> None:
-        """As `CodeExecutor.start()`."""
-        _loop.run(self._executor.start())
-
-    def stop(self) -> None:
-        """As `CodeExecutor.stop()`."""
-        _loop.run(self._executor.stop())
-
-    def reset(self) -> None:
-        """As `CodeExecutor.reset()`."""
-        _loop.run(self._executor.reset())
+    start = _waits(CodeExecutor.start)
+    stop = _waits(CodeExecutor.stop)
+    reset = _waits(CodeExecutor.reset)
+    stream = _iterates(CodeExecutor.stream)
+    execute = _waits(CodeExecutor.execute)
+    variables = _waits(CodeExecutor.variables)
+    register_server = _waits(CodeExecutor.register_server)
+    add_server = _waits(CodeExecutor.add_server)
+    unregister_server = _waits(CodeExecutor.unregister_server)
+    servers = _waits(CodeExecutor.servers)
+    list_tools = _waits(CodeExecutor.list_tools)
+    search_tools = _waits(CodeExecutor.search_tools)
+    describe_tool = _waits(CodeExecutor.describe_tool)
+    list_stubs = _waits(CodeExecutor.list_stubs)
+    set_policy = _waits(CodeExecutor.set_policy)
+    install_package = _waits(CodeExecutor.install_package)
+    upload = _waits(CodeExecutor.upload)
+    download = _waits(CodeExecutor.download)
+    kernel_alive = _waits(CodeExecutor.kernel_alive)
 
     def cancel(self) -> None:
         """As `CodeExecutor.cancel()`, from another thread."""
-        self._executor.cancel()
-
-    def stream(
-        self, code: str, timeout: float | None = None, chunks: bool = False, **how: Any
-    ) -> Iterator[BlockingEvent]:
-        """As `CodeExecutor.stream()`. Leaving the loop early interrupts the code."""
-        events: Any = self._executor.stream(code, timeout, chunks, **how)
-        try:
-            while True:
-                try:
-                    event = _loop.run(events.__anext__())
-                except StopAsyncIteration:
-                    return
-                if isinstance(event, ApprovalRequest):
-                    yield BlockingApprovalRequest(event)
-                elif isinstance(event, InputRequest):
-                    yield BlockingInputRequest(event)
-                else:
-                    yield event
-        finally:
-            _loop.run(events.aclose())
-
-    def execute(self, code: str, timeout: float | None = None, **how: Any) -> CodeExecutionResult:
-        """As `CodeExecutor.execute()`."""
-        return _loop.run(self._executor.execute(code, timeout, **how))
-
-    def variables(self) -> list[CodeVariable]:
-        """As `CodeExecutor.variables()`."""
-        return _loop.run(self._executor.variables())
-
-    def register_server(self, name: str, params: Mapping[str, Any]) -> None:
-        """As `CodeExecutor.register_server()`."""
-        _loop.run(self._executor.register_server(name, params))
-
-    def add_server(
-        self, name: str, params: Mapping[str, Any], root_dir: str = "mcptools"
-    ) -> list[str]:
-        """As `CodeExecutor.add_server()`."""
-        return _loop.run(self._executor.add_server(name, params, root_dir))
-
-    def unregister_server(self, name: str) -> None:
-        """As `CodeExecutor.unregister_server()`."""
-        _loop.run(self._executor.unregister_server(name))
-
-    def servers(self) -> list[ServerInfo]:
-        """As `CodeExecutor.servers()`."""
-        return _loop.run(self._executor.servers())
-
-    def list_tools(self, name: str) -> list[ToolInfo]:
-        """As `CodeExecutor.list_tools()`."""
-        return _loop.run(self._executor.list_tools(name))
-
-    def search_tools(self, query: str, limit: int = 5, everything: bool = False) -> str:
-        """As `CodeExecutor.search_tools()`."""
-        return _loop.run(self._executor.search_tools(query, limit, everything))
-
-    def describe_tool(self, name: str) -> str:
-        """As `CodeExecutor.describe_tool()`."""
-        return _loop.run(self._executor.describe_tool(name))
-
-    def list_stubs(self, server: str) -> str:
-        """As `CodeExecutor.list_stubs()`."""
-        return _loop.run(self._executor.list_stubs(server))
-
-    def set_policy(self, approval: Policy) -> None:
-        """As `CodeExecutor.set_policy()`."""
-        _loop.run(self._executor.set_policy(approval))
-
-    def install_package(self, package: str, timeout: float | None = 300) -> str:
-        """As `CodeExecutor.install_package()`."""
-        return _loop.run(self._executor.install_package(package, timeout))
-
-    def upload(self, path: str, data: bytes, overwrite: bool = True) -> None:
-        """As `CodeExecutor.upload()`."""
-        _loop.run(self._executor.upload(path, data, overwrite))
-
-    def download(self, path: str) -> bytes:
-        """As `CodeExecutor.download()`."""
-        return _loop.run(self._executor.download(path))
-
-    def kernel_alive(self) -> bool:
-        """As `CodeExecutor.kernel_alive()`."""
-        return _loop.run(self._executor.kernel_alive())
+        self.executor.cancel()
 
     @property
-    def workspace(self) -> Any:
+    def workspace(self) -> Path:
         """As `CodeExecutor.workspace`."""
-        return self._executor.workspace
+        return self.executor.workspace
 
     @staticmethod
     def generate_mcp_sources(
