@@ -15,6 +15,7 @@
 #include <ipybox/sandbox_kit/host_program.hpp>
 #include <ipybox/sandbox_kit/project_quota.hpp>
 #include <ipybox/sandbox_kit/python_environment.hpp>
+#include <ipybox/sandbox_kit/system_package.hpp>
 #include <memory>
 #include <vector>
 
@@ -289,7 +290,8 @@ private:
             node = find_program((setup_modules_ / "node/bin/node").string(), "");
         if (!node) {
             line("missing ", "Node.js",
-                 "only MCP servers from npm need it; install it with `apt-get install nodejs npm`");
+                 "only MCP servers from npm need it: " +
+                     ipybox::sandbox_kit::install_command("nodejs npm"));
             co_return;
         }
         SpawnRequest request;

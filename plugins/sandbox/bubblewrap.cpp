@@ -20,6 +20,7 @@
 #include <ipybox/sandbox_kit/guest_view.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
 #include <ipybox/sandbox_kit/project_quota.hpp>
+#include <ipybox/sandbox_kit/system_package.hpp>
 #include <launcher_file.hpp>
 #include <launcher_image.hpp>
 #include <launcher_init.hpp>
@@ -978,7 +979,8 @@ private:
     awaitable<Capabilities> try_out() {
         Capabilities found;
         if (bwrap_.empty()) {
-            found.problem = missing_ + " is not installed: apt-get install bubblewrap";
+            found.problem =
+                missing_ + " is not installed: " + sandbox_kit::install_command("bubblewrap");
             co_return found;
         }
         std::optional<ExitStatus> status;

@@ -24,6 +24,7 @@
 #include <ipybox/sandbox_kit/python_environment.hpp>
 #include <ipybox/sandbox_kit/sandbox_config.hpp>
 #include <ipybox/sandbox_kit/stdio_mux.hpp>
+#include <ipybox/sandbox_kit/system_package.hpp>
 #include <launcher_image.hpp>
 #include <launcher_options.hpp>
 #include <sstream>
@@ -324,7 +325,8 @@ private:
             {"bwrap", "bubblewrap"}, {"socat", "socat"}, {"rg", "ripgrep"}, {"bash", "bash"}};
         for (const auto& [name, package] : tools)
             if (!find_program(name, path_) && problem_.empty())
-                problem_ = std::string("srt needs ") + name + ": apt-get install " + package;
+                problem_ =
+                    std::string("srt needs ") + name + ": " + sandbox_kit::install_command(package);
         bwrap_ = find_program("bwrap", path_).value_or(fs::path());
         socat_ = find_program("socat", path_).value_or(fs::path());
     }
