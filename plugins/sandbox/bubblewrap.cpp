@@ -13,6 +13,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <enter_image.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/net/certificates.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/sandbox_kit/cgroup.hpp>
 #include <ipybox/sandbox_kit/confined_process.hpp>
@@ -863,6 +864,10 @@ private:
             for (const auto* path : {"/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs",
                                      "/etc/pki/tls/certs", "/etc/localtime", "/etc/fonts"})
                 options.add("--ro-bind-try", path, path);
+            // What the kernel's variables name: links lead there, on some distributions.
+            if (const auto bundle = net::certificate_bundle();
+                bundle && !within(*bundle, "/etc/ssl/certs"))
+                options.add("--ro-bind-try", *bundle, *bundle);
         }
         // Nothing can be made on the whole disk to mount over.
         const auto file = [&](const char* path, const std::string& text) {

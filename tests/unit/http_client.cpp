@@ -550,6 +550,34 @@ BOOST_AUTO_TEST_CASE(tls_is_verified) {
                 errc::bad_argument));
 }
 
+BOOST_AUTO_TEST_CASE(authorities_of_the_environment_are_trusted) {
+    asio::ssl::context good(asio::ssl::context::tls_server);
+    const auto certificate = directory.path() / "good.pem";
+    test::make_certificate(good, certificate, "DNS:localhost");
+    serve(ok, &good);
+    const std::string url = "https://localhost:" + std::to_string(server->port()) + "/tls";
+    {
+        const Variable file("SSL_CERT_FILE", certificate.string());
+        BOOST_TEST(get(url).body == "GET /tls ");
+    }
+    client.reset();
+    {
+        // Nothing else is trusted in its place, and nothing is silently left out.
+        const Variable file("SSL_CERT_FILE", "/no/such.pem");
+        const auto refused = failure(url);
+        BOOST_TEST((refused.code() == errc::bad_argument));
+        BOOST_TEST(contains(refused.detail(), "/no/such.pem"));
+        BOOST_TEST(contains(refused.detail(), "SSL_CERT_FILE"));
+    }
+    client.reset();
+    {
+        const Variable empty("SSL_CERT_DIR", directory.path().string());
+        BOOST_TEST(contains(failure(url).detail(), "is not accepted"));
+    }
+    client.reset();
+    BOOST_TEST(contains(failure(url).detail(), "is not accepted"));
+}
+
 BOOST_AUTO_TEST_CASE(proxies_of_the_environment_are_used) {
     asio::ssl::context tls(asio::ssl::context::tls_server);
     test::make_certificate(tls, directory.path() / "ca.pem", "DNS:secure.test");

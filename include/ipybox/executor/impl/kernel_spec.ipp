@@ -7,6 +7,7 @@
 #include <ipybox/detail/within.hpp>
 #include <ipybox/executor/impl/session.hpp>
 #include <ipybox/executor/server_sandbox.hpp>
+#include <ipybox/net/certificates.hpp>
 #include <ipybox/sandbox_kit/guest_view.hpp>
 #include <ipybox/sandbox_kit/mux_frames.hpp>
 
@@ -278,14 +279,10 @@ IPYBOX_DECL std::string CodeExecutor::Session::git_ignored(const SandboxPolicy& 
 
 IPYBOX_DECL void CodeExecutor::Session::trust_system_certificates(
     std::map<std::string, std::string>& env) {
-    for (const char* bundle :
-         {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}) {
-        std::error_code error;
-        if (!std::filesystem::exists(bundle, error)) continue;
-        for (const char* name : {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"})
-            env.try_emplace(name, bundle);
-        return;
-    }
+    const auto bundle = net::certificate_bundle();
+    if (!bundle) return;
+    for (const char* name : {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"})
+        env.try_emplace(name, bundle->string());
 }
 
 }  // namespace ipybox

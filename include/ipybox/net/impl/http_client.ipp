@@ -2,11 +2,14 @@
 #include <ipybox/net/http_client.hpp>
 
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <ipybox/compilation.hpp>
+#include <ipybox/net/certificates.hpp>
 #include <ipybox/net/impl/http_client_state.hpp>
 
 namespace ipybox {
@@ -93,6 +96,48 @@ IPYBOX_DECL bool HttpConnection::quiet() {
     return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
+// Whether `directory` has certificates under the names by which OpenSSL looks them up.
+inline bool has_hashed_certificates(const std::filesystem::path& directory) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+         entry.increment(error))
+        if (entry->path().extension() == ".0") return true;
+    return false;
+}
+
+// Has `context` trust the authorities in `ca_file` (PEM); where that is empty those of
+// $SSL_CERT_FILE and $SSL_CERT_DIR, else this machine's. Throws Error: bad_argument (certificates
+// cannot be read; names the file).
+inline void trust_authorities(asio::ssl::context& context, const std::string& ca_file) {
+    const auto variable = [](const char* name) {
+        const char* value = std::getenv(name);
+        return std::string(value == nullptr ? "" : value);
+    };
+    const bool named = !ca_file.empty();
+    std::string file = named ? ca_file : variable(X509_get_default_cert_file_env());
+    const std::string directory = variable(X509_get_default_cert_dir_env());
+    // A directory is read when a certificate is looked for in it; a bundle takes 50 ms to load.
+    if (std::error_code error; file.empty() && directory.empty() &&
+                               !std::filesystem::exists(X509_get_default_cert_file(), error) &&
+                               !has_hashed_certificates(X509_get_default_cert_dir()))
+        // OpenSSL was built for another distribution than this one, as that of the wheel may be.
+        if (const auto bundle = certificate_bundle()) file = bundle->string();
+    boost::system::error_code error;
+    if (file.empty()) {
+        context.set_default_verify_paths(error);
+    } else {
+        context.load_verify_file(file, error);
+        if (!named && !directory.empty()) SSL_CTX_set_default_verify_dir(context.native_handle());
+    }
+    if (error)
+        throw Error(
+            errc::bad_argument,
+            "the CA certificates " + (file.empty() ? "of the system" : "in " + file) +
+                " cannot be read: " + error.message() +
+                (named || file.empty() ? ""
+                                       : "; name a PEM file of certificates in SSL_CERT_FILE"));
+}
+
 }  // namespace ipybox::net
 
 namespace ipybox {
@@ -109,17 +154,8 @@ IPYBOX_DECL asio::ssl::context& HttpClient::Impl::tls() {
     if (context) return *context;
     asio::ssl::context fresh(asio::ssl::context::tls_client);
     SSL_CTX_set_min_proto_version(fresh.native_handle(), TLS1_2_VERSION);
+    net::trust_authorities(fresh, options.ca_file);
     boost::system::error_code error;
-    if (options.ca_file.empty()) {
-        fresh.set_default_verify_paths(error);
-    } else {
-        fresh.load_verify_file(options.ca_file, error);
-    }
-    if (error)
-        throw Error(errc::bad_argument,
-                    "the CA certificates " +
-                        (options.ca_file.empty() ? "of the system" : "in " + options.ca_file) +
-                        " cannot be read: " + error.message());
     fresh.set_verify_mode(asio::ssl::verify_peer, error);
     context.emplace(std::move(fresh));
     return *context;
