@@ -920,6 +920,28 @@ class OtherCommandsTest(ProgramTest):
         self.assertIn("missing Node.js: ", self.doctor(program, path=str(empty)).stdout)
         self.assertFalse((self.directory / "ran").exists())
 
+    def test_the_environment_that_it_was_installed_into_has_its_python(self):
+        own, active = self.directory / "own", self.directory / "active"
+        for place in (own, active):
+            subprocess.run([PYTHON, "-m", "venv", "--without-pip", place], check=True)
+        shutil.copy(PROGRAM, own / "bin/ipybox")
+        linked = self.directory / "ipybox"
+        linked.symlink_to(own / "bin/ipybox")
+        environment = {"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(active), "XDG_STATE_HOME": str(self.directory / "state"),
+                       "IPYBOX_PLUGIN_PATH": os.environ["IPYBOX_TEST_PLUGINS"]}
+
+        def doctor(program, **more):
+            return subprocess.run([program, "doctor"], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=120, env=environment | more).stdout
+
+        for program in (own / "bin/ipybox", linked):
+            said = doctor(program)
+            self.assertIn(f" at {own}/bin/python\n", said)
+            self.assertIn(f"`uv pip install --python {own}/bin/python ipykernel 'pydantic>=2.7'`", said)
+        self.assertIn(f" at {PYTHON}\n", doctor(linked, IPYBOX_PYTHON=PYTHON))
+        (own / "pyvenv.cfg").rename(own / "no.cfg")
+        self.assertIn(f" at {active}/bin/python\n", doctor(linked))
+
     @unittest.skipIf(os.geteuid() != 0, "only root's kernels run as another user")
     def test_doctor_foresees_what_roots_kernels_cannot_reach(self):
         program = self.built("checkout", True)

@@ -65,6 +65,7 @@ BOOST_AUTO_TEST_CASE(kernel_interpreter_is_described) {
     BOOST_TEST(found.executable == python);
     BOOST_TEST(found.version.starts_with("3."));
     BOOST_TEST(found.ipykernel.has_value());
+    BOOST_TEST(found.pip);
     BOOST_TEST(package_problem(found) == "");
     // A venv is outside /usr, so that the sandbox must be told to show it.
     const auto prefix = python.parent_path().parent_path();
@@ -121,6 +122,7 @@ BOOST_AUTO_TEST_CASE(start_up_files_and_packages_of_the_interpreter_do_not_run) 
                      "# a comment\n" + added.string() + "\n\n/no/such/place\n");
     const auto found = inspect(python);
     BOOST_TEST(!fs::exists(mark));
+    BOOST_TEST(!found.pip);  // made --without-pip
     BOOST_TEST(found.ipykernel.value_or("none") == "7.1.0");
     BOOST_TEST(found.pydantic.value_or("none") == "2.9");
     for (const auto& path : {venv, added})
@@ -191,6 +193,7 @@ echo)"));
 BOOST_AUTO_TEST_CASE(missing_packages_come_with_the_remedy) {
     PythonEnvironment environment;
     environment.executable = "/opt/python";
+    environment.pip = true;
     const std::string remedy = "/opt/python -m pip install ipykernel 'pydantic>=2.7'";
     const auto problem = [&](std::string_view words) {
         const auto text = package_problem(environment);
@@ -222,6 +225,38 @@ echo '{"version": "3.12.3", "paths": [], "managed": true}')"));
             "'pydantic>=2.7' && export IPYBOX_PYTHON=") != std::string::npos,
         text);
     BOOST_TEST(text.find(found.executable.string() + " -m pip") == std::string::npos);
+}
+
+// As uv makes environments: those of tools can be changed, those of uvx cannot.
+BOOST_AUTO_TEST_CASE(an_environment_without_pip_has_another_remedy) {
+    PythonEnvironment environment;
+    environment.executable = program("tools/ipybox/bin/python", "");
+    const auto contains = [&](std::string_view words) {
+        return package_problem(environment).find(words) != std::string::npos;
+    };
+    BOOST_TEST(contains("`uv pip install --python " + environment.executable.string() +
+                        " ipykernel 'pydantic>=2.7'`"));
+    test::write_file(directory.path() / "tools/ipybox/CACHEDIR.TAG", "");
+    BOOST_TEST(contains("`uv pip install"));
+    test::write_file(directory.path() / "tools/CACHEDIR.TAG", "");
+    BOOST_TEST(contains("`uvx --with ipykernel --with 'pydantic>=2.7' …`"));
+    BOOST_TEST(!contains("pip install"));
+}
+
+BOOST_AUTO_TEST_CASE(a_program_knows_the_environment_it_was_installed_into) {
+    using sandbox_kit::python_of_installation;
+    const auto installed = program("env/bin/ipybox", "");
+    fs::create_symlink(installed, directory.path() / "linked");
+    for (const auto& at : {installed, directory.path() / "linked"}) {
+        BOOST_TEST(!python_of_installation(at).has_value());
+        test::write_file(directory.path() / "env/pyvenv.cfg", "home = /usr/bin\n");
+        BOOST_TEST(python_of_installation(at).value_or("") == directory.path() / "env/bin/python");
+        fs::remove(directory.path() / "env/pyvenv.cfg");
+    }
+    fs::create_directory(directory.path() / "env/pyvenv.cfg");
+    BOOST_TEST(!python_of_installation(installed).has_value());
+    BOOST_TEST(!python_of_installation(directory.path() / "absent").has_value());
+    BOOST_TEST(!python_of_installation().has_value());  // this program was installed into none
 }
 
 BOOST_AUTO_TEST_CASE(interpreter_is_searched_in_order) {

@@ -24,6 +24,7 @@ struct PythonEnvironment {
     std::vector<std::filesystem::path> readable;  // directories it reads outside /usr
     std::optional<std::string> ipykernel;         // version, absent when not installed
     std::optional<std::string> pydantic;
+    bool pip = false;      // its own pip can install packages
     bool managed = false;  // by the system (PEP 668): pip refuses to install into it
 };
 
@@ -36,13 +37,25 @@ inline void refuse_written_python(const std::filesystem::path& python) {
     refuse_written(python, remedy);
     for (const auto& path : environment_files(python)) refuse_written(path, remedy);
 }
+
+// The interpreter of the virtual environment that `program` was installed into, whatever links led
+// to it; nullopt when that was none. program: by default the one that is running.
+inline std::optional<std::filesystem::path> python_of_installation(
+    const std::filesystem::path& program = "/proc/self/exe") {
+    std::error_code error;
+    const auto directory = std::filesystem::canonical(program, error).parent_path();
+    if (error || !std::filesystem::is_regular_file(directory.parent_path() / "pyvenv.cfg", error))
+        return std::nullopt;
+    return directory / "python";
+}
 }  // namespace sandbox_kit
 
-// The interpreter to use: `configured`, else $IPYBOX_PYTHON, $VIRTUAL_ENV/bin/python,
-// .venv/bin/python in the current directory, python3 on PATH. The first two are the word of whoever
-// configures; of the others, Trust::judged passes over directories of PATH in which code could
-// write. Throws Error: missing_dependency (there is none), denied (with Trust::judged: one of the
-// others lies where code could write).
+// The interpreter to use: `configured`, else $IPYBOX_PYTHON, that of the virtual environment that
+// this program was installed into, $VIRTUAL_ENV/bin/python, .venv/bin/python in the current
+// directory, python3 on PATH. The first two are the word of whoever configures; of the others,
+// Trust::judged passes over directories of PATH in which code could write. Throws Error:
+// missing_dependency (there is none), denied (with Trust::judged: one of the others lies where code
+// could write).
 inline std::filesystem::path find_python(const std::filesystem::path& configured = {},
                                          Trust trust = Trust::judged) {
     namespace fs = std::filesystem;
@@ -69,6 +82,8 @@ inline std::filesystem::path find_python(const std::filesystem::path& configured
                         ", which is no executable file; name a Python interpreter");
     }
     std::vector<std::string> candidates;
+    // It was made for this program; one that is active may be anybody's.
+    if (const auto own = sandbox_kit::python_of_installation()) candidates.push_back(own->string());
     if (const auto venv = variable("VIRTUAL_ENV"); !venv.empty())
         candidates.push_back(venv + "/bin/python");
     candidates.push_back("./.venv/bin/python");
@@ -132,7 +147,7 @@ paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *st
 if sysconfig.get_config_var("Py_ENABLE_SHARED"):
     paths.append(sysconfig.get_config_var("LIBDIR") or "")
 print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipykernel"),
-                  "pydantic": version("pydantic"),
+                  "pydantic": version("pydantic"), "pip": version("pip") is not None,
                   "managed": sys.prefix == sys.base_prefix and
                              os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
                   "paths": [p for p in paths if os.path.isdir(p)]}))
@@ -228,25 +243,47 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     };
     found.ipykernel = package("ipykernel");
     found.pydantic = package("pydantic");
-    const auto* managed = answer->if_contains("managed");
-    found.managed = managed && managed->is_bool() && managed->get_bool();
+    const auto says = [&](const char* key) {
+        const auto* flag = answer->if_contains(key);
+        return flag && flag->is_bool() && flag->get_bool();
+    };
+    found.managed = says("managed");
+    found.pip = says("pip");
     if (!sandbox_kit::at_least(found.version, 3, 10))
         throw Error(errc::missing_dependency,
                     name + " is Python " + found.version + "; 3.10 or newer is needed");
     co_return found;
 }
 
+namespace sandbox_kit {
+// What to do about packages that a kernel needs and `environment` lacks.
+inline std::string packages_remedy(const PythonEnvironment& environment) {
+    const std::string python = environment.executable.string(),
+                      packages = " ipykernel 'pydantic>=2.7'",
+                      install = " -m pip install" + packages;
+    // The system's Python takes no packages but the system's.
+    if (environment.managed)
+        return "make an environment of your own with `" + python +
+               " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python" + install +
+               " && export IPYBOX_PYTHON=~/.ipybox-python/bin/python` (where venv fails, first: "
+               "apt-get install python3-venv)";
+    if (environment.pip) return "install it with `" + python + install + "`";
+    // uvx makes its environments in its cache, where nothing is installed afterwards; the mark of a
+    // cache in an environment itself is for backups.
+    std::error_code ignored;
+    const auto prefix = environment.executable.parent_path().parent_path();
+    for (auto place = prefix; place.has_relative_path(); place = place.parent_path())
+        if (std::filesystem::exists(place.parent_path() / "CACHEDIR.TAG", ignored))
+            return "start ipybox with `uvx --with ipykernel --with 'pydantic>=2.7' …`, or name a "
+                   "Python that has them in IPYBOX_PYTHON";
+    return "that environment has no pip; install it with `uv pip install --python " + python +
+           packages + "`";
+}
+}  // namespace sandbox_kit
+
 // What is wrong with the packages a kernel needs, with the remedy; empty when nothing is.
 inline std::string package_problem(const PythonEnvironment& environment) {
-    const std::string install = " -m pip install ipykernel 'pydantic>=2.7'";
-    // The system's Python takes no packages but the system's.
-    const std::string remedy =
-        environment.managed
-            ? "; make an environment of your own with `" + environment.executable.string() +
-                  " -m venv ~/.ipybox-python && ~/.ipybox-python/bin/python" + install +
-                  " && export IPYBOX_PYTHON=~/.ipybox-python/bin/python` (where venv fails, first: "
-                  "apt-get install python3-venv)"
-            : "; install it with `" + environment.executable.string() + install + "`";
+    const std::string remedy = "; " + sandbox_kit::packages_remedy(environment);
     if (!environment.ipykernel)
         return environment.executable.string() + " has no ipykernel" + remedy;
     if (!environment.pydantic) return environment.executable.string() + " has no pydantic" + remedy;

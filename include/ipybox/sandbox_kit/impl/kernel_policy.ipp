@@ -6,6 +6,7 @@
 
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/path_walk.hpp>
+#include <ipybox/sandbox_kit/python_environment.hpp>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -139,8 +140,11 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
         const auto place = sandbox_kit::real_place(file, writable, link);
         protect(place ? *place : link);  // a link is refused when the sandbox starts
     }
-    // It runs on the host at the next start.
-    for (const auto& path : sources.interpreter)
+    // It runs on the host at the next start, as does what this program was installed into.
+    auto started = sources.interpreter;
+    if (const auto python = sandbox_kit::python_of_installation())
+        started.push_back(python->parent_path().parent_path());
+    for (const auto& path : started)
         if (sandbox_kit::within_any(path, writable)) protect(path);
 
     for (const auto& home : sources.homes) {
