@@ -51,7 +51,7 @@ project_files() {
     else
         local name
         for name in "$@"; do
-            find . -path './build*' -prune -o -path './.venv*' -prune -o -path './subprojects/*/*' -prune \
+            find . -path './build*' -prune -o -path './dist' -prune -o -path './.venv*' -prune -o -path './subprojects/*/*' -prune \
                 -o -path './node_modules' -prune -o -type f -name "${name##*/}" -printf '%P\n'
         done
     fi
