@@ -109,6 +109,11 @@ class ReleaseTest(unittest.TestCase):
         refused = self.release(place, "--check")
         self.assertIn(f"server.json does not say version {VERSION}", refused.stderr)
 
+    def test_lines_that_install_the_wheel_name_this_version(self):
+        pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        names = {name for page in pages for name in re.findall(r"ipybox_cpp-(.+?)-py3-none-", page.read_text())}
+        self.assertEqual(names, {VERSION})
+
     def test_the_docs_tell_where_to_report(self):
         lines = (ROOT / "SECURITY_CONTACT").read_text().splitlines()
         contact = [line for line in lines if line.strip() and not line.startswith("#")]
