@@ -109,10 +109,11 @@ class ReleaseTest(unittest.TestCase):
         refused = self.release(place, "--check")
         self.assertIn(f"server.json does not say version {VERSION}", refused.stderr)
 
-    def test_lines_that_install_the_wheel_name_this_version(self):
+    def test_the_wheel_and_the_package_have_this_version(self):
         pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
         names = {name for page in pages for name in re.findall(r"ipybox_cpp-(.+?)-py3-none-", page.read_text())}
         self.assertEqual(names, {VERSION})
+        self.assertIn(f'VERSION = "{VERSION}"\n', (ROOT / "bindings/python/ipybox/_version.py").read_text())
 
     def test_the_docs_tell_where_to_report(self):
         lines = (ROOT / "SECURITY_CONTACT").read_text().splitlines()

@@ -242,6 +242,26 @@ print('tried')"""
         self.assertIn(f"{own}/bin/python is not run on the host", refused.stderr)
         self.assertIn("--python", refused.stderr)
 
+    def test_the_package_runs_code_with_the_program_beside_it(self):
+        script = self.machine.directory("script") / "main.py"
+        script.write_text("import asyncio, ipybox\n"
+                          "async def main():\n"
+                          "    async with ipybox.CodeExecutor(sandbox=True) as executor:\n"
+                          "        print((await executor.execute('import sys; print(sys.prefix)')).text)\n"
+                          "asyncio.run(main())\n")
+        printed = self.machine.run(self.place / "bin/python", script, cwd=self.workspace())
+        self.assertEqual(printed.strip(), str(self.place))
+
+    def test_it_refuses_to_be_imported_beside_the_original(self):
+        place = self.venv("both", "/usr/bin/python3", "--no-deps", "ipybox==0.9.2")
+        self.machine.run(place / "bin/python", "-m", "pip", "install", "--quiet", self.machine.wheel)
+        refused = self.machine.try_to_run(place / "bin/python", "-c", "import ipybox")
+        self.assertEqual(refused.returncode, 1)
+        advice = remedy(refused.stderr)
+        self.machine.run("sh", "-c", f"{place}/bin/python -m {advice} --yes")
+        self.machine.run(place / "bin/python", "-m", "pip", "install", "--quiet", self.machine.wheel)
+        self.machine.run(place / "bin/python", "-c", "import ipybox")
+
     def test_pip_lists_it(self):
         listed = self.machine.run(self.place / "bin/python", "-m", "pip", "show", "--files", "ipybox-cpp")
         self.assertIn("../../../bin/ipybox", listed)
