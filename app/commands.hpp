@@ -34,6 +34,9 @@ boost::json::object server_params(const std::string& name, const std::string& co
 Logger make_logger(const std::string& level);
 // Adds --plugin-dir, for PluginRegistry::standard().
 void add_plugin_dir(CLI::App& command, std::vector<std::filesystem::path>& directories);
+// Prints all commands and their options as one JSON object: names, texts, values and choices. Man
+// pages and completions are made from it.
+void print_description(const CLI::App& app);
 // Adds --log-level.
 void add_log_level(CLI::App& command, std::string& level);
 

@@ -172,6 +172,10 @@ int main(int argc, char** argv) {
             return 2;
         }
     }
+    if (arguments.size() == 1 && arguments.front() == "--describe") {
+        app::print_description(app);
+        return 0;
+    }
     // Flags without a command are those of `serve`, as in the original; nothing at all is, to a
     // program.
     const bool bare = arguments.empty() && ::isatty(STDIN_FILENO) == 0;
