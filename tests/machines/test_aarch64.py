@@ -1,0 +1,106 @@
+"""What scripts/cross built for aarch64, under qemu-user: its filters, its launcher and its program.
+
+qemu-user has no seccomp, Landlock or namespaces of that machine: sandboxes are not started here.
+"""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from filters import ROOT, FilterCases
+
+CROSS = ROOT / "build-cross"
+BUILT = CROSS / "aarch64"
+NATIVE = os.environ["IPYBOX_TEST_PROGRAM"]
+EMULATED = ("qemu-aarch64-static", "-L", CROSS / "sysroot")
+
+
+def emulated(program, *words, **how):
+    return subprocess.run([*EMULATED, BUILT / program, *words], capture_output=True, text=True, timeout=300, **how)
+
+
+class FilterTest(FilterCases, unittest.TestCase):
+    machine = "aarch64"
+    compiler = ("aarch64-linux-gnu-gcc", f"--sysroot={CROSS / 'sysroot'}")
+
+    @classmethod
+    def setUpClass(cls):
+        made = emulated("print_filters")
+        assert made.returncode == 0, made.stderr
+        cls.output = made.stdout
+        cls.read()
+
+
+class LauncherTest(unittest.TestCase):
+    LAUNCHER = "launcher/ipybox-launcher"
+
+    def test_it_is_a_static_program_of_that_machine(self):
+        header = (BUILT / self.LAUNCHER).read_bytes()[:20]
+        self.assertEqual((header[:5], header[18]), (b"\x7fELF\x02", 183))
+        shown = subprocess.run(["readelf", "--program-headers", BUILT / self.LAUNCHER], check=True, capture_output=True,
+                               text=True).stdout
+        self.assertNotIn("INTERP", shown)
+
+    def test_it_limits_what_it_becomes(self):
+        run = emulated(self.LAUNCHER, "--rlimit-nofile", "64", "--", "/bin/sh", "-c", "ulimit -n; exit 3")
+        self.assertEqual((run.returncode, run.stdout), (3, "64\n"), run.stderr)
+
+    def test_without_its_filter_it_starts_nothing(self):
+        # The emulator cannot install one.
+        for words in (("--seccomp-file", "/dev/stdin"), ("--no-exec",)):
+            run = emulated(self.LAUNCHER, *words, "--", "/bin/sh", "-c", "echo started", input="\x06\0\0\0\0\0\xff\x7f")
+            self.assertEqual((run.returncode, run.stdout), (126, ""), words)
+            self.assertIn("ipybox-launcher: ", run.stderr)
+
+    def test_mistakes_are_named(self):
+        run = emulated(self.LAUNCHER, "--rlimit-nofile", "many", "--", "/bin/true")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("an option needs a whole number", run.stderr)
+
+
+class ProgramTest(unittest.TestCase):
+    def same(self, *words):
+        """What both programs print; that of this machine is what is expected."""
+        native = subprocess.run([NATIVE, *words], capture_output=True, text=True, timeout=60)
+        other = emulated("ipybox", *words)
+        self.assertEqual((other.returncode, other.stdout), (native.returncode, native.stdout), other.stderr)
+        return other.stdout
+
+    def test_it_has_the_same_commands(self):
+        self.assertIn('"name":"serve"', self.same("--describe"))
+
+    def test_its_plugins_are_linked_in(self):
+        listed = emulated("ipybox", "plugins", "--json")
+        self.assertEqual((listed.returncode, listed.stderr), (0, ""))
+        found = {(plugin["kind"], plugin["name"]) for plugin in json.loads(listed.stdout)}
+        shown = subprocess.run([NATIVE, "plugins", "--json"], check=True, capture_output=True, text=True).stdout
+        self.assertEqual(found, {(plugin["kind"], plugin["name"]) for plugin in json.loads(shown)})
+
+    def test_it_generates_the_same_modules(self):
+        tools = {"tools": [{"name": "add", "description": "Adds", "inputSchema": {
+            "type": "object", "required": ["a"], "properties": {
+                "a": {"type": "number", "minimum": 0}, "b": {"enum": ["x", 1, None]},
+                "c": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}}}}}]}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(json.dumps(tools))
+            file.flush()
+            self.assertIn("def run(", self.same("apigen", "--tools-json", file.name, "--stdout", "add", "server"))
+
+    def test_it_runs_code_in_a_kernel(self):
+        with tempfile.TemporaryDirectory() as workspace:
+            os.chmod(workspace, 0o755)
+            if os.geteuid() == 0:
+                os.chown(workspace, 65534, 65534)
+            run = emulated("ipybox", "run", "--sandbox=none", "--kernel", "zmq", "--kernel-init-timeout", "60",
+                           "--workspace", workspace, "--log-level", "error", "-c", "print(6 * 7)",
+                           env=os.environ | {"IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"]})
+            self.assertEqual((run.returncode, run.stdout), (0, "42\n"), run.stderr)
+
+    def test_it_refuses_a_sandbox_that_it_cannot_make(self):
+        with tempfile.TemporaryDirectory() as workspace:
+            run = emulated("ipybox", "run", "--sandbox", "--workspace", workspace, "-c", "open('ran', 'w')",
+                           env=os.environ | {"IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"]})
+            self.assertNotEqual(run.returncode, 0)
+            self.assertEqual(os.listdir(workspace), [])
