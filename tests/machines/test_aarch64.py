@@ -1,6 +1,6 @@
 """What scripts/cross built for aarch64, under qemu-user: its filters, its launcher and its program.
 
-qemu-user has no seccomp, Landlock or namespaces of that machine: sandboxes are not started here.
+qemu-user has neither seccomp, Landlock nor openat2: neither sandboxes nor kernels are started here.
 """
 import json
 import os
@@ -88,19 +88,9 @@ class ProgramTest(unittest.TestCase):
             file.flush()
             self.assertIn("def run(", self.same("apigen", "--tools-json", file.name, "--stdout", "add", "server"))
 
-    def test_it_runs_code_in_a_kernel(self):
-        with tempfile.TemporaryDirectory() as workspace:
-            os.chmod(workspace, 0o755)
-            if os.geteuid() == 0:
-                os.chown(workspace, 65534, 65534)
-            run = emulated("ipybox", "run", "--sandbox=none", "--kernel", "zmq", "--kernel-init-timeout", "60",
-                           "--workspace", workspace, "--log-level", "error", "-c", "print(6 * 7)",
-                           env=os.environ | {"IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"]})
-            self.assertEqual((run.returncode, run.stdout), (0, "42\n"), run.stderr)
-
     def test_it_refuses_a_sandbox_that_it_cannot_make(self):
         with tempfile.TemporaryDirectory() as workspace:
             run = emulated("ipybox", "run", "--sandbox", "--workspace", workspace, "-c", "open('ran', 'w')",
                            env=os.environ | {"IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"]})
-            self.assertNotEqual(run.returncode, 0)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), run.stderr)
             self.assertEqual(os.listdir(workspace), [])

@@ -178,14 +178,14 @@ class DevelopmentTest(SystemTest):
         cls.root.do("chown", "--recursive", "ada:ada", "/home/ada/outside")
 
     def test_a_plugin_by_pkg_config(self):
-        self.ada("sh", "-c", "cd outside && mkdir -p plugins && c++ -std=c++20 -shared -fPIC $(pkg-config --cflags ipybox) "
-                 "office_hours.cpp -o plugins/office_hours.so")
-        listed = self.ipybox("plugins", "--plugin-dir", "/home/ada/outside/plugins")
+        self.ada("sh", "-c", "cd outside && mkdir -p own && c++ -std=c++20 -shared -fPIC $(pkg-config --cflags ipybox) "
+                 "office_hours.cpp -o own/office_hours.so")
+        listed = self.ipybox("plugins", "--plugin-dir", "/home/ada/outside/own")
         self.assertEqual((listed.returncode, listed.stderr), (0, ""))
         self.assertIn("approval office_hours: ", listed.stdout)
         for open_, expected in ((True, 0), (False, 1)):
             self.ada("sh", "-c", 'printf %s "$1" >work/policy.json', "sh", json.dumps({"office_hours": {"open": open_}}))
-            run = self.ipybox("run", "--plugin-dir", "/home/ada/outside/plugins", "--policy", "policy.json",
+            run = self.ipybox("run", "--plugin-dir", "/home/ada/outside/own", "--policy", "policy.json",
                               "--approve-shell-cmds", "-c", "!echo out of the shell")
             self.assertEqual(run.returncode, expected, run.stdout + run.stderr)
             self.assertEqual("out of the shell" in run.stdout, open_)
