@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support import OWN_SERVER, PYTHON, Workspace, environment, run
 
-from ipybox import IpyboxError
+from ipybox import CodeExecutor, IpyboxError, generate_mcp_sources
 from ipybox.kernel_mgr.client import ExecutionError, KernelClient
 from ipybox.kernel_mgr.server import KernelGateway
 from ipybox.tools import (ApprovalClient, ApprovalRejectedError, ApprovalRequest, ApprovalRequestor,
@@ -179,6 +179,21 @@ class KernelsTest(Workspace):
                 await KernelClient(port=port, token="wrong").connect(retries=1)
         with self.assertRaisesRegex(RuntimeError, "after 2 tries"):
             await KernelClient(port=port).connect(retries=2, retry_interval=0.1)
+
+    async def test_executors_reach_kernels_elsewhere(self):
+        port = free_port()
+        await generate_mcp_sources("own", OWN_SERVER, "mcptools")
+        async with KernelGateway(port=port, python=PYTHON, log_level="WARNING") as gateway:
+            where = {"url": f"http://localhost:{port}", "token": gateway.token}
+            async with CodeExecutor(kernel="gateway", kernel_options=where, kernel_init_timeout=60) as box:
+                await box.upload("data.txt", b"there")
+                self.assertEqual((await box.execute("print(open('data.txt').read())")).text, "there")
+                events = []
+                async for event in box.stream("from mcptools.own import add\nprint(add.run(a=2, b=3).sum)"):
+                    events.append(str(event) if isinstance(event, ApprovalRequest) else event.text)
+                    if isinstance(event, ApprovalRequest):
+                        await event.accept()
+                self.assertEqual(events, ["own.add(a=2, b=3)", "5"])
 
     async def test_what_would_be_unconfined_is_refused(self):
         with self.assertRaisesRegex(ValueError, "unconfined"):
