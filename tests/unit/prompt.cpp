@@ -19,17 +19,6 @@ std::string without_colors(std::string text) {
 
 BOOST_AUTO_TEST_SUITE(prompt)
 
-BOOST_AUTO_TEST_CASE(colours_are_left_out_where_they_are_not_wanted) {
-    BOOST_TEST(may_color(nullptr, "xterm"));
-    BOOST_TEST(may_color("", "xterm"));
-    BOOST_TEST(!may_color("1", "xterm"));
-    BOOST_TEST(may_move("xterm"));
-    for (const char* term : {static_cast<const char*>(nullptr), "", "dumb"}) {
-        BOOST_TEST(!may_color(nullptr, term));
-        BOOST_TEST(!may_move(term));
-    }
-}
-
 BOOST_AUTO_TEST_CASE(hints_are_words_and_nothing_of_the_servers_text) {
     BOOST_TEST(hints_text({}) == "");
     BOOST_TEST(hints_text({{"readOnlyHint", true}, {"openWorldHint", false}}) ==

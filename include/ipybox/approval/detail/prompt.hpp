@@ -1,23 +1,14 @@
 #pragma once
-// How a question looks on a terminal: what the server says of its tool, colours, the time left.
+// How a question looks on a terminal: what the server says of its tool, and the time left.
 #include <algorithm>
 #include <boost/json/object.hpp>
+#include <ipybox/detail/terminal_color.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace ipybox::detail {
-
-// Whether the cursor of a terminal of that kind can be moved. term: the environment variable TERM,
-// null where there is none.
-inline bool may_move(const char* term) {
-    return term && *term != '\0' && std::string_view(term) != "dumb";
-}
-// And colours be shown. no_color: the environment variable NO_COLOR, null where there is none.
-inline bool may_color(const char* no_color, const char* term) {
-    return may_move(term) && (!no_color || *no_color == '\0');
-}
 
 // A tool's hints in words, as far as its server states them: "read-only, not open-world". Nothing
 // of the server's own text is in it.
@@ -35,14 +26,6 @@ inline std::string hints_text(const boost::json::object& annotations) {
         text += word;
     }
     return text;
-}
-
-enum class Color { bold, red, yellow, cyan };
-
-inline std::string in_color(Color color, std::string_view text) {
-    constexpr std::string_view codes[] = {"1", "1;31", "33", "36"};
-    return "\033[" + std::string(codes[static_cast<int>(color)]) + "m" + std::string(text) +
-           "\033[m";
 }
 
 // text: of a Question, so that all in it that is not ipybox's own is quoted and escaped. Colours
