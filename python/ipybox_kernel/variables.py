@@ -9,7 +9,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
-MIME = "application/vnd.ipybox.variables+json"
+MIME = "application/vnd.ipybox.answer+json"
 _LIMIT = 1000  # variables
 _LENGTH = 200  # characters of a name, a type or a value
 _ITEMS = 8  # of a container

@@ -325,6 +325,49 @@ BOOST_AUTO_TEST_CASE(forged_variables_are_bounded) {
     BOOST_TEST(text("print('usable')").ends_with("usable"));
 }
 
+BOOST_DATA_TEST_CASE_F(Fixture, code_is_completed_without_running_any, data::make(test::sandboxes),
+                       sandbox) {
+    start(sandbox);
+    text(
+        "class Loud:\n"
+        "    def __getattr__(self, name): open('ran', 'w')\n"
+        "    __dir__ = prop = property(__getattr__)\n"
+        "loud, number_of_words = Loud(), 5");
+    const auto found = [&](const std::string& code) {
+        return test::run(context, executor->complete(code));
+    };
+    const auto names = found("é = number_of");
+    BOOST_TEST(names.matches == std::vector<std::string>{"number_of_words"});
+    BOOST_TEST(names.start == std::string("é = ").size());
+    BOOST_TEST(found("loud.pro").matches == std::vector<std::string>{"prop"});
+    BOOST_TEST(found("loud.prop.").matches.empty());
+    BOOST_TEST(found("").matches.empty());
+    BOOST_TEST(found("no \xFF\xFE utf8.").matches.empty());
+    // Only the end of it is looked at.
+    BOOST_TEST(found(std::string(1u << 20, '\n') + "number_of").matches.size() == 1U);
+    BOOST_TEST(!std::filesystem::exists(workspace.path() / "ran"));
+}
+
+BOOST_AUTO_TEST_CASE(forged_completions_only_go_on) {
+    start("none");
+    const auto forge = [&](const std::string& answer) {
+        text("import ipybox_kernel.completion as c\nc.complete = lambda *_: " + answer);
+        return test::run(context, executor->complete("abc"));
+    };
+    BOOST_TEST(forge("('bc', ['bcd', 'bcd', 'bc', 'xyz', 'bc\\n', 'bc\\x1b[2J', 7, 'bc' * 5000])")
+                   .matches == std::vector<std::string>{"bcd"});
+    BOOST_TEST(forge("('x', ['xyz'])").matches.empty());
+    BOOST_TEST(forge("(5, ['abcd'])").start == 3U);
+    BOOST_TEST(forge("('abc', {'abcd': 1})").matches.empty());
+    BOOST_TEST(forge("('', [str(i) for i in range(10000)])").matches.size() ==
+               CodeCompletions::max_matches);
+    BOOST_CHECK_THROW(forge("1 / 0"), Error);
+    const auto begun = Clock::now();
+    BOOST_CHECK_THROW(forge("__import__('time').sleep(60)"), Error);
+    BOOST_TEST((Clock::now() - begun < 30s));
+    BOOST_TEST(text("'usable'") == "'usable'");
+}
+
 BOOST_AUTO_TEST_CASE(a_flood_of_updates_ends_at_the_limit) {
     options.max_output = 1 << 20;
     options.interrupt_grace = 60s;

@@ -108,6 +108,10 @@ public:
 
     // The variables of the code that ran so far; see CodeExecutor.
     std::vector<CodeVariable> variables() { return wait(executor_->variables()); }
+    // How `code` can go on; see CodeExecutor.
+    CodeCompletions complete(std::string code) {
+        return wait(executor_->complete(std::move(code)));
+    }
 
     // Makes an MCP server callable by name. Throws Error: bad_config (params of a wrong form).
     void register_server(const std::string& name, const json::object& params) {

@@ -344,6 +344,12 @@ public:
     // seconds), and what stream() throws.
     awaitable<std::vector<CodeVariable>> variables();
 
+    // How `code` can go on: names, attributes, modules, parameters, keys and files. code: what
+    // stands before the cursor, of UTF-8; of more than 64 KiB the end. The kernel runs no code of
+    // the user's to tell: no property, no __getattr__ or __dir__, no import. Throws what
+    // variables() throws, timed_out after two seconds.
+    awaitable<CodeCompletions> complete(std::string code);
+
     // Makes an MCP server callable by name. Throws Error: bad_config (params of a wrong form).
     void register_server(const std::string& name, const json::object& params);
 

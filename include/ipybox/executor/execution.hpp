@@ -77,4 +77,13 @@ struct CodeVariable {
     std::string repr;  // of Python's own types the value, shortened; of others "<module.Class>"
 };
 
+// How what was typed can go on, as a kernel says, in which code may have forged it.
+struct CodeCompletions {
+    static constexpr std::size_t max_matches = 500;
+    std::size_t start = 0;  // in bytes: from there on the text would be replaced
+    // What would be put there, the same as the text so far and more; printable valid UTF-8 on one
+    // line, in their order, no two alike.
+    std::vector<std::string> matches;
+};
+
 }  // namespace ipybox

@@ -96,6 +96,11 @@ public:
     // The variables of the code that ran so far; see CodeExecutor.
     awaitable<std::vector<CodeVariable>> variables() { co_return co_await connected().variables(); }
 
+    // How `code` can go on; see CodeExecutor.
+    awaitable<CodeCompletions> complete(std::string code) {
+        co_return co_await connected().complete(std::move(code));
+    }
+
     // Interrupts the running execution, if any.
     void interrupt() { connected().cancel(); }
 

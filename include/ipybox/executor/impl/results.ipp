@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/python_source.hpp>
+#include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/executor/impl/session.hpp>
+#include <set>
+#include <string_view>
 
 namespace ipybox {
 
@@ -62,7 +66,7 @@ IPYBOX_DECL bool CodeExecutor::Session::Output::take_answer(KernelOutput item) {
     else if (const auto* stream = std::get_if<Stream>(&item))
         more += stream->text.size();
     if (!fits(more)) return false;
-    if (display && display->data.contains(variables_type)) {
+    if (display && display->data.contains(answer_type)) {
         result.displays.push_back(std::move(display->data));
     } else {
         session.unclaimed.push_back(std::move(item));
@@ -119,13 +123,16 @@ IPYBOX_DECL awaitable<std::vector<CodeVariable>> CodeExecutor::variables() {
     co_return co_await Session::variables(session);
 }
 
-IPYBOX_DECL awaitable<std::vector<CodeVariable>> CodeExecutor::Session::variables(
-    std::shared_ptr<Session> self) {
+IPYBOX_DECL awaitable<json::object> CodeExecutor::Session::told(std::shared_ptr<Session> self,
+                                                                std::string module,
+                                                                std::string arguments,
+                                                                std::string what, Duration limit) {
     ExecutionOptions how;
-    how.timeout = std::chrono::seconds(10);
+    how.timeout = limit;
     how.silent = true;
-    std::string code = "__import__('ipybox_kernel.variables', fromlist=['tell']).tell()";
-    const auto result = co_await run_to_end(self, std::move(code), how, Run::Asked::host);
+    std::string code =
+        "__import__('ipybox_kernel." + module + "', fromlist=['tell']).tell(" + arguments + ")";
+    auto result = co_await run_to_end(self, std::move(code), how, Run::Asked::host);
     if (result.status == Status::output_limit)
         throw Error(errc::output_limit,
                     "the kernel's answer, with what threads of earlier cells "
@@ -133,17 +140,61 @@ IPYBOX_DECL awaitable<std::vector<CodeVariable>> CodeExecutor::Session::variable
                         std::to_string(max_answer) +
                         " bytes; the next execution shows what they printed");
     if (result.status != Status::error) result.ok_or_throw();
-    const auto* answer = result.displays.empty()
-                             ? nullptr
-                             : detail::object_of(result.displays.back(), variables_type);
+    const auto* answer =
+        result.displays.empty() ? nullptr : detail::object_of(result.displays.back(), answer_type);
     constexpr std::size_t longest = 4u << 10;
     const auto why = detail::bounded_text(result.error, longest);
     if (!result.ok() || answer == nullptr)
         throw Error(errc::kernel_protocol,
-                    "the kernel does not say its variables; code may have changed what says them: "
-                    "reset() starts a new kernel" +
+                    "the kernel does not say " + what +
+                        "; code may have changed what says them: reset() starts a new kernel" +
                         (why.empty() ? why : "\n" + why));
-    co_return variables_in(*answer);
+    co_return *answer;
+}
+
+IPYBOX_DECL awaitable<std::vector<CodeVariable>> CodeExecutor::Session::variables(
+    std::shared_ptr<Session> self) {
+    const auto answer =
+        co_await told(self, "variables", "", "its variables", std::chrono::seconds(10));
+    co_return variables_in(answer);
+}
+
+IPYBOX_DECL awaitable<CodeCompletions> CodeExecutor::complete(std::string code) {
+    auto session = session_;
+    co_return co_await Session::complete(session, std::move(code));
+}
+
+IPYBOX_DECL awaitable<CodeCompletions> CodeExecutor::Session::complete(
+    std::shared_ptr<Session> self, std::string code) {
+    constexpr std::size_t longest = 64u << 10;
+    const auto left_out = code.size() > longest ? code.size() - longest : 0;
+    auto text = detail::repair_utf8(std::string_view(code).substr(left_out));
+    auto arguments = detail::python_string(text);
+    const auto answer = co_await told(self, "completion", std::move(arguments), "what may follow",
+                                      std::chrono::seconds(2));
+    co_return completions_in(answer, code);
+}
+
+IPYBOX_DECL CodeCompletions CodeExecutor::Session::completions_in(const json::object& answer,
+                                                                  std::string_view code) {
+    constexpr std::size_t longest = 1u << 10;
+    CodeCompletions found;
+    found.start = code.size();
+    const auto typed = detail::string_of(answer, "typed");
+    const auto* list = answer.if_contains("matches");
+    if (!code.ends_with(typed) || list == nullptr || !list->is_array()) return found;
+    found.start -= typed.size();
+    std::set<std::string_view> seen;
+    for (const auto& item : list->get_array()) {
+        const auto* text = item.if_string();
+        if (found.matches.size() == CodeCompletions::max_matches) break;
+        if (text == nullptr || text->size() > longest) continue;
+        const std::string_view match = *text;
+        if (match.size() > typed.size() && match.starts_with(typed) &&
+            detail::printable(match) == match && seen.insert(match).second)
+            found.matches.emplace_back(match);
+    }
+    return found;
 }
 
 IPYBOX_DECL std::vector<CodeVariable> CodeExecutor::Session::variables_in(

@@ -192,7 +192,15 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
                                                      std::string code, ExecutionOptions how,
                                                      Run::Asked asked);
 
+    // What tell(`arguments`) of ipybox_kernel's `module` answers between two executions. Throws
+    // what CodeExecutor::variables() throws. what: named by the error.
+    static awaitable<json::object> told(std::shared_ptr<Session> self, std::string module,
+                                        std::string arguments, std::string what, Duration limit);
     static awaitable<std::vector<CodeVariable>> variables(std::shared_ptr<Session> self);
+    static awaitable<CodeCompletions> complete(std::shared_ptr<Session> self, std::string code);
+    // What of the kernel's answer is of the form that ipybox_kernel/completion.py writes, and goes
+    // on with what ends `code`.
+    static CodeCompletions completions_in(const json::object& answer, std::string_view code);
     // What of the kernel's answer is of the form that ipybox_kernel/variables.py writes.
     static std::vector<CodeVariable> variables_in(const json::object& answer);
 
@@ -328,7 +336,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     std::deque<KernelOutput> unclaimed;
     std::uint64_t unclaimed_size = 0;
     static constexpr std::uint64_t max_answer = 8u << 20;  // bytes of an answer and of these
-    static constexpr const char* variables_type = "application/vnd.ipybox.variables+json";
+    static constexpr const char* answer_type = "application/vnd.ipybox.answer+json";
     bool told_unprotected = false;
     bool told_unrecorded = false;
     bool abandoned = false;
