@@ -1,7 +1,11 @@
 #pragma once
 // What the program prints. While a question is open on the terminal it waits, so that nothing but
 // the question speaks there.
+#include <unistd.h>
+
+#include <cstdlib>
 #include <functional>
+#include <ipybox/detail/terminal_color.hpp>
 #include <ipybox/detail/terminal_turns.hpp>
 #include <mutex>
 #include <ostream>
@@ -10,6 +14,12 @@
 #include <vector>
 
 namespace ipybox::app {
+
+// Whether what is printed there may have colours: STDOUT_FILENO, STDERR_FILENO.
+inline bool colors_at(int descriptor) {
+    return ::isatty(descriptor) == 1 &&
+           detail::may_color(std::getenv("NO_COLOR"), std::getenv("TERM"));
+}
 
 // One for the process.
 class TerminalOutput {
@@ -45,6 +55,11 @@ public:
     void on_left_out(std::function<void(std::size_t lines)> tell) {
         tell_left_out_ = std::move(tell);
     }
+    // From now on all waits, as while a question is open; until release().
+    void hold_back() {
+        const std::lock_guard lock(mutex_);
+        open_ = true;
+    }
     // Prints what is held.
     void release() {
         std::vector<std::function<void()>> held;
@@ -64,9 +79,10 @@ public:
 private:
     TerminalOutput() {
         detail::terminal_turns.set_printer([this](bool open) {
-            if (!open) return release();
-            const std::lock_guard lock(mutex_);
-            open_ = true;
+            if (open)
+                hold_back();
+            else
+                release();
         });
     }
     ~TerminalOutput() { detail::terminal_turns.set_printer(nullptr); }
