@@ -30,6 +30,7 @@ struct AuditFlags {
 struct VerifyFlags {
     std::vector<std::filesystem::path> files;
     AuditVerificationOptions options;
+    bool as_json = false;
 };
 
 // What is wrong with lines that are no records, on standard error; the exit code.
@@ -110,12 +111,23 @@ int show(const AuditFlags& flags) {
 int verify(const VerifyFlags& flags) {
     using Outcome = AuditVerification::Outcome;
     const auto found = verify_audit_log(flags.files, flags.options);
+    const int code = found.outcome == Outcome::whole     ? 0
+                     : found.outcome == Outcome::unknown ? 3
+                                                         : 1;
+    if (flags.as_json) {
+        json::object report;
+        report["outcome"] = code == 0 ? "whole" : code == 3 ? "unknown" : "changed";
+        report["detail"] = found.what;
+        report["notes"] = json::array(found.notes.begin(), found.notes.end());
+        std::cout << detail::write_json(report) << std::endl;
+        return code;
+    }
     for (const auto& note : found.notes) std::cout << "note: " << note << '\n';
     std::cout << (found.outcome == Outcome::whole     ? "whole: "
                   : found.outcome == Outcome::unknown ? "not proven whole: "
                                                       : "NOT whole: ")
               << found.what << std::endl;
-    return found.outcome == Outcome::whole ? 0 : found.outcome == Outcome::unknown ? 3 : 1;
+    return code;
 }
 
 void add_verify(CLI::App& audit, Action& action) {
@@ -137,6 +149,9 @@ void add_verify(CLI::App& audit, Action& action) {
     one->add_option("--head", flags->options.head,
                     "File whose last line is a head of the log, as --audit-head-to sent it")
         ->type_name("FILE");
+    one->add_flag("--json", flags->as_json,
+                  "Print a JSON object instead of text: outcome (whole, unknown, changed), detail "
+                  "and notes");
     one->callback([&action, flags] { action = [flags] { return verify(*flags); }; });
 }
 

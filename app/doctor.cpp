@@ -21,6 +21,8 @@
 
 #include "commands.hpp"
 #include "run_to_end.hpp"
+#include "table.hpp"
+#include "terminal_output.hpp"
 
 namespace ipybox::app {
 namespace {
@@ -28,8 +30,11 @@ namespace {
 class Doctor {
 public:
     Doctor(asio::io_context& context, const std::filesystem::path& workspace,
-           const std::vector<std::filesystem::path>& plugin_dirs)
-        : plugin_dirs_(plugin_dirs),
+           const std::vector<std::filesystem::path>& plugin_dirs, bool as_json)
+        : as_json_(as_json),
+          columns_(terminal_columns(STDOUT_FILENO)),
+          color_(colors_at(STDOUT_FILENO)),
+          plugin_dirs_(plugin_dirs),
           executor_(context.get_executor()),
           workspace_(workspace),
           setup_modules_(modules_of_setup()),
@@ -40,7 +45,7 @@ public:
 
     // 0 when everything that is needed is there.
     awaitable<int> examine(std::string python) {
-        std::cout << "ipybox " << detail::build_version << '\n';
+        if (!as_json_) std::cout << "ipybox " << detail::build_version << '\n';
         check_plugins();
         co_await check_python(std::move(python));
         check_reach();
@@ -54,19 +59,57 @@ public:
                     "in " + workspace_.string() + ", by a project quota; sandbox bubblewrap",
                     quota_problem_);
         co_await check_node();
+        if (as_json_) report();
         co_return healthy_ ? 0 : 1;
     }
 
 private:
-    void good(const std::string& what, const std::string& detail) {
-        line("ok      ", what, detail);
-    }
+    // missing: what only those need who ask for it.
+    enum class State { ok, failed, missing };
+    void good(const std::string& what, const std::string& detail) { line(State::ok, what, detail); }
     void bad(const std::string& what, const std::string& problem) {
         healthy_ = false;
-        line("FAILED  ", what, problem);
+        line(State::failed, what, problem);
     }
-    void line(const char* mark, const std::string& what, const std::string& text) {
-        std::cout << mark << what << ": " << ipybox::detail::printable(text) << std::endl;
+    void missing(const std::string& what, const std::string& text) {
+        line(State::missing, what, text);
+    }
+    // Each as soon as it is known: some take seconds.
+    void line(State state, const std::string& what, const std::string& text) {
+        if (as_json_) {
+            json::object check;
+            check["check"] = what;
+            check["state"] = state == State::ok       ? "ok"
+                             : state == State::failed ? "failed"
+                                                      : "missing";
+            check["detail"] = text;
+            checks_.push_back(std::move(check));
+            return;
+        }
+        using ipybox::detail::Color;
+        constexpr std::size_t indent = 8, least = 40;
+        const char* marks[] = {"ok      ", "FAILED  ", "missing "};
+        constexpr Color colors[] = {Color::green, Color::red, Color::yellow};
+        const auto number = static_cast<std::size_t>(state);
+        const auto room = columns_ > least ? columns_ - indent : 0;
+        const auto lines = wrapped(what + ": " + ipybox::detail::printable(text), room);
+        const auto paint = [this](Color color, const std::string& part) {
+            return color_ ? ipybox::detail::in_color(color, part) : part;
+        };
+        std::cout << paint(colors[number], marks[number]);
+        const auto head = std::min(what.size() + 1, lines.front().size());
+        std::cout << paint(Color::bold, lines.front().substr(0, head))
+                  << lines.front().substr(head);
+        for (std::size_t i = 1; i < lines.size(); ++i)
+            std::cout << '\n' << std::string(indent, ' ') << lines[i];
+        std::cout << std::endl;
+    }
+    void report() {
+        json::object whole;
+        whole["version"] = ipybox::detail::build_version;
+        whole["healthy"] = healthy_;
+        whole["checks"] = std::move(checks_);
+        std::cout << ipybox::detail::write_json(whole) << std::endl;
     }
 
     void check_plugins() {
@@ -137,8 +180,8 @@ private:
             good(what, "uid " + std::to_string(identity->user) + " reaches " + workspace_.string() +
                            " and what kernels need");
         } catch (const Error& error) {
-            line("missing ", what,
-                 "root's kernels in a sandbox run as one, in the workspace: " + error.detail());
+            missing(what,
+                    "root's kernels in a sandbox run as one, in the workspace: " + error.detail());
         }
     }
 
@@ -189,8 +232,8 @@ private:
             if (needed) {
                 bad(name, able.problem);
             } else {
-                line("missing ", name,
-                     "not needed unless chosen with --sandbox " + name + ": " + able.problem);
+                missing(name,
+                        "not needed unless chosen with --sandbox " + name + ": " + able.problem);
             }
             co_return;
         }
@@ -217,7 +260,7 @@ private:
         for (const auto& [field, flag] :
              {std::pair("programs", "--no-exec"), {"ask_programs", "--approve-programs"}})
             if (const auto why = able.reasons.find(field); why != able.reasons.end())
-                line("missing ", flag, "not needed unless asked for: " + why->second);
+                missing(flag, "not needed unless asked for: " + why->second);
         const std::string held = co_await absent_names(name);
         if (!held.empty())
             good(name, "protected names that " + workspace_.string() + " lacks are held " + held);
@@ -260,9 +303,8 @@ private:
             co_await trial.stop();
             good(what, loaded);
         } catch (const Error& error) {
-            line("missing ", what,
-                 "not needed: kernels start one by one instead, in about 0.15 s. " +
-                     error.detail() + restricted_namespaces());
+            missing(what, "not needed: kernels start one by one instead, in about 0.15 s. " +
+                              error.detail() + restricted_namespaces());
         }
     }
 
@@ -278,7 +320,7 @@ private:
         if (problem.empty()) {
             good("limit " + name, how);
         } else {
-            line("missing ", "limit " + name, "not needed unless asked for: " + problem);
+            missing("limit " + name, "not needed unless asked for: " + problem);
         }
     }
 
@@ -289,9 +331,8 @@ private:
         if (!node && !setup_modules_.empty())
             node = find_program((setup_modules_ / "node/bin/node").string(), "");
         if (!node) {
-            line("missing ", "Node.js",
-                 "only MCP servers from npm need it: " +
-                     ipybox::sandbox_kit::install_command("nodejs npm"));
+            missing("Node.js", "only MCP servers from npm need it: " +
+                                   sandbox_kit::install_command("nodejs npm"));
             co_return;
         }
         SpawnRequest request;
@@ -307,11 +348,15 @@ private:
                                            : "; MCP servers find it with " +
                                                  node->parent_path().string() + " in PATH"));
         } else {
-            line("missing ", "Node.js",
-                 node->string() + " is too old; MCP servers from npm need version 18 or newer");
+            missing("Node.js",
+                    node->string() + " is too old; MCP servers from npm need version 18 or newer");
         }
     }
 
+    const bool as_json_;
+    const std::size_t columns_;  // 0: no terminal
+    const bool color_;
+    json::array checks_;
     std::vector<std::filesystem::path> plugin_dirs_;
     asio::any_io_executor executor_;
     std::filesystem::path workspace_;
@@ -326,9 +371,9 @@ private:
 };
 
 int run_doctor(const std::string& python, const std::string& workspace,
-               const std::vector<std::filesystem::path>& plugin_dirs) {
+               const std::vector<std::filesystem::path>& plugin_dirs, bool as_json) {
     asio::io_context context(1);
-    Doctor doctor(context, std::filesystem::weakly_canonical(workspace), plugin_dirs);
+    Doctor doctor(context, std::filesystem::weakly_canonical(workspace), plugin_dirs, as_json);
     return run_to_end(context, doctor.examine(python));
 }
 
@@ -345,8 +390,13 @@ void add_doctor(CLI::App& app, Action& action) {
         ->capture_default_str();
     auto plugin_dirs = std::make_shared<std::vector<std::filesystem::path>>();
     add_plugin_dir(*command, *plugin_dirs);
-    command->callback([&action, python, workspace, plugin_dirs] {
-        action = [=] { return run_doctor(*python, *workspace, *plugin_dirs); };
+    auto as_json = std::make_shared<bool>(false);
+    command->add_flag(
+        "--json", *as_json,
+        "Print a JSON object instead of text: version, healthy, and of each of checks "
+        "its check, state (ok, failed, missing) and detail");
+    command->callback([&action, python, workspace, plugin_dirs, as_json] {
+        action = [=] { return run_doctor(*python, *workspace, *plugin_dirs, *as_json); };
     });
 }
 

@@ -206,7 +206,7 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
         ->check(CLI::Range(1, 2147483647));
     command
         .add_option("--sandbox-options", flags.sandbox_options,
-                    "The sandbox plugin's own configuration; `ipybox plugins` shows its schema")
+                    "The sandbox plugin's own configuration: `ipybox plugins NAME`")
         ->type_name("JSON");
     command
         .add_option("--kernel", flags.kernel, "Kernel plugin; auto: fork where it works, else zmq")

@@ -21,7 +21,9 @@ namespace ipybox::app {
 
 Logger make_logger(const std::string& level) {
     static const auto sink = [] {
-        auto made = spdlog::stderr_color_mt("ipybox");
+        const auto mode =
+            colors_at(STDERR_FILENO) ? spdlog::color_mode::always : spdlog::color_mode::never;
+        auto made = spdlog::stderr_color_mt("ipybox", mode);
         made->set_pattern("%^%l%$: %v");
         made->set_level(spdlog::level::trace);
         return made;

@@ -20,7 +20,7 @@ PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 sys.path.insert(0, str(SUPPORT))
-from terminal import PROMPT, converse  # noqa: E402
+from terminal import PROMPT, Terminal, converse  # noqa: E402
 
 CUSTOM_SANDBOX = Path(PROGRAM).parent / "examples/custom_sandbox/landlock.so"
 LOGGING_SANDBOX = Path(PROGRAM).parent / "examples/logging_sandbox/logging.so"
@@ -875,6 +875,26 @@ class OtherCommandsTest(ProgramTest):
         self.assertEqual(broken.returncode, 1)
         self.assertIn("FAILED  Python", broken.stdout)
 
+    def test_doctor_for_programs_and_for_terminals(self):
+        run = self.ipybox("doctor", "--json")
+        report = json.loads(run.stdout)
+        self.assertEqual(sorted(report), ["checks", "healthy", "version"])
+        self.assertTrue(report["healthy"])
+        self.assertEqual({tuple(sorted(check)) for check in report["checks"]}, {("check", "detail", "state")})
+        states = {check["check"]: check["state"] for check in report["checks"]}
+        self.assertEqual((states["Python"], states["bubblewrap"]), ("ok", "ok"))
+        broken = self.ipybox("doctor", "--json", "--python", "/nonexistent/python")
+        self.assertEqual((broken.returncode, json.loads(broken.stdout)["healthy"]), (1, False))
+        for no_color, colored in (("", True), ("1", False)):
+            environment = {**ENVIRONMENT, "NO_COLOR": no_color}
+            with Terminal([PROGRAM, "doctor"], self.directory, environment, columns=60) as terminal:
+                self.assertEqual(terminal.finish(), 0)
+                lines = terminal.screen.text().splitlines()
+            self.assertLessEqual(max(map(len, lines)), 60)
+            self.assertTrue(any(line.startswith("ok      plugins: ") for line in lines), lines)
+            self.assertTrue(any(line.startswith("        ") for line in lines), lines)
+            self.assertEqual("\x1b[32mok" in terminal.raw, colored)
+
     def built(self, name, modules):
         """The program as `scripts/setup` and a build leave it in a checkout."""
         build = self.directory / name / "build"
@@ -973,7 +993,17 @@ class OtherCommandsTest(ProgramTest):
         for plugin in listing:
             self.assertTrue(Path(plugin["file"]).exists())
             self.assertEqual(plugin["config_schema"]["type"], "object")
-        self.assertIn("sandbox bubblewrap", self.ipybox("plugins").stdout)
+        text = self.ipybox("plugins").stdout
+        self.assertRegex(text, r"\AKIND +NAME +WHAT IT DOES\napproval +allow +allows every call\n")
+        self.assertRegex(text, r"\nsandbox +bubblewrap +")
+        self.assertNotIn("\x1b", text)
+        one = self.ipybox("plugins", "fork").stdout
+        self.assertRegex(one, r"\Akernel fork: .*\nfile: /.*fork.*\n\nFIELD +TYPE +DEFAULT +MEANING\n")
+        self.assertRegex(one, r"\nstart +auto, warm, forked, cold +\"auto\" +auto: ")
+        self.assertRegex(self.ipybox("plugins", "rules").stdout, r"\nrules +list of anything +required +in order")
+        self.assertIn("nothing to configure", self.ipybox("plugins", "allow").stdout)
+        self.assertEqual([p["name"] for p in json.loads(self.ipybox("plugins", "fork", "--json").stdout)], ["fork"])
+        self.assert_refused(self.ipybox("plugins", "forks"), "no plugin is named forks", "fork, gateway, zmq")
 
     def test_what_is_no_file_in_a_plugin_directory_is_told_and_not_waited_for(self):
         plugins = self.directory / "plugins"
@@ -984,7 +1014,7 @@ class OtherCommandsTest(ProgramTest):
         self.assertEqual(run.returncode, 2)
         for name in ("fifo.so", "zero.so"):
             self.assertIn(f"{plugins}/{name}: not a regular file", run.stderr)
-        self.assertIn("sandbox bubblewrap", run.stdout)
+        self.assertRegex(run.stdout, "sandbox +bubblewrap")
 
     def copied_plugins(self, *names):
         directory = self.directory / "plugins"
