@@ -23,6 +23,7 @@ void add_doctor(CLI::App& app, Action& action);
 void add_host(CLI::App& app, Action& action);
 void add_plugins(CLI::App& app, Action& action);
 void add_policy(CLI::App& app, Action& action);
+void add_repl(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 
 // The parameters of the server `name`: `text`, which is JSON, or else those in the file `config`.

@@ -152,6 +152,7 @@ int main(int argc, char** argv) {
     app.footer("`ipybox COMMAND --help` explains a command; `ipybox doctor` checks this machine.");
     app::Action action;
     app::add_run(app, action);
+    app::add_repl(app, action);
     app::add_serve(app, action);
     app::add_apigen(app, action);
     app::add_auth(app, action);

@@ -26,6 +26,10 @@ LINKED = {
     "libfmt-dev": ("fmt", "MIT", "program"),
     "libcli11-dev": ("CLI11", "BSD-3-Clause", "program"),
     "libtomlplusplus-dev": ("toml++", "MIT", "program"),
+    "libedit-dev": ("libedit", "BSD-3-Clause", "program"),
+    "libbsd-dev": ("libbsd", "BSD-3-Clause and others of its kind", "program"),
+    "libmd-dev": ("libmd", "BSD-3-Clause and others of its kind", "program"),
+    "libncurses-dev": ("ncurses (terminfo)", "X11", "program"),
 }
 # Packages whose libraries are covered by another one's entry, or ask nothing of a binary.
 SAME_AS = {"libboost-filesystem1.81-dev": "libboost1.81-dev", "libboost-url1.81-dev": "libboost1.81-dev"}

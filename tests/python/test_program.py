@@ -850,7 +850,7 @@ class Approver:
 class OtherCommandsTest(ProgramTest):
     def test_help_and_version(self):
         self.assertRegex(self.ipybox("--version").stdout, r"^ipybox \d+\.\d+\.\d+\n$")
-        for command in ([], ["run"], ["apigen"], ["auth"], ["auth", "login"], ["doctor"], ["plugins"], ["policy", "test"],
+        for command in ([], ["run"], ["apigen"], ["auth"], ["auth", "login"], ["doctor"], ["repl"], ["plugins"], ["policy", "test"],
                         ["audit", "show"]):
             run = self.ipybox(*command, "--help")
             self.assertEqual(run.returncode, 0)
