@@ -35,7 +35,7 @@ public:
           history_(flags.no_history ? std::filesystem::path() : ReplHistory::standard_file()),
           editor_(
               context.get_executor(), remembered(), colors_at(STDOUT_FILENO),
-              [this](std::string code) { return session_.executor().complete(std::move(code)); },
+              [this](std::string code) { return complete(std::move(code)); },
               [this] { session_.executor().cancel(); }) {
         session_.on_signal([this](int number) { return goes_on(number); });
     }
@@ -54,6 +54,8 @@ public:
             if (input.end == LineEditor::End::left) break;
             if (input.end == LineEditor::End::interrupted || is_blank(input.text)) continue;
             keep(input.text);
+            // Of a Tab that was given up.
+            while (completing_) co_await completed_.wait();
             bool stays = true;
             if (input.text.front() == ':')
                 stays = co_await obey(input.text);
@@ -76,6 +78,20 @@ private:
         }
         editor_.interrupt();
         return false;
+    }
+
+    awaitable<CodeCompletions> complete(std::string code) {
+        struct During {
+            Repl& repl;
+            explicit During(Repl& r) : repl(r) { repl.completing_ = true; }
+            ~During() {
+                repl.completing_ = false;
+                repl.completed_.notify();
+            }
+        };
+        while (completing_) co_await completed_.wait();
+        const During during(*this);
+        co_return co_await session_.executor().complete(std::move(code));
     }
 
     std::vector<std::string> remembered() {
@@ -243,6 +259,8 @@ private:
     asio::io_context& context_;
     TerminalSession session_;
     ReplHistory history_;
+    Event completed_{context_.get_executor()};
+    bool completing_ = false;  // the kernel is asked how a line goes on
     LineEditor editor_;
     bool started_ = false;
     bool asking_ = false;  // the code asks, and the person has not answered

@@ -178,6 +178,35 @@ class HistoryTest(ReplTest):
         self.answer(terminal, "first", "\n1")
         self.leave(terminal)
 
+    def test_the_latest_cells_are_kept(self):
+        self.history.parent.mkdir(parents=True, mode=0o700)
+        lines = [json.dumps(f"x{i} = {i}") for i in range(4100)]
+        lines[4098] = '"no\\u001b[2Jcell"'
+        lines[4097] = "{broken"
+        self.history.write_text("\n".join(lines) + "\n")
+        self.history.chmod(0o600)
+        terminal = self.repl()
+        terminal.send(UP)
+        terminal.shows("^>>> x4099 = 4099$")
+        terminal.send(UP)  # not what was never typed
+        terminal.shows("^>>> x4096 = 4096$")
+        terminal.send(CTRL_C)
+        terminal.expect(READY)
+        self.answer(terminal, "last = 1", "")
+        self.leave(terminal)
+        kept = [json.loads(line) for line in self.history.read_text().splitlines()]
+        self.assertEqual((len(kept), kept[-2:]), (2001, ["x4099 = 4099", "last = 1"]))
+        self.assertEqual(stat.S_IMODE(self.history.stat().st_mode), 0o600)
+
+    def test_two_at_once_keep_all_that_is_typed(self):
+        one, other = self.repl(), self.repl()
+        for i in range(3):
+            self.answer(one, f"one{i} = 1", "")
+            self.answer(other, f"other{i} = 1", "")
+        self.leave(one)
+        self.leave(other)
+        self.assertEqual(len(self.history.read_text().splitlines()), 6)
+
     def test_none_is_kept_where_that_is_said(self):
         terminal = self.repl("--no-history")
         self.answer(terminal, "first = 1", "")
