@@ -58,7 +58,7 @@ constexpr std::uint16_t proxy_port = 3128;
 
 // Where the guest finds the launcher.
 constexpr const char* launcher_path = "/run/ipybox/launcher";
-// And who enters sandboxes the code to do it with.
+// And who enters sandboxes, or has programs started, the code to do it with.
 constexpr const char* enter_path = "/run/ipybox/enter.so";
 // The launcher's way to us as a sandbox's first process; below what Options hands over.
 constexpr int init_socket = 4;
@@ -772,10 +772,11 @@ private:
             UniqueFd image(::fcntl(launcher::launcher_file(), F_DUPFD_CLOEXEC, 3));
             add("/proc/self/fd/" + options.keep(std::move(image)));
         }
-        if (role.kind == Role::Kind::pen) options.file(enter_path, launcher::enter_image(), "0555");
+        const bool rooms = asks_programs(policy, role);
+        if (role.kind == Role::Kind::pen || rooms)
+            options.file(enter_path, launcher::enter_image(), "0555");
         // From bwrap, so that its init process has them as well; once more where refusals are
         // logged.
-        const bool rooms = asks_programs(policy, role);
         for (const auto& filter : filters(unix_sockets(policy), role, rooms))
             options.add("--add-seccomp-fd", options.data(filter));
         if (rooms || (kernel_log_ && role.kind == Role::Kind::command))

@@ -5,12 +5,13 @@ whoever goes around this meets that.
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 _WHY = "programs cannot be started in this session (its option --no-exec, programs: deny)"
@@ -41,6 +42,14 @@ def _refuse(what: str, more: str = "") -> NoReturn:
     raise PermissionError(errno.EPERM, f"{what}: {_WHY}{more}")
 
 
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without the warning about threads, of which what is forked here needs none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _audit(event: str, _: Any) -> None:
     if (what := _EVENTS.get(event)) is not None:
         _refuse(what)
@@ -61,8 +70,7 @@ def _fork_exec(args: Sequence[Any], *rest: Any) -> int:
     if not code.startswith(_TRACKER):
         _refuse("multiprocessing", _FORK)
     keep = {int(fd) for fd in rest[2]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about threads, which that process does not use
+    with quietly():
         pid = os.fork()
     if pid == 0:
         try:

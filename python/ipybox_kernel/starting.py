@@ -1,8 +1,9 @@
 """Where programs are asked about (--approve-programs): makes Python's ways to start one go to the broker outside.
 
-A child is forked as ever, but where it would execute the program it becomes a stub that stands for it: hands over
+A child is made as ever, but where it would execute the program it becomes a stub that stands for it: hands over
 descriptors, directory, environment, limits and masks, passes signals on, and ends as the program ends. So whatever
-waits for, kills, or polls children needs nothing done. No boundary: that is the system call filter under which
+waits for, kills, or polls children needs nothing done. Where no code of Python's has to run in the child, it is one
+of standing.py, which costs no fork of this process. No boundary: that is the system call filter under which
 the kernel starts. What is sent is described in launcher/broker.hpp and request.hpp.
 """
 from __future__ import annotations
@@ -21,13 +22,15 @@ import subprocess
 import sys
 import termios
 import threading
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import _posixsubprocess
 import _signal  # without the enumerations of signal, which take their time
+
+from . import standing
+from .programs import quietly
 
 _DOORS = "IPYBOX_PROGRAM_DOORS"
 _MAGIC = 0x31585049
@@ -40,6 +43,7 @@ _PASSED = [number for number in _SIGNALS if number not in (signal.SIGCHLD, signa
 _LIMITS = [getattr(resource, name) for name in ("RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_DATA", "RLIMIT_STACK", "RLIMIT_RSS", "RLIMIT_NPROC",
                                                 "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_AS")]
 
+_quick = False  # whether there is standing.py's child
 _doors: list[socket.socket] = []  # for programs, for processes of this interpreter
 _door_numbers = ""
 _cell: ContextVar[bytes | None] = ContextVar("ipybox_program_input", default=None)
@@ -55,7 +59,7 @@ class Refused(PermissionError):
 
 def install() -> None:
     """Without the doors that the launcher leaves, does nothing: then each start meets the filter."""
-    global _door_numbers
+    global _door_numbers, _quick
     _door_numbers = os.environ.pop(_DOORS, "")
     if not _door_numbers:
         return
@@ -64,6 +68,7 @@ def install() -> None:
         _doors.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=number))
     import posix
 
+    _quick = standing.load()
     _posixsubprocess.fork_exec = fork_exec  # type: ignore[assignment]
     if hasattr(subprocess, "_fork_exec"):
         subprocess._fork_exec = fork_exec
@@ -108,19 +113,19 @@ def _sealed(name: str, text: bytes) -> int:
     return file
 
 
-def _open_program(paths: Sequence[bytes]) -> int:
+def _open_program(paths: Sequence[bytes], directory: int | None = None) -> int:
     """The first that can be executed."""
     failure = errno.ENOENT
     for path in paths:
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=directory)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR) and failure == errno.ENOENT:
                 failure = error.errno or errno.EIO
             elif len(paths) == 1:
                 failure = error.errno or errno.EIO
             continue
-        if os.access(path, os.X_OK):
+        if os.access(path, os.X_OK, dir_fd=directory):
             return file
         os.close(file)
         if failure == errno.ENOENT:
@@ -140,6 +145,10 @@ def _open_descriptors() -> list[int]:
     return [number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)]
 
 
+def _inheritable() -> list[int]:
+    return [number for number in _open_descriptors() if os.get_inheritable(number)]
+
+
 def _give_up_terminal() -> bool:
     """A terminal belongs to one session, and the program is in another."""
     if os.getsid(0) != os.getpid():
@@ -154,10 +163,19 @@ def _give_up_terminal() -> bool:
     return True
 
 
-def _request(argv: Sequence[bytes], variables: Sequence[bytes], numbers: Sequence[int], terminal: bool, ignored: int) -> bytes:
-    mask = os.umask(0)
-    os.umask(mask)
-    blocked = sum(1 << number - 1 for number in _signal.pthread_sigmask(_signal.SIG_BLOCK, ()))
+def _bits(signals: Iterable[int]) -> int:
+    return sum(1 << number - 1 for number in signals)
+
+
+def _blocked() -> int:
+    return _bits(_signal.pthread_sigmask(_signal.SIG_BLOCK, ()))
+
+
+def _request(argv: Sequence[bytes], variables: Sequence[bytes], numbers: Sequence[int], terminal: bool, ignored: int, blocked: int,
+             mask: int = -1) -> bytes:
+    if mask < 0:
+        mask = os.umask(0)
+        os.umask(mask)
     limits = [(which, *resource.getrlimit(which)) for which in _LIMITS]
     parts = [struct.pack("=4I2Q4I", _MAGIC, terminal, mask, len(limits), ignored, blocked, len(numbers), len(argv), len(variables), 0)]
     most = (1 << 64) - 1  # no limit is -1 here
@@ -185,7 +203,7 @@ def _become(paths: Sequence[bytes], argv: Sequence[bytes], variables: Sequence[b
     _signal.set_wakeup_fd(-1)
     program = _open_program(paths)
     if numbers is None:
-        numbers = [number for number in _open_descriptors() if os.get_inheritable(number)]
+        numbers = _inheritable()
     numbers = sorted(number for number in set(numbers) if _is_open(number))
     if len(numbers) > _MOST_DESCRIPTORS:
         raise OSError(errno.EMFILE, f"a program gets {_MOST_DESCRIPTORS} descriptors here, not more")
@@ -195,7 +213,7 @@ def _become(paths: Sequence[bytes], argv: Sequence[bytes], variables: Sequence[b
         files[numbers.index(0)] = _sealed("input", given)
     terminal = _give_up_terminal()
     directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
-    request = _sealed("request", _request(argv, variables, numbers, terminal, ignored))
+    request = _sealed("request", _request(argv, variables, numbers, terminal, ignored, _blocked()))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         socket.send_fds(_doors[worker], [b"p"], [theirs.fileno()])
@@ -257,12 +275,94 @@ def _end(status: int) -> NoReturn:
     os._exit(os.WEXITSTATUS(status))
 
 
+# ---- a stub without a fork ----------------------------------------------------------------------
+
+
+class _Slow(Exception):
+    """The longer way does it, or finds the words for why not."""
+
+
+def _stand(paths: Sequence[bytes], argv: Sequence[bytes], variables: Sequence[bytes], files: dict[int, int], told: int, *,
+           cwd: Any = ".", session: bool = False, leads: bool = False, mask: int = -1, blocked: int | None = None,
+           not_ignored: Iterable[int] = (), worker: bool = False) -> int:
+    """The pid of a child that stands for the program. files: ours, by the numbers that the program has for them. Raises _Slow."""
+    opened: list[int] = []
+    try:
+        directory = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.append(directory)
+        if not os.access(".", os.X_OK, dir_fd=directory):
+            raise _Slow
+        program = _open_program(paths, directory)
+        opened.append(program)
+        numbers = sorted(number for number, file in files.items() if _is_open(file))
+        if len(numbers) > _MOST_DESCRIPTORS:
+            raise _Slow
+        drained = -1
+        given = _cell.get()
+        if given is not None and 0 in numbers:
+            drained = files[0]
+            files[0] = _sealed("input", given)
+            opened.append(files[0])
+        if blocked is None:
+            blocked = _blocked()
+        not_ignored = set(not_ignored)
+        ignored = _bits(number for number in _SIGNALS if number not in not_ignored and _signal.getsignal(number) == _signal.SIG_IGN)
+        request = _sealed("request", _request(argv, variables, numbers, False, ignored, blocked, mask))
+        opened.append(request)
+        return standing.start(_doors[worker].fileno(), [request, directory, program, *(files[number] for number in numbers)], told,
+                              drained, session, leads, blocked, _bits(not_ignored))
+    except OSError:
+        raise _Slow from None
+    finally:
+        for file in opened:
+            os.close(file)
+
+
+def _exec_quickly(args: Sequence[Any], executables: Sequence[bytes], close_fds: bool, keep: Sequence[int], cwd: Any, env: Any,
+                  rest: Sequence[Any], at: int, worker: bool) -> int:
+    """As fork_exec."""
+    told, group = rest[7], rest[10] if at == 15 else -1
+    if not _quick or rest[at] is not None or any(each is not None for each in rest[at - 4 : at - 1]) or group not in (-1, 0) or told < 3:
+        raise _Slow
+    kept = list(keep)
+    if not all(isinstance(number, int) and 0 <= number < 1 << 31 for number in kept) or kept != sorted(set(kept)):
+        raise _Slow
+    numbers = [0, 1, 2, *(int(number) for number in kept if number != told)] if close_fds else _inheritable()
+    argv = _as_worker(args, numbers) if worker else [os.fsencode(word) for word in args]
+    files = {number: number for number in numbers}
+    for number, file in enumerate((rest[0], rest[3], rest[5])):
+        if file >= 0:
+            files[number] = file
+    variables = _own_environment() if env is None else [bytes(each) for each in env]
+    return _stand([os.fsencode(path) for path in executables], argv, variables, files, told, cwd="." if cwd is None else cwd,
+                  session=bool(rest[9]), leads=group == 0, mask=rest[at - 1],
+                  not_ignored=(signal.SIGPIPE, signal.SIGXFSZ) if rest[8] else (), worker=worker)
+
+
+def _spawn_quickly(paths: Sequence[bytes], argv: Sequence[bytes], variables: Sequence[bytes], actions: Any, **how: Any) -> tuple[int, bytes]:
+    """The pid and what kept the program from starting, as subprocess is told it."""
+    if not _quick:
+        raise _Slow
+    files: dict[int, int | None] = {number: number for number in _inheritable()}
+    for what, *numbers in actions or ():
+        file = files.get(numbers[0], numbers[0])
+        if what == os.POSIX_SPAWN_OPEN or file is None:
+            raise _Slow
+        files[numbers[-1]] = None if what == os.POSIX_SPAWN_CLOSE else file
+    reading, writing = os.pipe()
+    with open(reading, "rb") as pipe:
+        try:
+            pid = _stand(paths, argv, variables, {number: file for number, file in files.items() if file is not None}, writing, **how)
+        finally:
+            os.close(writing)
+        return pid, pipe.read()
+
+
 # ---- Python's ways ------------------------------------------------------------------------------
 
 
 def _fork_quietly() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about threads, of which the stub needs none
+    with quietly():
         return _fork()
 
 
@@ -302,10 +402,14 @@ def _as_worker(argv: Sequence[Any], keep: list[int]) -> list[bytes]:
 
 def fork_exec(args: Sequence[Any], executables: Sequence[bytes], close_fds: bool, keep: Sequence[int], cwd: Any, env: Any,
               *rest: Any) -> int:
-    """That of C does all but the last step: its preexec_fn does not come back."""
+    """Where Python has to run in the child, that of C does all but the last step: its preexec_fn does not come back."""
     at = 14 if sys.version_info < (3, 11) else 15  # of preexec_fn in what is left
     preexec, told, restore = rest[at], rest[7], rest[8]
     worker = _is_worker(executables[0], args)
+    try:
+        return _exec_quickly(args, executables, close_fds, keep, cwd, env, rest, at, worker)
+    except _Slow:
+        pass
 
     def stand_in() -> None:
         if preexec is not None:
@@ -334,8 +438,7 @@ def fork_exec(args: Sequence[Any], executables: Sequence[bytes], close_fds: bool
 
     changed = list(rest)
     changed[at] = stand_in
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         return _fork_exec(args, executables, close_fds, keep, cwd, env, *changed)
 
 
@@ -432,6 +535,20 @@ def posix_spawn(path: Any, argv: Sequence[Any], env: Mapping[Any, Any], *, file_
     paths = [name]
     if search and b"/" not in name:
         paths = [os.path.join(os.fsencode(place), name) for place in os.get_exec_path()]
+
+    try:
+        if setpgroup or scheduler is not None:
+            raise _Slow
+        pid, failure = _spawn_quickly(paths, words, variables, file_actions, session=setsid, leads=setpgroup is not None,
+                                      blocked=_bits(setsigmask) if setsigmask else None, not_ignored=setsigdef)
+    except _Slow:
+        pass
+    else:
+        if failure:
+            os.waitpid(pid, 0)
+            number = int(failure.split(b":")[1], 16) or errno.EPERM
+            raise OSError(number, failure.split(b":", 2)[2].decode("utf8", "replace") or os.strerror(number), path)
+        return pid
 
     def child() -> None:
         if setsid:
