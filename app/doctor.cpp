@@ -238,6 +238,8 @@ private:
             co_return;
         }
         std::string can, cannot;
+        const std::string denying = co_await programs_problem(name, Programs::deny);
+        const std::string asking = co_await programs_problem(name, Programs::ask);
         const std::pair<const char*, bool> abilities[] = {
             {"files", able.filesystem},
             {"no network", able.network_none},
@@ -249,21 +251,26 @@ private:
             {"scratch size", able.scratch_size},
             {"scratch inodes", able.scratch_inodes},
             {"workspace size", able.workspace_size && quota_problem_.empty()},
-            {"no programs (--no-exec)", able.last_program},
-            {"questions about programs (--approve-programs)", able.asks_programs}};
+            {"no programs (--no-exec)", denying.empty()},
+            {"questions about programs (--approve-programs)", asking.empty()}};
         for (const auto& [what, enforced] : abilities) {
             std::string& list = enforced ? can : cannot;
             list += (list.empty() ? "" : ", ") + std::string(what);
         }
         good(name, how + "a sandboxed process runs; enforced: " + can +
                        (cannot.empty() ? "" : "; not enforceable here: " + cannot));
-        for (const auto& [field, flag] :
-             {std::pair("programs", "--no-exec"), {"ask_programs", "--approve-programs"}})
-            if (const auto why = able.reasons.find(field); why != able.reasons.end())
-                missing(flag, "not needed unless asked for: " + why->second);
+        for (const auto& [flag, why] :
+             {std::pair("--no-exec", denying), std::pair("--approve-programs", asking)})
+            if (needed && !why.empty())
+                missing(flag, "not needed unless asked for: " + why);
         const std::string held = co_await absent_names(name);
         if (!held.empty())
             good(name, "protected names that " + workspace_.string() + " lacks are held " + held);
+    }
+
+    awaitable<std::string> programs_problem(std::string name, Programs wanted) {
+        const auto sandbox = registry_.make<Sandbox>(name, host_, json::object{});
+        co_return co_await sandbox->programs_problem(wanted);
     }
 
     awaitable<std::string> absent_names(std::string name) {

@@ -21,7 +21,7 @@
 
 // Grows by one whenever a door, Host or Plugin changes.
 #ifndef IPYBOX_API_VERSION
-#define IPYBOX_API_VERSION 10
+#define IPYBOX_API_VERSION 11
 #endif
 
 #define IPYBOX_STRING_(x) #x

@@ -135,13 +135,9 @@ struct Capabilities {
     // its place.
     bool pinned_protection = false;
     bool workspace_size = false;  // where the file system of the writable paths has quotas
-    // Programs::deny: by a wall that the guest cannot take down, for all its processes.
-    bool last_program = false;
-    bool asks_programs = false;  // Programs::ask: by the same wall
-    std::string problem;         // why not, and the remedy; empty when all is well
+    std::string problem;          // why not, and the remedy; empty when all is well
     // Why a limit that it has elsewhere cannot be enforced on this machine, and the remedy, by the
-    // name of the field of Limits; that of Programs::deny by "programs", of ask by
-    // "ask_programs".
+    // name of the field of Limits.
     std::map<std::string, std::string> reasons;
 };
 
@@ -247,6 +243,11 @@ public:
     // it is root and the sandbox drops to another. Throws Error: sandbox_refused (no user can be
     // chosen).
     virtual uid_t guest_user(const SandboxPolicy& policy) const = 0;
+    // Why programs cannot be denied, or started after a question, by a wall that the guest cannot
+    // take down, for all its processes; empty: they can. Found by trying, once.
+    virtual awaitable<std::string> programs_problem([[maybe_unused]] Programs wanted) {
+        co_return wanted == Programs::allow ? std::string() : "this sandbox has no such wall";
+    }
     // How names that this policy protects are held while they are absent, for people: a clause;
     // empty when there is nothing to say.
     virtual awaitable<std::string> absent_names(SandboxPolicy) { co_return std::string(); }

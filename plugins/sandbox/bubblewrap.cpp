@@ -306,6 +306,16 @@ public:
         co_return *probed_;
     }
 
+    awaitable<std::string> programs_problem(Programs wanted) override {
+        if (wanted == Programs::allow) co_return std::string();
+        auto& known = programs_problems_[wanted == Programs::ask ? 1 : 0];
+        if (!known) {
+            std::string found = co_await try_programs(wanted);
+            known = std::move(found);
+        }
+        co_return *known;
+    }
+
     awaitable<std::string> absent_names(SandboxPolicy policy) override {
         co_await probe();
         const auto layered = co_await find_layered(policy);
@@ -982,6 +992,35 @@ private:
         for (const auto& path : frozen) options.add("--remount-ro", path);
     }
 
+    std::unique_ptr<Confined> start_trivial(Programs programs) {
+        SandboxPolicy nothing;
+        nothing.programs = programs;
+        if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
+        return start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered()).process;
+    }
+
+    // Why not, found by trying; empty: they can.
+    awaitable<std::string> try_programs(Programs wanted) {
+        const auto able = co_await probe();
+        if (!able.available) co_return able.problem;
+        if (!sandbox_kit::count_filters(::getpid()))
+            co_return "Linux does not tell how many filters a process has (5.9 does)";
+        std::string said;
+        try {
+            const auto trial = start_trivial(wanted);
+            const auto limit = deadline_after(std::chrono::seconds(10));
+            const auto status = co_await trial->wait(limit);
+            if (status && status->code == 0) co_return std::string();
+            said = trial->output_tail();
+        } catch (const Error& error) {
+            said = error.detail();
+        }
+        for (const std::string_view flag : {"--ask-programs: ", "--no-exec: "})
+            if (const auto at = said.find(flag); at != std::string::npos)
+                said = said.substr(at + flag.size(), said.find('\n', at) - at - flag.size());
+        co_return said.empty() ? "no answer in 10 s" : said;
+    }
+
     awaitable<Capabilities> try_out() {
         Capabilities found;
         if (bwrap_.empty()) {
@@ -993,12 +1032,7 @@ private:
         std::string said;
         for (int attempt = 0; attempt < 5; ++attempt) {
             try {
-                SandboxPolicy nothing;
-                if (programs_problem_.empty())
-                    nothing.programs = asking_problem_.empty() ? Programs::ask : Programs::deny;
-                if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
-                const auto trial =
-                    start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered()).process;
+                const auto trial = start_trivial(Programs::allow);
                 const auto limit = deadline_after(std::chrono::seconds(10));
                 status = co_await trial->wait(limit);
                 said = trial->output_tail();
@@ -1009,10 +1043,6 @@ private:
             if (said.find("--disable-userns") != std::string::npos)
                 // Before 0.8. The filter alone then keeps the guest from making user namespaces.
                 userns_can_be_disabled_ = false;
-            else if (const auto asks = said.find("--ask-programs: "); asks != std::string::npos)
-                asking_problem_ = said.substr(asks + 16, said.find('\n', asks) - asks - 16);
-            else if (const auto at = said.find("--no-exec: "); at != std::string::npos)
-                programs_problem_ = said.substr(at + 11, said.find('\n', at) - at - 11);
             else if (scratch_inodes_)
                 // AppArmor may let bwrap make user namespaces, but not the launcher.
                 scratch_inodes_ = false;
@@ -1036,11 +1066,6 @@ private:
         limit(&Capabilities::scratch_inodes, "scratch_inodes",
               scratch_inodes_ ? "" : "only bwrap may make user namespaces");
         limit(&Capabilities::memory_total, "memory_total", Cgroup::problem());
-        if (programs_problem_.empty() && !sandbox_kit::count_filters(::getpid()))
-            programs_problem_ = "Linux does not tell how many filters a process has (5.9 does)";
-        limit(&Capabilities::last_program, "programs", programs_problem_);
-        limit(&Capabilities::asks_programs, "ask_programs",
-              asking_problem_.empty() ? programs_problem_ : asking_problem_);
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
         limit(&Capabilities::workspace_size, "workspace_size",
               sandbox_kit::ProjectQuota::machine_problem());
@@ -1096,8 +1121,7 @@ private:
     std::optional<Capabilities> probed_;
     bool userns_can_be_disabled_ = true;
     bool scratch_inodes_ = true;
-    std::string programs_problem_;  // why programs cannot be denied
-    std::string asking_problem_;    // why none can be started after a question
+    std::optional<std::string> programs_problems_[2];  // of deny, of ask
 };
 
 constexpr Plugin self{

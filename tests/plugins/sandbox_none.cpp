@@ -74,8 +74,10 @@ BOOST_AUTO_TEST_CASE(promises_nothing_but_runs) {
     BOOST_TEST(able.problem.empty());
     BOOST_TEST(able.limits_per_process);  // by what a process can set for itself
     for (const bool claim : {able.filesystem, able.network_none, able.network_allow_list,
-                             able.process_isolation, able.memory_total, able.last_program})
+                             able.process_isolation, able.memory_total})
         BOOST_TEST(!claim);
+    for (const auto wanted : {Programs::deny, Programs::ask})
+        BOOST_TEST(!test::run(context, sandbox->programs_problem(wanted)).empty());
 }
 
 BOOST_AUTO_TEST_CASE(runs_as_we_do_with_an_exact_environment) {

@@ -138,8 +138,10 @@ BOOST_AUTO_TEST_CASE(tells_what_it_can) {
                              able.process_isolation, able.limits_per_process, able.wall_time})
         BOOST_TEST(claim);
     for (const bool claim : {sandbox->unix_sockets(policy), able.scratch_size, able.scratch_inodes,
-                             able.workspace_size, able.last_program})
+                             able.workspace_size})
         BOOST_TEST(!claim);
+    for (const auto wanted : {Programs::deny, Programs::ask})
+        BOOST_TEST(!run(context, sandbox->programs_problem(wanted)).empty());
 }
 
 BOOST_AUTO_TEST_CASE(says_what_is_missing) {

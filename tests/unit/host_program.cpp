@@ -205,13 +205,18 @@ BOOST_AUTO_TEST_CASE(a_policy_asks_for_no_more_than_the_sandbox_says) {
             "allowed hosts");
     refuses(with([](auto& p) { p.hidden = {"x"}; }), none, "hide");
     refuses(with([](auto& p) { p.write_protected = {"/x/y"}; }), none, "write-protect");
-    const auto last = with([](auto& p) { p.programs = Programs::deny; });
-    refuses(last, none, "\"mine\" cannot keep code from starting programs");
-    Capabilities walled;
-    walled.reasons["programs"] = "because";
-    refuses(last, walled, "programs cannot be enforced here: because");
-    walled.last_program = true;
-    refuse_beyond(last, walled, "mine");
+    for (const auto& [wanted, words] :
+         {std::pair(Programs::deny, "\"mine\" cannot keep code from starting programs"),
+          {Programs::ask, "\"mine\" cannot start programs for code"}}) {
+        refuse_programs(wanted, "", "mine");
+        BOOST_CHECK_EXCEPTION(refuse_programs(wanted, "because", "mine"), Error,
+                              [&, text = std::string(words)](const Error& error) {
+                                  const std::string said = error.what();
+                                  return error.code() == errc::sandbox_refused &&
+                                         said.find(text) != said.npos &&
+                                         said.find("): because; use sandbox") != said.npos;
+                              });
+    }
     struct Limit {
         std::optional<std::uint64_t> Limits::* limit;
         bool Capabilities::* able;

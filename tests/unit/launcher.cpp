@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(what_it_can_enforce_it_says) {
     BOOST_TEST((able.limits_per_process && able.wall_time));
     BOOST_TEST(!(able.filesystem || able.network_none || able.network_allow_list ||
                  able.process_isolation || able.memory_total || able.scratch_size ||
-                 able.scratch_inodes || able.workspace_size || able.last_program));
+                 able.scratch_inodes || able.workspace_size));
     BOOST_TEST(launched_user(policy) == (::geteuid() == 0 ? 65534u : ::geteuid()));
 }
 

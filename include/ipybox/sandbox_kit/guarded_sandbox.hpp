@@ -36,10 +36,6 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
     need(!policy.hidden.empty(), able.filesystem, "hidden", "hide files");
     need(!policy.write_protected.empty(), able.filesystem, "write_protected",
          "write-protect paths");
-    need(policy.programs == Programs::deny, able.last_program, "programs",
-         "keep code from starting programs (programs, --no-exec)");
-    need(policy.programs == Programs::ask, able.asks_programs, "ask_programs",
-         "start programs for code outside of its reach (programs, --approve-programs)");
     // By all their names, so that a new one cannot be forgotten here.
     const auto& [memory_per_process, memory_total, processes, open_files, file_size, cpu_seconds,
                  wall_seconds, scratch_size, scratch_inodes, workspace_size] = policy.limits;
@@ -63,6 +59,19 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
     limit(scratch_inodes, able.scratch_inodes, "scratch_inodes",
           "the number of files in its scratch space, such as /tmp");
     limit(workspace_size, able.workspace_size, "workspace_size", "the size of the workspace");
+}
+
+// Throws Error: sandbox_refused. problem: what Sandbox::programs_problem() says of `wanted`.
+inline void refuse_programs(Programs wanted, const std::string& problem, const std::string& name) {
+    if (problem.empty()) return;
+    const bool asked = wanted == Programs::ask;
+    throw Error(errc::sandbox_refused,
+                "sandbox \"" + name + "\" cannot " +
+                    (asked ? "start programs for code outside of its reach (programs, "
+                             "--approve-programs): "
+                           : "keep code from starting programs (programs, --no-exec): ") +
+                    problem + (name == "bubblewrap" ? "" : "; use sandbox \"bubblewrap\"") +
+                    ", or do not ask for it");
 }
 
 // Around the sandbox of a plugin: PluginRegistry::make() returns no other. Each launch(),
@@ -112,6 +121,10 @@ private:
         const Capabilities able = co_await inner().probe();
         if (!able.available) co_return false;
         refuse_beyond(policy, able, name_);
+        if (policy.programs != Programs::allow) {
+            const auto problem = co_await inner().programs_problem(policy.programs);
+            refuse_programs(policy.programs, problem, name_);
+        }
         // On record, it would make everything suspect for good.
         for (const auto& path : policy.writable) {
             std::error_code error;

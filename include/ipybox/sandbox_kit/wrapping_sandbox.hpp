@@ -26,6 +26,9 @@ public:
     uid_t guest_user(const SandboxPolicy& policy) const override {
         return inner_->guest_user(policy);
     }
+    awaitable<std::string> programs_problem(Programs wanted) override {
+        return inner_->programs_problem(wanted);
+    }
     awaitable<std::string> absent_names(SandboxPolicy policy) override {
         return inner_->absent_names(std::move(policy));
     }
