@@ -1,14 +1,12 @@
 #pragma once
 // The host's end of what the launcher tells as a sandbox's first process (see init.hpp).
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/local/stream_protocol.hpp>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <ipybox/async.hpp>
+#include <ipybox/detail/received_files.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
@@ -29,25 +27,6 @@ inline pid_t number_of(const UniqueFd& pidfd) {
             std::from_chars(text.data() + digits, text.data() + text.size(), number);
     }
     return number > 0 ? number : -1;
-}
-
-// Like recv() without waiting; the descriptor that comes along, if one does, is put into `handle`.
-inline ssize_t receive(int socket, void* data, std::size_t size, UniqueFd& handle) {
-    iovec part{data, size};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const auto count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    const cmsghdr* header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-    if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
-        int file = -1;
-        std::memcpy(&file, CMSG_DATA(header), sizeof file);
-        handle.reset(file);
-    }
-    return count;
 }
 
 // A socket to a sandbox's first process. While it is open the sandbox lives.
@@ -93,10 +72,9 @@ private:
 
     UniqueFd receive() {
         char byte = 0;
-        UniqueFd handle;
-        const auto count = launcher::receive(socket_.native_handle(), &byte, 1, handle);
-        ended_ = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-        return handle;
+        UniqueFd handle[1];
+        ended_ = detail::receive_files(socket_.native_handle(), &byte, 1, handle).ended();
+        return std::move(handle[0]);
     }
 
     asio::local::stream_protocol::socket socket_;

@@ -15,6 +15,7 @@
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_text.hpp>
+#include <ipybox/detail/received_files.hpp>
 #include <ipybox/sandbox_kit/kernel_policy.hpp>
 #include <launcher_init.hpp>
 #include <sstream>
@@ -267,9 +268,9 @@ awaitable<void> Zygote::read_answers(std::weak_ptr<Zygote> weak) {
 bool Zygote::read_answer() {
     if (state_ == State::failed) return false;
     static thread_local std::string space(largest_answer, '\0');
-    UniqueFd handle;
+    UniqueFd handle[1];
     const auto count =
-        launcher::receive(control_.native_handle(), space.data(), space.size(), handle);
+        detail::receive_files(control_.native_handle(), space.data(), space.size(), handle).bytes;
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (count <= 0) {
         auto said = pen_.process->output_tail();
@@ -285,7 +286,7 @@ bool Zygote::read_answer() {
         retire("it sent what it may not");
         return false;
     }
-    use(read.value.get_object(), std::move(handle));
+    use(read.value.get_object(), std::move(handle[0]));
     return true;
 }
 

@@ -4,8 +4,8 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <cstring>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/received_files.hpp>
 #include <ipybox/tools/impl/tool_server_state.hpp>
 #include <ipybox/tools/program_question.hpp>
 #include <ipybox/tools/tool_server.hpp>
@@ -25,33 +25,15 @@ IPYBOX_DECL void ToolServer::answer_programs(UniqueFd questions) {
 
 IPYBOX_DECL ToolServer::AskedProgramPtr ToolServer::receive_program(const Impl& state, int socket,
                                                                     bool& ended) {
-    constexpr int most = 4;
     constexpr char has_copy = 1, has_input = 2, plain = '@';
     char byte = 0;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(most * sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const auto count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    ended = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-    const cmsghdr* header = count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-    if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-        return nullptr;
-    const auto size = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    UniqueFd files[most];
-    for (std::size_t i = 0; i < size && i < most; ++i) {
-        int file = -1;
-        std::memcpy(&file, CMSG_DATA(header) + i * sizeof file, sizeof file);
-        files[i].reset(file);
-    }
+    UniqueFd files[4];
+    const auto received = detail::receive_files(socket, &byte, 1, files);
+    ended = received.ended();
+    if (received.count == 0) return nullptr;
     const bool copy = (byte & has_copy) != 0, input = (byte & has_input) != 0;
     const std::size_t wanted = 2u + (copy ? 1 : 0) + (input ? 1 : 0);
-    // When this process has no room for more, Linux hands out fewer.
-    if ((byte & ~(has_copy | has_input)) != plain || size != wanted ||
-        (message.msg_flags & MSG_CTRUNC) != 0)
+    if ((byte & ~(has_copy | has_input)) != plain || received.count != wanted || received.cut)
         return nullptr;
     auto asked = std::make_shared<AskedProgram>(state.host.executor);
     boost::system::error_code error;
