@@ -1,4 +1,5 @@
 // Asks whoever the program lets answer: its user, its application, its client.
+#include <ipybox/approval/approval.hpp>
 #include <ipybox/plugin.hpp>
 
 namespace {
@@ -8,9 +9,8 @@ class Ask final : public ApprovalPolicy {
 public:
     Ask(Host& host, bool may_remember) : host_(host), may_remember_(may_remember) {}
     awaitable<Decision> decide(ToolCall call) override {
-        if (!host_.ask) co_return Decision(Verdict::deny, "nobody is there to approve this call");
         call.may_remember = call.may_remember && may_remember_;
-        co_return co_await host_.ask(std::move(call));
+        co_return co_await ask_person(host_.ask, std::move(call));
     }
 
 private:

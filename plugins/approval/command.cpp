@@ -2,6 +2,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/write.hpp>
 #include <cstdlib>
+#include <ipybox/approval/approval.hpp>
 #include <ipybox/approval/config.hpp>
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/approval/rules.hpp>
@@ -142,10 +143,7 @@ public:
             host_.logger(LogLevel::warning, settings_.name + ": " + problem);
         }
         if (decision.verdict != Verdict::pass) co_return decision;
-        Decision person(Verdict::deny, "nobody is there to approve this call");
-        if (host_.ask) person = co_await host_.ask(std::move(call));
-        // Else another policy might allow what a person was to be asked.
-        if (person.verdict == Verdict::pass) person = Decision(Verdict::deny, "nobody answered");
+        Decision person = co_await ask_person(host_.ask, std::move(call));
         person.by = settings_.name + (person.by.empty() ? "" : ", " + person.by);
         if (person.verdict == Verdict::allow && person.reason.empty() && !decision.reason.empty())
             person.reason = settings_.name + " asked: " + decision.reason;

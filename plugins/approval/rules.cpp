@@ -1,4 +1,5 @@
 // Decides by ordered rules of a configuration; the first that is about a call decides.
+#include <ipybox/approval/approval.hpp>
 #include <ipybox/approval/rules.hpp>
 #include <ipybox/plugin.hpp>
 
@@ -22,15 +23,8 @@ public:
         if (found.effect == Effect::deny) {
             decision = Decision(Verdict::deny, found.reason);
         } else if (found.effect == Effect::ask) {
-            if (!host_.ask) {
-                decision = Decision(Verdict::deny, "nobody is there to approve this call");
-            } else {
-                call.may_remember = call.may_remember && found.rule->may_remember();
-                decision = co_await host_.ask(std::move(call));
-            }
-            // Else another policy might allow what a person was to be asked.
-            if (decision.verdict == Verdict::pass)
-                decision = Decision(Verdict::deny, "nobody answered");
+            call.may_remember = call.may_remember && found.rule->may_remember();
+            decision = co_await ask_person(host_.ask, std::move(call));
         }
         decision.by = decision.by.empty() ? by : by + ", " + decision.by;
         co_return decision;

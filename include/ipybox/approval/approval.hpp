@@ -173,6 +173,15 @@ inline Decision nobody_there() {
     return decision;
 }
 
+// For a policy that leaves a call to a person. ask: Host::ask; null denies. Who is asked and passes
+// denies as well: another policy might allow what a person was to be asked.
+inline awaitable<Decision> ask_person(Approver ask, ToolCall call) {
+    if (!ask) co_return nobody_there();
+    Decision decision = co_await ask(std::move(call));
+    if (decision.verdict == Verdict::pass) decision = Decision(Verdict::deny, "nobody answered");
+    co_return decision;
+}
+
 // Asks all at once; the first answer counts, and the others are withdrawn. Denies when
 // nobody is there; throws what an approver threw when there was no answer. What a person changed is
 // with_edits_kept().
