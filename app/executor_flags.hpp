@@ -423,6 +423,13 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     return options;
 }
 
+// Who gets heads of the log elsewhere hears of each record within a second.
+inline void sign_soon(const ExecutorFlags& flags, const CodeExecutorOptions& options,
+                      asio::any_io_executor executor) {
+    if (!flags.audit_head_to.empty())
+        options.audit->sign_within(std::chrono::seconds(1), std::move(executor));
+}
+
 // The servers of --config. What of it does nothing here is said.
 inline std::map<std::string, json::object> configured_servers(const ExecutorFlags& flags,
                                                               const Logger& logger) {

@@ -232,6 +232,7 @@ int serve(ServeFlags flags) {
     const auto registry =
         std::make_unique<PluginRegistry>(PluginRegistry::standard(flags.plugin_dirs));
     asio::io_context context(1);
+    sign_soon(flags, options.executor, context.get_executor());
     const auto channel = open_channel(context.get_executor(), flags, options.server.logger);
     if (channel)
         options.executor.approvers.push_back(

@@ -96,6 +96,7 @@ public:
     TerminalSession(asio::io_context& context, const TerminalFlags& flags)
         : context_(context), flags_(flags), registry_(PluginRegistry::standard(flags.plugin_dirs)) {
         auto options = executor_options(flags);
+        sign_soon(flags, options, context.get_executor());
         options.variables = read_env_file(".", options.logger);
         options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
         // One kernel, which need not wait for a process that others would be forked from.

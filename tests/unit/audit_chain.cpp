@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <boost/asio/io_context.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/test/unit_test.hpp>
 #include <csignal>
@@ -632,6 +633,35 @@ BOOST_AUTO_TEST_CASE(heads_are_handed_out_as_they_stand_in_the_log) {
     const auto all = lines();
     BOOST_TEST(heads.back() == all.back());
     BOOST_TEST(all[find(all, "\"event\":\"head\"")] == heads.front());
+}
+
+BOOST_AUTO_TEST_CASE(a_head_follows_soon_where_that_is_wanted) {
+    asio::io_context context(1);
+    std::vector<std::string> heads;
+    auto how = options(1000);
+    how.on_head = [&](const std::string& head) { heads.push_back(head); };
+    auto log = std::make_unique<AuditLog>(file, how);
+    log->sign_within(std::chrono::milliseconds(30), context.get_executor());
+    for (int number = 0; number < 4; ++number) log->write(record(number));
+    BOOST_TEST(heads.empty());
+    context.run();
+    BOOST_TEST_REQUIRE(heads.size() == 1u);
+    BOOST_TEST(lines().back() == heads.back());
+    // Not again, until there is something new.
+    context.restart();
+    BOOST_TEST(context.run() == 0u);
+    log->write(record(5));
+    context.restart();
+    context.run();
+    BOOST_TEST(heads.size() == 2u);
+    // It ends before its time.
+    log->write(record(6));
+    log.reset();
+    BOOST_TEST(heads.size() == 3u);
+    context.restart();
+    context.run();
+    BOOST_TEST(heads.size() == 3u);
+    check(Outcome::whole, "");
 }
 
 BOOST_AUTO_TEST_CASE(a_pipe_has_a_chain_and_no_head_outside) {

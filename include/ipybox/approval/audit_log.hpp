@@ -1,6 +1,8 @@
 #pragma once
 // What was called, who allowed it and what came of it: JSON lines in a file that only grows.
 
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -10,6 +12,7 @@
 #include <ipybox/approval/audit_key.hpp>
 #include <ipybox/approval/session_watcher.hpp>
 #include <ipybox/approval_policy.hpp>
+#include <ipybox/async.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_number.hpp>
@@ -86,6 +89,9 @@ public:
     // Appends a record; "seq", "prev" and "time" are added. Throws Error: io_error (it cannot be
     // written, and options.stop_on_failure is set; it is written before the next one then).
     void write(json::object record);
+    // From now on a signed head follows each record within this time, by a timer on `executor`,
+    // which runs where this is used. What cannot be written then is a warning.
+    void sign_within(Duration limit, asio::any_io_executor executor);
 
 private:
     [[noreturn]] static void fail(const std::string& what, int error) {
@@ -115,6 +121,8 @@ private:
 
     void refuse(const Error& error);
     void tell_heads();
+    void expect_head();
+    void sign() noexcept;
 
     static std::string now();
 
@@ -131,6 +139,11 @@ private:
     std::deque<json::object> waiting_;  // could not be written yet
     std::string putting_;  // the hash of the first of them, when it may be there by now
     std::vector<std::string> fresh_heads_;
+    // sign_within()
+    Duration sign_limit_{};
+    asio::any_io_executor sign_executor_;
+    std::weak_ptr<asio::steady_timer> sign_timer_;  // while one runs
+    std::shared_ptr<AuditLog*> self_;               // for it
 };
 using AuditLogPtr = std::shared_ptr<AuditLog>;
 

@@ -105,6 +105,8 @@ IPYBOX_DECL AuditLog::AuditLog(const std::filesystem::path& path, AuditOptions o
 }
 
 IPYBOX_DECL AuditLog::~AuditLog() {
+    self_.reset();
+    if (const auto timer = sign_timer_.lock()) timer->cancel();
     if (!opened_ && waiting_.empty()) return;
     try {
         std::optional<approval::AuditHead::Lock> lock;
@@ -148,6 +150,38 @@ IPYBOX_DECL void AuditLog::write(json::object record) {
         refuse(error);
     }
     tell_heads();
+    expect_head();
+}
+
+IPYBOX_DECL void AuditLog::sign_within(Duration limit, asio::any_io_executor executor) {
+    sign_limit_ = limit;
+    sign_executor_ = std::move(executor);
+    self_ = std::make_shared<AuditLog*>(this);
+    expect_head();
+}
+
+IPYBOX_DECL void AuditLog::expect_head() {
+    if (!self_ || !sign_timer_.expired() || end_.end.seq == end_.head) return;
+    const auto timer = std::make_shared<asio::steady_timer>(sign_executor_, sign_limit_);
+    sign_timer_ = timer;
+    // Nobody else holds it, so that it is gone when it has rung.
+    timer->async_wait([timer, weak = std::weak_ptr<AuditLog*>(self_)](const auto& error) {
+        if (const auto self = weak.lock(); self && !error) (*self)->sign();
+    });
+}
+
+IPYBOX_DECL void AuditLog::sign() noexcept {
+    try {
+        {
+            std::optional<approval::AuditHead::Lock> lock;
+            if (head_) lock.emplace(head_->lock());
+            write_waiting();
+            if (end_.end.seq > end_.head) put_head(false);
+        }
+        tell_heads();
+    } catch (const std::exception& error) {
+        logger_(LogLevel::warning, std::string("the audit log has no newer head: ") + error.what());
+    }
 }
 
 IPYBOX_DECL void AuditLog::tell_heads() {
