@@ -58,6 +58,7 @@ inline std::unique_ptr<ApprovalPage> open_page(asio::any_io_executor executor,
     settings.granted = std::move(granted);
     settings.approval_timeout = approval_timeout;
     settings.logger = logger;
+    settings.link_place = page_link_place();
     auto page = std::make_unique<ApprovalPage>(std::move(executor), std::move(settings));
     const auto [host, port] = host_and_port(flags.page, "--approval-page");
     const auto link = page->listen(host, port);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "page/approval_page.hpp"
 #include "run_to_end.hpp"
 #include "table.hpp"
 #include "terminal_output.hpp"
@@ -50,6 +51,9 @@ public:
         co_await check_python(std::move(python));
         check_reach();
         check_remembered();
+        // Not the links themselves: who runs this may be a model.
+        for (const auto& file : page_link_files())
+            good("approval page", "a page is open; its link is in " + file.string());
         co_await check_sandbox("bubblewrap", true);
         co_await check_sandbox("srt", false);
         co_await check_fork();

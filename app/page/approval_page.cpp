@@ -1,7 +1,9 @@
 #include "approval_page.hpp"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <openssl/crypto.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,10 +14,13 @@
 #include <deque>
 #include <fstream>
 #include <ipybox/approval/granted_rules.hpp>
+#include <ipybox/config.hpp>
+#include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/build_info.hpp>
 #include <ipybox/detail/hex.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_text.hpp>
+#include <ipybox/detail/private_directory.hpp>
 #include <ipybox/detail/schema_document.hpp>
 #include <ipybox/detail/schema_validator.hpp>
 #include <ipybox/detail/utc_time.hpp>
@@ -159,6 +164,7 @@ struct ApprovalPage::Impl final : net::HttpService,
     // Once.
     bool spend(std::string_view token);
     std::string make_link();
+    void keep_link();
 
     // ---- answering requests ----
 
@@ -265,6 +271,8 @@ struct ApprovalPage::Impl final : net::HttpService,
     std::string address;      // HOST:PORT
     std::string cookie_name;  // of this port, because cookies are for all ports of a host
     std::set<std::string> links;
+    std::optional<detail::PrivateDirectory> link_directory;
+    std::string kept_link;  // that of the file in it
     std::deque<std::string> cookies;
     std::map<std::string, QuestionPtr> questions;
     std::map<std::string, std::function<void()>> stops;  // of executions that run
@@ -284,6 +292,7 @@ std::string ApprovalPage::listen(const std::string& host, unsigned short port) {
         "ipybox_approval_" + state_->address.substr(state_->address.rfind(':') + 1);
     state_->listener->start(state_, std::move(acceptor));
     asio::co_spawn(state_->executor, Impl::tell_output(state_), asio::detached);
+    state_->keep_link();
     return state_->make_link();
 }
 
@@ -295,16 +304,42 @@ SessionWatcherPtr ApprovalPage::watcher() const { return state_; }
 
 std::string ApprovalPage::Impl::make_link() {
     constexpr std::size_t most = 16;
-    if (links.size() >= most) links.clear();
+    if (links.size() >= most)
+        std::erase_if(links, [&](const auto& one) { return !kept_link.ends_with("=" + one); });
     const auto token = detail::random_hex(32);
     links.insert(token);
     return "http://" + address + "/?token=" + token;
 }
 
+constexpr const char* link_file = "link";
+
+// A client of `serve` may show nobody what is printed.
+void ApprovalPage::Impl::keep_link() {
+    if (options.link_place.empty()) return;
+    try {
+        if (!link_directory) {
+            std::error_code ignored;
+            std::filesystem::create_directories(options.link_place.parent_path(), ignored);
+            if (!detail::make_own_directory(options.link_place))
+                throw Error(errc::io_error,
+                            options.link_place.string() + " cannot be made, or is another user's");
+            link_directory.emplace(options.link_place, ::geteuid());
+        }
+        kept_link = make_link();
+        ::unlinkat(link_directory->handle(), link_file, 0);
+        link_directory->write_file(link_file, kept_link + "\n", ::geteuid());
+    } catch (const Error& error) {
+        options.logger(LogLevel::warning,
+                       "approval page: no file keeps its link: " + error.detail());
+    }
+}
+
 bool ApprovalPage::Impl::spend(std::string_view token) {
     for (auto one = links.begin(); one != links.end(); ++one)
         if (same(token, *one)) {
+            const bool kept = kept_link.ends_with("=" + *one);
             links.erase(one);
+            if (kept) keep_link();
             return true;
         }
     return false;
@@ -699,6 +734,25 @@ awaitable<void> ApprovalPage::Impl::stream(std::shared_ptr<Impl> self, net::Http
         open = co_await peer->write(std::move(text));
         quiet_until = Clock::now() + std::chrono::seconds(15);
     }
+}
+
+std::filesystem::path page_link_place() {
+    const auto state = config::state_directory();
+    return state.empty() ? state : state / "pages";
+}
+
+std::vector<std::filesystem::path> page_link_files() {
+    std::vector<std::filesystem::path> found;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(page_link_place(), error)) {
+        const UniqueFd place(
+            ::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        // What a killed process has left is locked by nobody.
+        if (place && ::flock(place.get(), LOCK_EX | LOCK_NB) != 0 &&
+            ::faccessat(place.get(), link_file, R_OK, 0) == 0)
+            found.push_back(entry.path() / link_file);
+    }
+    return found;
 }
 
 }  // namespace ipybox::app

@@ -2,11 +2,13 @@
 // The page of --approval-page: calls are shown and answered in a browser on this machine. Whoever
 // reads it must have the one-time link, be a process of this user, and come to the page itself and
 // not from another one.
+#include <filesystem>
 #include <ipybox/approval/session_watcher.hpp>
 #include <ipybox/async.hpp>
 #include <ipybox/log.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace ipybox {
 class GrantedRules;
@@ -19,6 +21,8 @@ struct ApprovalPageOptions {
     // What a person allowed for longer than one call; shared with others who ask. Not null.
     std::shared_ptr<GrantedRules> granted;
     Duration approval_timeout{};  // after which the caller takes a question back; zero: never
+    // Where a file keeps a link while the page is there, for this user alone; empty: nowhere.
+    std::filesystem::path link_place;
     Logger logger;
 };
 
@@ -44,5 +48,10 @@ private:
     struct Impl;
     std::shared_ptr<Impl> state_;
 };
+
+// For ApprovalPageOptions::link_place: code and confined servers do not see it.
+std::filesystem::path page_link_place();
+// The files with links of the pages that are there, of all processes of this user.
+std::vector<std::filesystem::path> page_link_files();
 
 }  // namespace ipybox::app
