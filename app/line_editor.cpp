@@ -160,10 +160,10 @@ struct LineEditor::Impl : std::enable_shared_from_this<Impl> {
     void enter_history(const std::string& cell);
 
     enum class Wait { key, interrupt, end };
-    Wait wait_for_byte(bool redraw);
-    bool take_wakes(bool redraw);
+    Wait wait_for_byte(bool edited);
+    bool take_wakes(bool edited);
     bool more_is_typed();
-    void redraw_all();
+    void redraw();
     void suspend();
     void go_to_end();
 
@@ -216,15 +216,15 @@ int LineEditor::Impl::get_character(EditLine* editor, wchar_t* c) {
     }
 }
 
-// Until more bytes are there. redraw: what is edited is on the screen.
-LineEditor::Impl::Wait LineEditor::Impl::wait_for_byte(bool redraw) {
+// Until more bytes are there. edited: what is edited is on the screen.
+LineEditor::Impl::Wait LineEditor::Impl::wait_for_byte(bool edited) {
     for (;;) {
         pollfd waiting[] = {{STDIN_FILENO, POLLIN, 0}, {wake.get(), POLLIN, 0}};
         if (::poll(waiting, 2, -1) < 0) {
             if (errno == EINTR) continue;
             return Wait::end;
         }
-        if (waiting[1].revents != 0 && !take_wakes(redraw)) return Wait::interrupt;
+        if (waiting[1].revents != 0 && !take_wakes(edited)) return Wait::interrupt;
         if (waiting[0].revents == 0) continue;
         char part[4096];
         const auto size = ::read(STDIN_FILENO, part, sizeof part);
@@ -236,7 +236,7 @@ LineEditor::Impl::Wait LineEditor::Impl::wait_for_byte(bool redraw) {
 }
 
 // False when what is read was interrupted.
-bool LineEditor::Impl::take_wakes(bool redraw) {
+bool LineEditor::Impl::take_wakes(bool edited) {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto size = ::read(wake.get(), &count, sizeof count);
     bool away = false, larger = false;
@@ -246,12 +246,12 @@ bool LineEditor::Impl::take_wakes(bool redraw) {
         away = std::exchange(suspended, false);
         larger = std::exchange(resized, false);
     }
-    if (!redraw) {
+    if (!edited) {
         if (away) ::raise(SIGSTOP);
         return true;
     }
     if (away) suspend();
-    if (larger || away) redraw_all();
+    if (larger && !away) redraw();
     return true;
 }
 
@@ -267,9 +267,13 @@ void LineEditor::Impl::suspend() {
     el_wset(editor, EL_PREP_TERM, 0);
     ::raise(SIGSTOP);
     el_wset(editor, EL_PREP_TERM, 1);
+    // Below what the shell wrote meanwhile.
+    el_resize(editor);
+    el_wset(editor, EL_REFRESH);
 }
 
-void LineEditor::Impl::redraw_all() {
+// In the place where it stands, as far as that is known once the terminal has another size.
+void LineEditor::Impl::redraw() {
     if (movable) {
         const auto above = before_cursor();
         auto rows = std::count(above.begin(), above.end(), L'\n');
@@ -521,7 +525,6 @@ void LineEditor::Impl::open() {
     add(L"ipybox-suspend",
         [](EditLine* e, wint_t) -> unsigned char {
             of(e).suspend();
-            of(e).redraw_all();
             return CC_NORM;
         },
         {L"^Z"});

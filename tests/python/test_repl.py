@@ -150,6 +150,7 @@ class EditingTest(ReplTest):
             self.assertLess(time.monotonic(), deadline)
             terminal.read(0.1)
         os.kill(terminal.pid, signal.SIGCONT)
+        terminal.shows(r"^>>> 6 \*\n>>> 6 \*$")
         self.answer(terminal, " 7", "\n42")
         self.leave(terminal)
 
