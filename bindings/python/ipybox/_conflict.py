@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+import os
+import sys
 
 
 def refuse_beside_the_original() -> None:
@@ -11,11 +12,17 @@ def refuse_beside_the_original() -> None:
     Raises:
         ImportError: The distribution `ipybox` is installed, too.
     """
-    try:
-        version = metadata.version("ipybox")
-    except metadata.PackageNotFoundError:
-        return
-    raise ImportError(
-        f"the distributions ipybox {version} and ipybox-cpp are both installed, and both bring the "
-        "package ipybox: run `pip uninstall ipybox ipybox-cpp`, then install the one that you want"
-    )
+    for place in sys.path:
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue
+        for name in names:
+            # Not importlib.metadata, which takes as long to import as everything else here.
+            if name.startswith("ipybox-") and name.endswith((".dist-info", ".egg-info")):
+                version = name.rpartition(".")[0].removeprefix("ipybox-").partition("-")[0]
+                raise ImportError(
+                    f"the distributions ipybox {version} and ipybox-cpp are both installed, and "
+                    "both bring the package ipybox: run `pip uninstall ipybox ipybox-cpp`, then "
+                    "install the one that you want"
+                )
