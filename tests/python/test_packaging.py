@@ -75,7 +75,9 @@ class ReleaseTest(unittest.TestCase):
         place = Path(tempfile.mkdtemp(prefix="ipybox-release-"))
         self.addCleanup(shutil.rmtree, place)
         for name in ("SECURITY_CONTACT", "CHANGELOG.md", "meson.build", "server.json", ".claude-plugin/marketplace.json",
-                     "docs/security.md", "scripts/release", "scripts/common.sh", "packaging/server-packages.json"):
+                     "README.md", *(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")),
+                     "bindings/python/ipybox/_version.py", "scripts/release", "scripts/common.sh", "scripts/llms.py",
+                     "packaging/server-packages.json"):
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
         (place / ".gitignore").write_text("build*/\n")
@@ -138,6 +140,10 @@ class ReleaseTest(unittest.TestCase):
             text = (place / name).read_text()
             self.assertNotIn(VERSION, text)
             self.assertEqual(text.count('"7.8.9"'), (ROOT / name).read_text().count(f'"{VERSION}"'))
+        self.assertIn('VERSION = "7.8.9"', (place / "bindings/python/ipybox/_version.py").read_text())
+        readme = (place / "README.md").read_text()
+        self.assertIn("ipybox_cpp-7.8.9-py3-none-", readme)
+        self.assertNotIn(f"ipybox_cpp-{VERSION}", readme)
 
     def test_the_docs_tell_where_to_report(self):
         lines = (ROOT / "SECURITY_CONTACT").read_text().splitlines()
