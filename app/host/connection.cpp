@@ -360,10 +360,10 @@ awaitable<void> Connection::Impl::read_lines(
             if (!*message) break;
             try {
                 host->accept(std::move(**message));
-            } catch (const std::exception& error) {
-                host->logger(LogLevel::error, std::string("a message was lost: ") + error.what());
+            } catch (const std::exception& lost) {
+                host->logger(LogLevel::error, std::string("a message was lost: ") + lost.what());
                 host->outbox->answer(
-                    failure(json::value(), mcp::rpc_internal_error, error.what(), "internal"));
+                    failure(json::value(), mcp::rpc_internal_error, lost.what(), "internal"));
             }
         }
     }

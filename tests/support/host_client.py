@@ -106,6 +106,13 @@ class HostClient:
         check(params, "client_notifications", "$/cancel", "params")
         self.send({"jsonrpc": "2.0", "method": "$/cancel", "params": params})
 
+    def stop_reading(self):
+        """Leaves what comes in the pipe, so that this is full soon."""
+        self.process._transport.get_pipe_transport(1).pause_reading()
+
+    def go_on_reading(self):
+        self.process._transport.get_pipe_transport(1).resume_reading()
+
     async def initialize(self):
         return await self.call("initialize", protocol_version=1, client={"name": "tests", "version": "1"})
 
