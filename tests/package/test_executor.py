@@ -209,6 +209,14 @@ class ApprovalTest(Workspace):
             self.assertEqual((call.server, call.tool, call.arguments, call.origin, call.line, call.session),
                              ("own", "add", {"a": 2, "b": 3}, "mcp", 2, "desk"))
 
+    async def test_requests_are_safe_to_show(self):
+        async def respond(_allow):
+            return True
+
+        request = ApprovalRequest("own", "e\x1b[2Jcho", {"te\u202ext": "a\x1b\n\u202e"}, respond)
+        self.assertEqual(str(request), "own.e\\x1b[2Jcho(te\\u202ext='a\\x1b\\n\\u202e')")
+        self.assertTrue(str(request).isprintable())
+
     async def test_a_no_reaches_the_code_with_its_reason(self):
         async with executor(sandbox=True) as box:
             with self.assertRaises(CodeExecutionError) as caught:
@@ -293,6 +301,23 @@ class ApprovalTest(Workspace):
         self.assertIn((await ipybox.verify_audit([log])).outcome, ("whole", "unknown"))
         log.write_text(log.read_text().replace("Ada", "Eve"))
         self.assertEqual((await ipybox.verify_audit([log])).outcome, "broken")
+
+    async def test_code_says_nothing_that_the_host_cannot_be_asked_about(self):
+        """Numbers and texts that Python's JSON refuses, or that mean something in the protocol."""
+        async with executor(sandbox=True) as box, executor() as other:
+            await box.execute("import sys; sys.set_int_max_str_digits(0)")
+            for value in ("10**5000", "-10**5000", "1e999", "float('inf')", "'\\ud800'", "'\\n{\"id\": 1}\\n'",
+                          "eval('['*90 + ']'*90)"):
+                with self.subTest(value):
+                    for call in (f"'echo', {{'text': {value}}}", f"'add', {{'a': {value}, 'b': 1}}"):
+                        with self.assertRaises(CodeExecutionError):
+                            async for event in box.stream(f"from ipybox_kernel import _send\n_send('own', {call})"):
+                                await event.reject()
+                    shown = f"from IPython.display import display\ndisplay({{'application/json': {value}}}, raw=True)"
+                    async for _ in box.stream(shown, displays=True, timeout=20):
+                        pass
+                    self.assertEqual((await other.execute("1")).text, "1")
+            self.assertEqual(len(ipybox_hosts()), 1)
 
     async def test_code_registers_no_server(self):
         """What the original lets code do: name a command that starts on the host."""

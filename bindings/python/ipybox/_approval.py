@@ -24,7 +24,7 @@ class ToolCall:
     Attributes:
         server: The MCP server; `ipybox` for what is no server's tool, such as shell commands.
         tool: Its tool.
-        arguments: What the tool gets.
+        arguments: What the tool gets; an integer of more than 640 digits is a Decimal.
         text: The call on one line, safe to show on a terminal; long values are folded.
         annotations: The tool's hints as the server states them.
         input_schema: The schema of the arguments.
@@ -90,8 +90,13 @@ callable. In an object a callable may stand in the place of a policy, once."""
 
 
 def call_text(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """A call as Python would write it."""
-    return f"{server}.{tool}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+    """A call as Python would write it, without characters that do something to a terminal."""
+    listed = ", ".join(f"{_shown(name)}={value!r}" for name, value in arguments.items())
+    return f"{_shown(server)}.{_shown(tool)}({listed})"
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 class ApprovalRequest:

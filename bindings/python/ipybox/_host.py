@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import decimal
 import json
 import logging
 import os
@@ -35,6 +36,9 @@ PROTOCOL = 1
 IDLE_SECONDS = 10.0
 # How long a host whose input has ended may take to end by itself.
 GRACE_SECONDS = 5.0
+
+# Of integers; Python converts none with more than 640 if somebody set it to the least.
+MOST_DIGITS = 640
 
 logger = logging.getLogger("ipybox")
 _levels = {
@@ -332,7 +336,7 @@ class Connection:
         logger.log(_levels.get(word, logging.WARNING) if colon else logging.WARNING, "%s", text)
 
     def _heard(self, line: bytes) -> None:
-        message = json.loads(line)
+        message = _parsed(line)
         number = message.get("id")
         if "method" not in message:
             if number is None:
@@ -422,6 +426,18 @@ def _error(error: JsonObject) -> IpyboxError:
     if field and field not in message:
         message = f"{field}: {message}"
     return IpyboxError(message, str(data.get("code", "internal")))
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        # Code can call a tool with an integer of more digits than Python converts.
+        return json.loads(line, parse_int=_integer)
+
+
+def _integer(text: str) -> int | decimal.Decimal:
+    return int(text) if len(text) <= MOST_DIGITS else decimal.Decimal(text)
 
 
 def _read(descriptor: int) -> bytes | None:
