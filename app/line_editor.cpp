@@ -64,7 +64,7 @@ bool is_text(wchar_t c) {
     return c == L'\n' || c == L'\t' || !detail::is_deceptive(static_cast<std::uint32_t>(c));
 }
 
-// libedit's own commands under keys that nobody has, for those of ours that end in one of them.
+// Commands under keys that nobody has: what one of ours ends in, once the screen is as it left it.
 struct Inner {
     const wchar_t* keys;
     const wchar_t* binding;
@@ -75,8 +75,22 @@ constexpr Inner inner[] = {{L"\x1b\x1b[n", L"\\e\\e[n", L"ed-newline"},
                            {L"\x1b\x1b[d", L"\\e\\e[d", L"ed-next-line"},
                            {L"\x1b\x1b[p", L"\\e\\e[p", L"ed-prev-history"},
                            {L"\x1b\x1b[q", L"\\e\\e[q", L"ed-next-history"},
-                           {L"\x1b\x1b[x", L"\\e\\e[x", L"ed-delete-next-char"}};
-enum InnerCommand { new_line, line_up, line_down, history_up, history_down, delete_next };
+                           {L"\x1b\x1b[x", L"\\e\\e[x", L"ed-delete-next-char"},
+                           {L"\x1b\x1b[s", L"\\e\\e[s", L"ipybox-stopped"},
+                           {L"\x1b\x1b[z", L"\\e\\e[z", L"ipybox-suspended"},
+                           {L"\x1b\x1b[l", L"\\e\\e[l", L"ipybox-list"}};
+enum InnerCommand {
+    new_line,
+    line_up,
+    line_down,
+    history_up,
+    history_down,
+    delete_next,
+    stopped_at_end,
+    suspended_at_end,
+    list_at_end
+};
+constexpr wchar_t ctrl_c = 3, ctrl_z = 26;
 
 }  // namespace
 
@@ -151,7 +165,9 @@ struct LineEditor::Impl : std::enable_shared_from_this<Impl> {
     HistoryW* history = nullptr;
     std::wstring prompt;
     std::string bytes;  // typed, and not taken yet
-    bool stopped = false;
+    bool stopped = false, pasting = false;
+    int behind = 0;                   // how many characters, before at_end()
+    std::vector<std::string> listed;  // completions
 
     void work();
     void open();
@@ -159,13 +175,14 @@ struct LineEditor::Impl : std::enable_shared_from_this<Impl> {
     Input plain_line(const Request& what);
     void enter_history(const std::string& cell);
 
-    enum class Wait { key, interrupt, end };
+    enum class Wait { key, stop, suspend, end };
     Wait wait_for_byte(bool edited);
-    bool take_wakes(bool edited);
+    Wait take_wakes(bool edited);
     bool more_is_typed();
     void redraw();
-    void suspend();
-    void go_to_end();
+    unsigned char suspend();
+    unsigned char at_end(InnerCommand command);
+    unsigned char back_from_end();
 
     std::wstring_view line() const;
     std::wstring_view before_cursor() const;
@@ -175,11 +192,10 @@ struct LineEditor::Impl : std::enable_shared_from_this<Impl> {
     unsigned char complete_here();
     unsigned char backspace();
     unsigned char paste();
-    unsigned char stop();
     unsigned char move_to_start();
     unsigned char move_to_end();
     bool stop_is_typed();
-    void list(const std::vector<std::string>& matches);
+    unsigned char list();
     const wchar_t* prompt_text();
 
     static Impl& of(EditLine* editor) {
@@ -206,17 +222,20 @@ int LineEditor::Impl::get_character(EditLine* editor, wchar_t* c) {
         switch (self.wait_for_byte(true)) {
             case Wait::key:
                 break;
-            case Wait::interrupt:
-                self.stopped = true;
-                self.go_to_end();
-                return 0;
+            case Wait::stop:
+                *c = ctrl_c;
+                return self.pasting ? 0 : 1;
+            case Wait::suspend:
+                *c = ctrl_z;
+                if (!self.pasting) return 1;
+                break;
             case Wait::end:
                 return 0;
         }
     }
 }
 
-// Until more bytes are there. edited: what is edited is on the screen.
+// Until more bytes are there. edited: what is typed is libedit's.
 LineEditor::Impl::Wait LineEditor::Impl::wait_for_byte(bool edited) {
     for (;;) {
         pollfd waiting[] = {{STDIN_FILENO, POLLIN, 0}, {wake.get(), POLLIN, 0}};
@@ -224,7 +243,10 @@ LineEditor::Impl::Wait LineEditor::Impl::wait_for_byte(bool edited) {
             if (errno == EINTR) continue;
             return Wait::end;
         }
-        if (waiting[1].revents != 0 && !take_wakes(edited)) return Wait::interrupt;
+        if (waiting[1].revents != 0) {
+            const auto woken = take_wakes(edited);
+            if (woken != Wait::key) return woken;
+        }
         if (waiting[0].revents == 0) continue;
         char part[4096];
         const auto size = ::read(STDIN_FILENO, part, sizeof part);
@@ -235,24 +257,21 @@ LineEditor::Impl::Wait LineEditor::Impl::wait_for_byte(bool edited) {
     }
 }
 
-// False when what is read was interrupted.
-bool LineEditor::Impl::take_wakes(bool edited) {
+// `key`: nothing but keys is waited for.
+LineEditor::Impl::Wait LineEditor::Impl::take_wakes(bool edited) {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto size = ::read(wake.get(), &count, sizeof count);
     bool away = false, larger = false;
     {
         const std::lock_guard lock(mutex);
-        if (interrupted) return false;
+        if (interrupted) return Wait::stop;
         away = std::exchange(suspended, false);
         larger = std::exchange(resized, false);
     }
-    if (!edited) {
-        if (away) ::raise(SIGSTOP);
-        return true;
-    }
-    if (away) suspend();
-    if (larger && !away) redraw();
-    return true;
+    if (away && edited) return Wait::suspend;
+    if (away) ::raise(SIGSTOP);
+    if (larger && edited) redraw();
+    return Wait::key;
 }
 
 bool LineEditor::Impl::more_is_typed() {
@@ -260,16 +279,14 @@ bool LineEditor::Impl::more_is_typed() {
     return !bytes.empty() || ::poll(&waiting, 1, 0) > 0;
 }
 
-void LineEditor::Impl::suspend() {
-    go_to_end();
+unsigned char LineEditor::Impl::suspend() {
     std::fputs("\n", stdout);
     std::fflush(stdout);
     el_wset(editor, EL_PREP_TERM, 0);
     ::raise(SIGSTOP);
     el_wset(editor, EL_PREP_TERM, 1);
-    // Below what the shell wrote meanwhile.
     el_resize(editor);
-    el_wset(editor, EL_REFRESH);
+    return back_from_end();
 }
 
 // In the place where it stands, as far as that is known once the terminal has another size.
@@ -286,9 +303,18 @@ void LineEditor::Impl::redraw() {
     el_wset(editor, EL_REFRESH);
 }
 
-void LineEditor::Impl::go_to_end() {
-    el_cursor(editor, static_cast<int>(line().size() - before_cursor().size()));
+// Goes on behind all that is shown, where `command` may print.
+unsigned char LineEditor::Impl::at_end(InnerCommand command) {
+    behind = static_cast<int>(line().size() - before_cursor().size());
+    el_cursor(editor, behind);
+    push(command);
+    return CC_CURSOR;
+}
+// On the line where the terminal's cursor is by now.
+unsigned char LineEditor::Impl::back_from_end() {
+    el_cursor(editor, -behind);
     el_wset(editor, EL_REFRESH);
+    return CC_NORM;
 }
 
 std::wstring_view LineEditor::Impl::line() const {
@@ -344,15 +370,8 @@ unsigned char LineEditor::Impl::move_to_end() {
     return CC_CURSOR;
 }
 
-unsigned char LineEditor::Impl::stop() {
-    stopped = true;
-    go_to_end();
-    return CC_EOF;
-}
-
 // Ctrl-C, while nobody takes keys: what was typed before it is dropped.
 bool LineEditor::Impl::stop_is_typed() {
-    constexpr char ctrl_c = '\x03';
     pollfd waiting{STDIN_FILENO, POLLIN, 0};
     char part[4096];
     while (::poll(&waiting, 1, 0) > 0) {
@@ -360,7 +379,7 @@ bool LineEditor::Impl::stop_is_typed() {
         if (size <= 0) break;
         bytes.append(part, static_cast<std::size_t>(size));
     }
-    const auto at = bytes.find(ctrl_c);
+    const auto at = bytes.find(static_cast<char>(ctrl_c));
     if (at == bytes.npos) return false;
     bytes.erase(0, at + 1);
     return true;
@@ -370,12 +389,17 @@ unsigned char LineEditor::Impl::paste() {
     constexpr std::wstring_view end = L"\x1b[201~";
     std::wstring pasted;
     wchar_t c = 0;
+    pasting = true;
     while (!pasted.ends_with(end)) {
-        if (el_wgetc(editor, &c) != 1) return CC_EOF;
+        if (el_wgetc(editor, &c) != 1) {
+            pasting = false;
+            return at_end(stopped_at_end);
+        }
         if (pasted.size() < 2 * largest_cell) pasted += c;
         // What is too long ends all the same.
         if (pasted.size() == 2 * largest_cell && c == L'~') break;
     }
+    pasting = false;
     if (pasted.ends_with(end)) pasted.resize(pasted.size() - end.size());
     std::wstring text;
     for (std::size_t at = 0; at < pasted.size(); ++at) {
@@ -407,7 +431,7 @@ unsigned char LineEditor::Impl::complete_here() {
             while (answer.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
                 if (stop_is_typed()) {
                     asio::post(executor, cancel);
-                    return stop();
+                    return at_end(stopped_at_end);
                 }
                 const std::lock_guard lock(mutex);
                 if (interrupted) return CC_NORM;
@@ -427,35 +451,32 @@ unsigned char LineEditor::Impl::complete_here() {
     while (!common.empty() && (common.size() < typed || !detail::is_utf8(common)))
         common.pop_back();
     if (common.size() > typed) return insert(wide(std::string_view(common).substr(typed)));
-    list(found.matches);
-    return CC_REDISPLAY;
+    listed = std::move(found.matches);
+    return at_end(list_at_end);
 }
 
 // Below what is being typed, which is drawn again behind it.
-void LineEditor::Impl::list(const std::vector<std::string>& matches) {
+unsigned char LineEditor::Impl::list() {
     winsize size{};
     ::ioctl(STDIN_FILENO, TIOCGWINSZ, &size);
     const std::size_t width = size.ws_col > 0 ? size.ws_col : 80;
-    const auto shown = std::min(matches.size(), most_listed);
+    const auto shown = std::min(listed.size(), most_listed);
     std::size_t column = 0;
-    for (std::size_t i = 0; i < shown; ++i) column = std::max(column, wide(matches[i]).size() + 2);
+    for (std::size_t i = 0; i < shown; ++i) column = std::max(column, wide(listed[i]).size() + 2);
     const auto columns = std::max<std::size_t>(1, (width - 1) / column);
     const auto rows = (shown + columns - 1) / columns;
     std::string text = "\n";
     for (std::size_t row = 0; row < rows; ++row) {
         for (std::size_t i = row; i < shown; i += rows) {
-            text += matches[i];
-            if (i + rows < shown) text += std::string(column - wide(matches[i]).size(), ' ');
+            text += listed[i];
+            if (i + rows < shown) text += std::string(column - wide(listed[i]).size(), ' ');
         }
         text += '\n';
     }
-    if (shown < matches.size())
-        text += "… and " + std::to_string(matches.size() - shown) + " more\n";
-    const auto behind = line().size() - before_cursor().size();
-    go_to_end();
+    if (shown < listed.size()) text += "… and " + std::to_string(listed.size() - shown) + " more\n";
     std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
-    el_cursor(editor, -static_cast<int>(behind));
+    return back_from_end();
 }
 
 const wchar_t* LineEditor::Impl::prompt_text() {
@@ -497,7 +518,6 @@ void LineEditor::Impl::open() {
         el_wset(editor, EL_ADDFN, name, L"of ipybox", command);
         for (const auto* key : keys) el_wset(editor, EL_BIND, key, name, nullptr);
     };
-    for (const auto& one : inner) el_wset(editor, EL_BIND, one.binding, one.command, nullptr);
     add(L"ipybox-enter", [](EditLine* e, wint_t) { return of(e).enter(); }, {L"^M", L"^J"});
     add(L"ipybox-newline", [](EditLine* e, wint_t) { return of(e).insert(L"\n"); },
         {L"\\e^M", L"\\e^J"});
@@ -521,13 +541,18 @@ void LineEditor::Impl::open() {
             return of(e).line().empty() ? CC_EOF : of(e).push(delete_next);
         },
         {L"^D"});
-    add(L"ipybox-stop", [](EditLine* e, wint_t) { return of(e).stop(); }, {L"^C"});
-    add(L"ipybox-suspend",
+    add(L"ipybox-stop", [](EditLine* e, wint_t) { return of(e).at_end(stopped_at_end); }, {L"^C"});
+    add(L"ipybox-stopped",
         [](EditLine* e, wint_t) -> unsigned char {
-            of(e).suspend();
-            return CC_NORM;
+            of(e).stopped = true;
+            return CC_EOF;
         },
+        {});
+    add(L"ipybox-suspend", [](EditLine* e, wint_t) { return of(e).at_end(suspended_at_end); },
         {L"^Z"});
+    add(L"ipybox-suspended", [](EditLine* e, wint_t) { return of(e).suspend(); }, {});
+    add(L"ipybox-list", [](EditLine* e, wint_t) { return of(e).list(); }, {});
+    for (const auto& one : inner) el_wset(editor, EL_BIND, one.binding, one.command, nullptr);
     add(L"ipybox-start", [](EditLine* e, wint_t) { return of(e).move_to_start(); },
         {L"^A", L"\\e[H", L"\\eOH", L"\\e[1~"});
     add(L"ipybox-end", [](EditLine* e, wint_t) { return of(e).move_to_end(); },
@@ -585,7 +610,7 @@ LineEditor::Input LineEditor::Impl::plain_line(const Request& what) {
     while (bytes.find('\n') == bytes.npos && bytes.size() < largest_answer && last == Wait::key)
         last = wait_for_byte(false);
     if (known && what.hidden) ::tcsetattr(STDIN_FILENO, TCSADRAIN, &before);
-    if (last == Wait::interrupt) {
+    if (last == Wait::stop) {
         input.end = End::interrupted;
     } else if (last == Wait::key) {
         input.end = End::typed;

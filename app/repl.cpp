@@ -45,8 +45,7 @@ public:
         started_ = true;
         if (session_.signal() == 0) {
             std::cout << "ipybox " << detail::build_version
-                      << ": Enter runs what is whole, Alt-Enter begins a line, Tab completes, "
-                         "Ctrl-C interrupts, Ctrl-D leaves, :help tells more"
+                      << ": Tab completes, Ctrl-C interrupts, Ctrl-D leaves; :help tells more"
                       << std::endl;
         }
         while (session_.signal() == 0) {

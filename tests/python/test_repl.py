@@ -86,8 +86,9 @@ class EditingTest(ReplTest):
         # All of it comes back at once.
         terminal.send(UP + UP)
         terminal.shows(r"^>>>\ndef double\(n\):\n    return n \* 2$")
-        terminal.send(CTRL_C)
+        terminal.send(UP + CTRL_C)
         terminal.expect(r"\^C\n>>> $")
+        self.assertRegex(terminal.screen.text(), r"42\n>>>\ndef double\(n\):\n    return n \* 2\n*\^C\n>>>$")
         self.leave(terminal)
 
     def test_what_is_open_goes_on_and_what_is_wrong_is_told(self):
@@ -269,6 +270,10 @@ class CompletionTest(ReplTest):
                 terminal.expect(r"isabs +.*isdir")
                 terminal.shows(r">>> os\.path\.is$")
                 self.answer(terminal, "fi" + TAB + "('/')", "False")
+                terminal.send("x = [\r1]; os.path.is" + TAB + TAB)
+                terminal.shows(r"^>>>\nx = \[\n1\]; os\.path\.is\nisabs +(?s:.*)isdir(?s:.*)^>>>\nx = \[\n1\]; os\.path\.is$")
+                terminal.send(LEFT + CTRL_C)
+                terminal.expect(r"\^C\n>>> $")
                 terminal.send("if True:\r")
                 time.sleep(0.3)
                 terminal.send(TAB + "'indented'\r\r")
