@@ -958,7 +958,8 @@ class OtherCommandsTest(ProgramTest):
             said = doctor(program)
             self.assertIn(f" at {own}/bin/python\n", said)
             self.assertIn(f"`uv pip install --python {own}/bin/python ipykernel 'pydantic>=2.7'`", said)
-        self.assertIn(f" at {PYTHON}\n", doctor(linked, IPYBOX_PYTHON=PYTHON))
+        named = Path(PYTHON).parent.resolve() / Path(PYTHON).name
+        self.assertIn(f" at {named}\n", doctor(linked, IPYBOX_PYTHON=PYTHON))
         (own / "pyvenv.cfg").rename(own / "no.cfg")
         self.assertIn(f" at {active}/bin/python\n", doctor(linked))
 

@@ -123,12 +123,11 @@ inline void trust_authorities(asio::ssl::context& context, const std::string& ca
         // OpenSSL was built for another distribution than this one, as that of the wheel may be.
         if (const auto bundle = certificate_bundle()) file = bundle->string();
     boost::system::error_code error;
-    if (file.empty()) {
-        context.set_default_verify_paths(error);
-    } else {
+    if (!file.empty())
         context.load_verify_file(file, error);
-        if (!named && !directory.empty()) SSL_CTX_set_default_verify_dir(context.native_handle());
-    }
+    else if (directory.empty())
+        context.set_default_verify_paths(error);
+    if (!named && !directory.empty()) SSL_CTX_set_default_verify_dir(context.native_handle());
     if (error)
         throw Error(
             errc::bad_argument,
