@@ -205,17 +205,16 @@ BOOST_AUTO_TEST_CASE(a_policy_asks_for_no_more_than_the_sandbox_says) {
             "allowed hosts");
     refuses(with([](auto& p) { p.hidden = {"x"}; }), none, "hide");
     refuses(with([](auto& p) { p.write_protected = {"/x/y"}; }), none, "write-protect");
-    for (const auto& [wanted, words] :
+    for (const auto& each :
          {std::pair(Programs::deny, "\"mine\" cannot keep code from starting programs"),
-          {Programs::ask, "\"mine\" cannot start programs for code"}}) {
-        refuse_programs(wanted, "", "mine");
-        BOOST_CHECK_EXCEPTION(refuse_programs(wanted, "because", "mine"), Error,
-                              [&, text = std::string(words)](const Error& error) {
-                                  const std::string said = error.what();
-                                  return error.code() == errc::sandbox_refused &&
-                                         said.find(text) != said.npos &&
-                                         said.find("): because; use sandbox") != said.npos;
-                              });
+          std::pair(Programs::ask, "\"mine\" cannot start programs for code")}) {
+        refuse_programs(each.first, "", "mine");
+        const auto says = [&each](const Error& error) {
+            const std::string said = error.what();
+            return error.code() == errc::sandbox_refused && said.find(each.second) != said.npos &&
+                   said.find("): because; use sandbox") != said.npos;
+        };
+        BOOST_CHECK_EXCEPTION(refuse_programs(each.first, "because", "mine"), Error, says);
     }
     struct Limit {
         std::optional<std::uint64_t> Limits::* limit;
