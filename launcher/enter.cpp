@@ -27,6 +27,10 @@ struct ipybox_entry {
     int nfilters;
     int fds[8];  // become 0, 1, 2 … of the child, from 3 on close-on-exec; all others are closed
     int nfds;
+    // Where a program is started after a question only: ours of the door that its interpreter's own
+    // processes are started behind, the launcher, which starts them, and the interpreter's path.
+    int workers, launcher;
+    const char* interpreter;
 };
 
 __attribute__((visibility("default"))) int ipybox_enter_fork(const ipybox_entry* entry,
@@ -96,6 +100,38 @@ bool move_descriptors(const ipybox_entry& entry, int (&filters)[4], Problem& pro
     return true;
 }
 
+// Before nothing can be executed any more. In the namespace of those who come after us, where its
+// parent is the first process; returns when none of them could read its memory.
+bool start_workers(const ipybox_entry& entry, int door, int launcher, bool log, Problem& problem) {
+    int ready[2];
+    if (pipe2(ready, O_CLOEXEC) != 0) return fail(problem, "pipe");
+    char numbers[2][16];
+    snprintf(numbers[0], sizeof numbers[0], "%d", door);
+    snprintf(numbers[1], sizeof numbers[1], "%d", ready[1]);
+    const char* const argv[] = {
+        "ipybox-launcher",     "workers", numbers[0], numbers[1], entry.interpreter,
+        log ? "log" : "quiet", nullptr};
+    const char* const none[] = {nullptr};
+    const pid_t parent = vfork();
+    if (parent == 0) {
+        if (vfork() == 0) {
+            fcntl(door, F_SETFD, 0);
+            fcntl(ready[1], F_SETFD, 0);
+            syscall(SYS_execveat, launcher, "", argv, none, 0x1000 /* EMPTY_PATH */);
+        }
+        _exit(0);
+    }
+    while (parent > 0 && waitpid(parent, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    close(ready[1]);
+    char byte = 0;
+    errno = ECHILD;
+    ssize_t count = 0;
+    do count = read(ready[0], &byte, 1);
+    while (count < 0 && errno == EINTR);
+    return count == 1 || fail(problem, "who starts the interpreter's own processes");
+}
+
 bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
     if (entry.cgroup >= 0 && write(entry.cgroup, "0", 1) != 1) return fail(problem, "cgroup");
     constexpr int all = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
@@ -105,6 +141,9 @@ bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
     const int count = entry.options < 0 ? 0 : read_words(entry.options, used);
     if (count < 0) return fail(problem, "options");
     int filters[4];
+    const int workers = entry.workers < 0 ? -1 : fcntl(entry.workers, F_DUPFD_CLOEXEC, first_high);
+    const int launcher =
+        entry.launcher < 0 ? -1 : fcntl(entry.launcher, F_DUPFD_CLOEXEC, first_high);
     if (!move_descriptors(entry, filters, problem)) return false;
     for (int i = 0; i + 1 < count; ++i)
         if (strcmp(words[i], "--chdir") == 0 && chdir(words[i + 1]) != 0)
@@ -115,6 +154,7 @@ bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
     for (int i = 0; i < entry.nfilters; ++i)
         if (!ipybox::launcher::apply_filter(filters[i], log, problem)) return false;
     if (!ipybox::launcher::set_limits(words, count, problem)) return false;
+    if (entry.workers >= 0 && !start_workers(entry, workers, launcher, log, problem)) return false;
     if (ipybox::launcher::has(words, count, "--no-exec") &&
         !ipybox::launcher::refuse_programs(log, problem))
         return false;

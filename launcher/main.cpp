@@ -42,6 +42,8 @@ constexpr const char* usage =
     "namespace,\n"
     "                        each after a yes over the socket FD; needs CAP_SYS_ADMIN, and drops "
     "it\n"
+    "  --programs-door FD    with --init and --ask-programs: where whoever enters asks for "
+    "programs\n"
     "  --log                 what they refuse is told to the kernel's audit log\n"
     "  --forward PORT=PATH   connections to 127.0.0.1:PORT go to the Unix socket PATH\n"
     "  --relay IN:OUT        the command comes from descriptor IN, and its loopback connections "
@@ -55,6 +57,9 @@ constexpr const char* usage =
     "usage: ipybox-launcher relay\n"
     "Runs what standard input says, and carries its loopback connections over standard input and "
     "output.\n"
+    "usage: ipybox-launcher workers FD READY INTERPRETER log|quiet\n"
+    "Starts INTERPRETER as a last program for whoever asks at the other end of the socket FD;\n"
+    "writes a byte to the descriptor READY when it does.\n"
     "usage: ipybox-launcher guard [--pen USER PID] [scratch …] COMMAND [ARGUMENT]...\n"
     "Runs COMMAND and ends everything it started when it ends, or our parent. --pen: descriptors\n"
     "of the namespaces in which it runs.\n";
@@ -111,9 +116,12 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::strcmp(argv[1], "--help") == 0) return std::fputs(usage, stdout) < 0;
     if (argc > 1 && std::strcmp(argv[1], "relay") == 0) return relay_main(0, 1, false);
     if (argc > 1 && std::strcmp(argv[1], "guard") == 0) return guard_main(argc - 1, argv + 1);
+    if (argc == 6 && std::strcmp(argv[1], "workers") == 0)
+        return workers_main(static_cast<int>(number(argv[2], INT32_MAX)),
+                            static_cast<int>(number(argv[3], INT32_MAX)), argv[4], argv[5]);
 
     Forwarder forwarder;
-    int relay[2] = {-1, -1}, init = -1, host = -1;
+    int relay[2] = {-1, -1}, init = -1, host = -1, door = -1;
     int at = 1;
     for (; at < argc && std::strcmp(argv[at], "--") != 0; ++at) {
         const char* option = argv[at];
@@ -137,6 +145,8 @@ int main(int argc, char** argv) {
             init = static_cast<int>(number(argv[at], INT32_MAX));
         } else if (std::strcmp(option, "--ask-programs") == 0) {
             host = static_cast<int>(number(argv[at], INT32_MAX));
+        } else if (std::strcmp(option, "--programs-door") == 0) {
+            door = static_cast<int>(number(argv[at], INT32_MAX));
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
         } else if (!confining) {
@@ -154,8 +164,10 @@ int main(int argc, char** argv) {
     const bool no_exec = ipybox::launcher::has(argv + 1, at - 1, "--no-exec");
     if (no_exec && init >= 0 && commanded) misuse("--no-exec: what --init starts would not be");
     if (host >= 0) {
-        if (init >= 0 || relay[0] >= 0) misuse("--ask-programs: there is no command of its own");
-        return room_main({host, argv + 1, at - 1, command, log}, forwarder);
+        if (relay[0] >= 0 || commanded != (init < 0) || (init < 0) != (door < 0))
+            misuse("--ask-programs: needs a command, or --init with --programs-door");
+        if (init < 0) return room_main({host, argv + 1, at - 1, command, log}, forwarder);
+        return entered_room_main({host, argv + 1, at - 1, nullptr, log}, init, door, forwarder);
     }
 
     ipybox::launcher::Problem problem;

@@ -14,10 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "broker.hpp"
 #include "confine.hpp"
 #include "descendants.hpp"
 #include "descriptors.hpp"
+#include "init.hpp"
 #include "programs.hpp"
 
 namespace {
@@ -27,6 +30,7 @@ using ipybox::launcher::Problem;
 
 struct Doors {
     int programs[2], workers[2];  // the kernel's end, ours
+    int init = -1;                // where a handle is sent to, instead of starting a kernel
 };
 
 int fail(const char* what, const char* detail = "") {
@@ -73,14 +77,14 @@ int become_kernel(const Room& room, const Doors& doors) {
     return code;
 }
 
-[[noreturn]] void serve_workers(const Room& room, const Doors& doors) {
+[[noreturn]] void serve_workers(int door, const char* interpreter, bool log) {
     setsid();
     leave_streams();
     ipybox::launcher::Broker broker;
-    broker.door = doors.workers[1];
-    broker.interpreter = room.command[0];
-    broker.log = room.log;
-    close_all_but(3, broker.door, broker.door);
+    broker.door = door;
+    broker.interpreter = interpreter;
+    broker.log = log;
+    close_all_but(3, door, door);
     broker_main(broker);
 }
 
@@ -94,13 +98,17 @@ int inner_main(const Room& room, const Doors& doors) {
     Problem problem;
     errno = 0;
     if (!confine(room, problem)) return fail(problem);
+    prctl(PR_SET_DUMPABLE, 0);  // before there is anybody who could look
+    if (doors.init >= 0) {
+        ignore_signals();
+        return init_main(doors.init, nullptr);
+    }
     const pid_t kernel = fork();
     if (kernel < 0) return fail("fork");
     if (kernel == 0) _exit(become_kernel(room, doors));
-    prctl(PR_SET_DUMPABLE, 0);
     ignore_signals();
     const pid_t workers = fork();
-    if (workers == 0) serve_workers(room, doors);
+    if (workers == 0) serve_workers(doors.workers[1], room.command[0], room.log);
     leave_streams();
     close_all_but(3, 0, 0);
     for (;;) {
@@ -132,15 +140,69 @@ int between_main(const Room& room, const Doors& doors) {
     return exit_code(status);
 }
 
+// The first process of the programs' namespace: collects what they leave behind. Says so over
+// `ready` when their /proc is there.
+int programs_main(const Room& room, int ready) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_DUMPABLE, 0);
+    prctl(PR_SET_NAME, "ipybox-programs");
+    ignore_signals();
+    setsid();
+    if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+        return fail("a /proc of the programs' own");
+    Problem problem;
+    errno = 0;
+    if (!confine(room, problem)) return fail(problem);
+    leave_streams();
+    if (write(ready, "r", 1) != 1) return 126;
+    close_all_but(3, 0, 0);
+    for (;;)
+        if (waitpid(-1, nullptr, 0) < 0 && errno != EINTR) pause();
+}
+
+// Where no program sees it. An exit code.
+int forward(const Room& room, const Doors& doors, Forwarder& forwarder) {
+    const pid_t helper = fork();
+    if (helper < 0) return fail("fork");
+    if (helper == 0) {
+        for (const int file : {room.host, doors.programs[1], doors.init}) close(file);
+        Problem problem;
+        errno = 0;
+        if (!confine(room, problem)) _exit(fail(problem));
+        _exit(forwarder.start(true) ? 0 : fail("cannot start the network forwarder"));
+    }
+    int status = 0;
+    while (waitpid(helper, &status, 0) < 0)
+        if (errno != EINTR) return 126;
+    return exit_code(status);
+}
+
+// What we fork from now on is where programs are: they see neither us nor who made the sandbox, and
+// the kernel's first process, whose end is the session's, least of all.
+bool leave_for_programs(const Room& room) {
+    int ready[2];
+    if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        pipe2(ready, O_CLOEXEC) != 0)
+        return false;
+    const pid_t first = fork();
+    if (first == 0) _exit(programs_main(room, ready[1]));
+    close(ready[1]);
+    char byte = 0;
+    ssize_t count = 0;
+    do count = read(ready[0], &byte, 1);
+    while (count < 0 && errno == EINTR);
+    close(ready[0]);
+    if (count == 0) errno = ECHILD;
+    return first > 0 && count == 1;
+}
+
 bool make_door(int (&ends)[2]) {
     return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0;
 }
 
-}  // namespace
-
-int room_main(const Room& room, Forwarder& forwarder) {
-    Doors doors;
-    if (!make_door(doors.programs) || !make_door(doors.workers)) return fail("doors");
+// Becomes the broker.
+int serve_programs(const Room& room, const Doors& doors, Forwarder& forwarder) {
     fcntl(room.host, F_SETFD, FD_CLOEXEC);
     const pid_t between = fork();
     if (between < 0) return fail("fork");
@@ -149,10 +211,11 @@ int room_main(const Room& room, Forwarder& forwarder) {
         close(doors.programs[1]);
         _exit(between_main(room, doors));
     }
+    if (const int code = forward(room, doors, forwarder); code != 0) return code;
+    if (!leave_for_programs(room)) return fail("a pid namespace of the programs' own");
     Problem problem;
     errno = 0;
     if (!confine(room, problem)) return fail(problem);
-    if (!forwarder.start(true)) return fail("cannot start the network forwarder");
     ipybox::launcher::Broker broker;
     broker.door = doors.programs[1];
     broker.host = room.host;
@@ -161,4 +224,23 @@ int room_main(const Room& room, Forwarder& forwarder) {
     leave_streams();
     close_all_but(3, broker.door, broker.host);
     broker_main(broker);
+}
+
+}  // namespace
+
+int room_main(const Room& room, Forwarder& forwarder) {
+    Doors doors;
+    if (!make_door(doors.programs) || !make_door(doors.workers)) return fail("doors");
+    return serve_programs(room, doors, forwarder);
+}
+
+int entered_room_main(const Room& room, int init, int door, Forwarder& forwarder) {
+    Doors doors = {{-1, door}, {-1, -1}, init};
+    return serve_programs(room, doors, forwarder);
+}
+
+int workers_main(int door, int ready, const char* interpreter, const char* log) {
+    prctl(PR_SET_DUMPABLE, 0);
+    if (write(ready, "r", 1) != 1) return fail("nobody waits for this");
+    serve_workers(door, interpreter, strcmp(log, "log") == 0);
 }

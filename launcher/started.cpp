@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -85,6 +86,8 @@ void take_terminal(const Request& request) {
 // In the child. Returns only when it fails, with errno.
 void become(const Broker& broker, Request& request, const Target& target, int& told) {
     setsid();
+    // It can end its parent, which is among programs, and ends itself by that.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     umask(request.head.umask & 0777);
     int executed = -1;
     if (!move_descriptors(request, target, executed, told)) return;

@@ -219,6 +219,9 @@ struct OpenSandbox {
     std::vector<std::string> words;    // the rights to give up, as launcher/confine.hpp has them
     std::vector<std::string> filters;  // system call filters, in the order of adding them
     std::map<std::string, std::string> env;  // exact
+    // Programs::ask: the door of those who start programs, for the kernel, and what the launcher
+    // is, by which the process has those of its own interpreter started; see launcher/broker.hpp.
+    UniqueFd door, launcher;
 };
 
 enum class Stdio { tail, pipes };  // tail: standard input empty, output kept as a tail

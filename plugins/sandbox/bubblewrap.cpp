@@ -387,8 +387,6 @@ public:
     awaitable<OpenSandbox> open(SandboxPolicy policy, std::vector<Channel> channels,
                                 const Pen& pen) override {
         co_await require_available();
-        if (policy.programs == Programs::ask)
-            refuse("the broker that starts programs does not serve who enters a sandbox");
         if (policy.network.mode == NetworkPolicy::Mode::full)
             refuse("a sandbox with the machine's own network cannot be entered");
         const auto layered = co_await find_layered(policy);
@@ -613,10 +611,22 @@ private:
         command.push_back(std::to_string(number));
     }
 
+    // What whoever enters does to itself, besides the words that are there, and has.
+    void add_entering(OpenSandbox& opened, const SandboxPolicy& policy,
+                      std::map<std::string, std::string> env, const Role& role, int cgroup) const {
+        if (!without("limits")) launcher::add_rlimits(opened.words, policy.limits);
+        if (asks_programs(policy, role)) opened.words.emplace_back("--no-exec");
+        opened.words.emplace_back("--chdir");
+        opened.words.push_back(policy.cwd.empty() ? "/" : policy.cwd.string());
+        opened.filters = filters(unix_sockets(policy), role);
+        opened.env = std::move(env);
+        if (cgroup >= 0) opened.cgroup.reset(::fcntl(cgroup, F_DUPFD_CLOEXEC, 3));
+    }
+
     Started start(const SandboxPolicy& policy, std::vector<std::string> argv,
                   std::vector<Channel> channels, Stdio stdio, const Layered& layered,
                   const Role& role = Role()) {
-        const bool opened = role.kind == Role::Kind::open;
+        const bool opened = role.kind == Role::Kind::open, asks = asks_programs(policy, role);
         require_startable(policy, argv, channels, role);
         const bool unix_sockets = this->unix_sockets(policy);
         auto relayed = take_relayed(policy, unix_sockets, channels);
@@ -653,28 +663,32 @@ private:
         auto command = launcher(options, policy, view, channels, role);
         std::optional<RelayPipes> pipes;
         std::unique_ptr<launcher::InitSocket> init;
-        UniqueFd questions, asked;
-        if (asks_programs(policy, role)) {
+        UniqueFd questions, asked, door;
+        if (asks) {
             std::tie(questions, asked) = sandbox_kit::make_socket_pair(SOCK_STREAM);
             hand_over(request, command, asked.get(), question_socket, "--ask-programs");
+        }
+        if (asks && opened) {
+            std::tie(started.opened.door, door) = sandbox_kit::make_socket_pair(SOCK_STREAM);
+            command.emplace_back("--programs-door");
+            command.push_back(options.keep(std::move(door)));
+            started.opened.launcher.reset(::fcntl(launcher::launcher_file(), F_DUPFD_CLOEXEC, 3));
         }
         if (role.kind != Role::Kind::command) {
             init = std::make_unique<launcher::InitSocket>(executor_);
             hand_over(request, command, init->theirs(), init_socket, "--init");
         }
-        // A process in a domain of Landlock's cannot enter another.
-        if (role.kind == Role::Kind::command)
+        // A process in a domain of Landlock's cannot enter another. Programs are started by one.
+        if (role.kind == Role::Kind::command || asks)
             std::copy(confining.begin(), confining.end(), std::back_inserter(command));
         else if (denies_programs(policy))
             command.emplace_back("--no-exec");
         if (opened) {
-            if (!without("limits")) launcher::add_rlimits(confining, policy.limits);
-            confining.emplace_back("--chdir");
-            confining.push_back(policy.cwd.empty() ? "/" : policy.cwd.string());
-            started.opened.filters = filters(unix_sockets, role);
-            started.opened.env = std::move(env);
-            if (request.cgroup >= 0)
-                started.opened.cgroup.reset(::fcntl(request.cgroup, F_DUPFD_CLOEXEC, 3));
+            if (asks) {  // with what the kernel will have, requests are compared
+                for (const auto& [name, value] : env) options.add("--setenv", name, value);
+                if (!without("limits")) launcher::add_rlimits(command, policy.limits);
+            }
+            add_entering(started.opened, policy, std::move(env), role, request.cgroup);
             command.emplace_back("--");
         } else if (relayed.empty()) {
             if (role.control >= 0) request.fds.emplace_back(role.control, 3);
@@ -698,8 +712,7 @@ private:
         started.process = std::make_unique<Confined>(
             executor_, std::move(request), view.take_placeholders(), std::move(group),
             std::move(quota), std::move(layers), std::move(init),
-            asks_programs(policy, role) ? depth_of_kernel : depth_of_command,
-            own_filters(policy, role));
+            asks ? depth_of_kernel : depth_of_command, own_filters(policy, role));
         if (questions && policy.on_questions) (*policy.on_questions)(std::move(questions));
         if (pipes)
             started.process->relay(executor_,
@@ -748,9 +761,9 @@ private:
     static bool denies_programs(const SandboxPolicy& policy) {
         return policy.programs == Programs::deny && !without("programs");
     }
-    // The command is the kernel's, in a room of its own.
+    // The kernel is in a room of its own.
     static bool asks_programs(const SandboxPolicy& policy, const Role& role) {
-        return policy.programs == Programs::ask && role.kind == Role::Kind::command &&
+        return policy.programs == Programs::ask && role.kind != Role::Kind::pen &&
                !without("programs");
     }
     // Those that a command has and the sandbox's first process has not.

@@ -8,6 +8,7 @@ the kernel starts. What is sent is described in launcher/broker.hpp and request.
 """
 from __future__ import annotations
 
+import array
 import ctypes
 import errno
 import fcntl
@@ -188,6 +189,11 @@ def _request(argv: Sequence[bytes], variables: Sequence[bytes], numbers: Sequenc
     return b"".join(parts)
 
 
+def _hand_over(link: socket.socket, byte: bytes, files: Sequence[int]) -> None:
+    """Without the signal that a child may not ignore."""
+    link.sendmsg([byte], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))], socket.MSG_NOSIGNAL)
+
+
 def _become(paths: Sequence[bytes], argv: Sequence[bytes], variables: Sequence[bytes], numbers: Sequence[int] | None = None,
             not_ignored: Sequence[int] = (), worker: bool = False) -> NoReturn:
     """In a child. Does not return; raises OSError when nothing was started."""
@@ -216,9 +222,9 @@ def _become(paths: Sequence[bytes], argv: Sequence[bytes], variables: Sequence[b
     request = _sealed("request", _request(argv, variables, numbers, terminal, ignored, _blocked()))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        socket.send_fds(_doors[worker], [b"p"], [theirs.fileno()])
+        _hand_over(_doors[worker], b"p", [theirs.fileno()])
         theirs.close()
-        socket.send_fds(ours, [b"r"], [request, directory, program, *files])
+        _hand_over(ours, b"r", [request, directory, program, *files])
     except BrokenPipeError:
         raise Refused(errno.EPERM, "nobody is there any more to start programs") from None
     answer = b""

@@ -2,8 +2,10 @@
 
 It lives in a sandbox of its own, sees nothing of any session, and asks a shared object (its path is
 the first argument) to enter the sandbox of the kernel before it forks. Descriptor 3 is a socket of
-packets to the host. A request: {id, filters, enter, cgroup} with descriptors: link, stdout r w,
-stderr r w, options, as many filters, then the sandbox's first process and its group. The answer:
+packets to the host. A request: {id, filters, enter, cgroup, interpreter} with descriptors: link, stdout r w,
+stderr r w, options, as many filters, then the sandbox's first process and its group, and where programs
+are asked about (an interpreter that is not empty) the two doors of broker.hpp, the other end of the second, and
+the launcher. The kernel has the doors as 6 and 7. The answer:
 {id, pid} with a handle of the kernel, or {id, error}; later {id, status} when it has ended. The
 host's side is plugins/kernel/fork/zygote.cpp.
 """
@@ -39,6 +41,7 @@ class _Entry(ctypes.Structure):
         ("init", ctypes.c_int), ("cgroup", ctypes.c_int), ("options", ctypes.c_int),
         ("filters", ctypes.c_int * 4), ("nfilters", ctypes.c_int),
         ("fds", ctypes.c_int * 8), ("nfds", ctypes.c_int),
+        ("workers", ctypes.c_int), ("launcher", ctypes.c_int), ("interpreter", ctypes.c_char_p),
     ]
 
 
@@ -233,11 +236,15 @@ class _Zygote:
         link, out_r, out_w, err_r, err_w, options, *rest = fds
         count = request["filters"]
         filters, rest = rest[:count], rest[count:]
-        entry = _Entry(options=options, nfilters=count, nfds=6)
+        entry = _Entry(options=options, nfilters=count, nfds=6, workers=-1, launcher=-1)
         entry.filters[:count] = filters
         entry.fds[:6] = [null, out_w, err_w, link, out_r, err_r]
         entry.init = rest.pop(0) if request["enter"] else -1
         entry.cgroup = rest.pop(0) if request["cgroup"] else -1
+        if request["interpreter"]:
+            entry.fds[6:8], entry.nfds = rest[:2], 8
+            entry.workers, entry.launcher = rest[2:]
+            entry.interpreter = os.fsencode(request["interpreter"])
         problem = ctypes.create_string_buffer(512)
         # What os.fork() does around it.
         ctypes.pythonapi.PyOS_BeforeFork()

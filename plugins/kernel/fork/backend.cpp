@@ -152,7 +152,7 @@ awaitable<LinkPtr> start_forked(asio::any_io_executor executor, Sandbox* sandbox
     if (policy.limits.memory_per_process)
         *policy.limits.memory_per_process += zygote->address_space();
     const bool counted = policy.limits.memory_total.has_value();
-    const bool last_program = policy.programs == Programs::deny;
+    const bool last_program = policy.programs != Programs::allow;
     auto opened = co_await sandbox->open(std::move(policy), spec.channels, zygote->pen());
     auto entered = std::make_shared<Entered>(executor, std::move(opened.process), counted);
     // Its own, those of the sandbox, and the one that comes with these words.
@@ -170,6 +170,12 @@ awaitable<LinkPtr> start_forked(asio::any_io_executor executor, Sandbox* sandbox
         link.pipes[stream].reset(::fcntl(reading.get(), F_DUPFD_CLOEXEC, 3));
     }
     request.sandbox = &opened;
+    if (opened.door) {
+        request.interpreter = spec.python.string();
+        std::tie(request.workers[0], request.workers[1]) =
+            sandbox_kit::make_socket_pair(SOCK_STREAM);
+        opened.env["IPYBOX_PROGRAM_DOORS"] = "6:7";
+    }
     assign(link, std::move(ours));
     introduce(link, spec, &opened.env);
     co_await zygote->fork(std::move(request), entered);

@@ -182,6 +182,10 @@ awaitable<void> Zygote::fork(ForkRequest request, std::shared_ptr<Entered> enter
     for (const auto& file : files) handed.push_back(file.get());
     handed.push_back(sandbox.init.get());
     if (sandbox.cgroup) handed.push_back(sandbox.cgroup.get());
+    if (sandbox.door)
+        for (const int file : {sandbox.door.get(), request.workers[0].get(),
+                               request.workers[1].get(), sandbox.launcher.get()})
+            handed.push_back(file);
 
     const auto id = ++serial_;
     json::object message;
@@ -189,6 +193,7 @@ awaitable<void> Zygote::fork(ForkRequest request, std::shared_ptr<Entered> enter
     message["filters"] = sandbox.filters.size();
     message["enter"] = true;
     message["cgroup"] = static_cast<bool>(sandbox.cgroup);
+    message["interpreter"] = sandbox.door ? request.interpreter : std::string();
     auto text = detail::write_json(message);
     iovec part{text.data(), text.size()};
     alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};

@@ -20,6 +20,10 @@ namespace ipybox::forked {
 struct ForkRequest {
     UniqueFd link, pipes[4];  // the kernel's end; reading and writing ends of its two streams
     OpenSandbox* sandbox;
+    // Where programs are asked about: what processes of its own a kernel may have, and the door to
+    // who starts them: its end, the other.
+    std::string interpreter;
+    UniqueFd workers[2];
 };
 
 class Zygote : public std::enable_shared_from_this<Zygote> {

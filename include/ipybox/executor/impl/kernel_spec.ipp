@@ -98,6 +98,18 @@ IPYBOX_DECL const KernelPolicy& CodeExecutor::Session::policy_of_code() {
     return *code_policy;
 }
 
+// Always the same one, so that a kernel that waits fits.
+IPYBOX_DECL std::shared_ptr<const std::function<void(UniqueFd)>>
+CodeExecutor::Session::hears_questions() {
+    if (options.programs == Programs::ask && !on_questions)
+        on_questions = std::make_shared<const std::function<void(UniqueFd)>>(
+            [self = weak_from_this()](UniqueFd questions) {
+                if (const auto session = self.lock())
+                    session->tools->answer_programs(std::move(questions));
+            });
+    return on_questions;
+}
+
 IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& able) {
     KernelSpec spec;
     spec.python = environment->executable;
@@ -111,12 +123,7 @@ IPYBOX_DECL KernelSpec CodeExecutor::Session::kernel_spec(const Capabilities& ab
     spec.policy.readable = environment->readable;
     spec.policy.limits = options.limits;
     spec.policy.programs = options.programs;
-    if (options.programs == Programs::ask)
-        spec.policy.on_questions = std::make_shared<const std::function<void(UniqueFd)>>(
-            [self = weak_from_this()](UniqueFd questions) {
-                if (const auto session = self.lock())
-                    session->tools->answer_programs(std::move(questions));
-            });
+    spec.policy.on_questions = hears_questions();
     set_default_limits(spec.policy.limits, able);
     spec.policy.network.mode =
         able.network_none ? NetworkPolicy::Mode::none : NetworkPolicy::Mode::full;

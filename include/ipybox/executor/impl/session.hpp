@@ -152,6 +152,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
 
     awaitable<FilePart> download(std::string text, std::uint64_t offset, std::size_t limit);
 
+    std::shared_ptr<const std::function<void(UniqueFd)>> hears_questions();
     KernelSpec kernel_spec(const Capabilities& able);
 
     // Where nothing else is asked for; scratch: bytes of scratch space.
@@ -322,6 +323,8 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     std::unique_ptr<NetworkProxy> proxy;  // the kernel's way out, when it has one
     std::optional<PythonEnvironment> environment;
     std::optional<KernelPolicy> code_policy;
+    // Programs::ask: where a sandbox brings its questions.
+    std::shared_ptr<const std::function<void(UniqueFd)>> on_questions;
     bool knows_interpreter = false;  // code_policy does
     std::unique_ptr<ToolServer> tools;
     std::map<std::string, std::filesystem::path> generated;  // root_dir of each server's API

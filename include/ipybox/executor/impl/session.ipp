@@ -187,15 +187,6 @@ IPYBOX_DECL void CodeExecutor::Session::renew_apis() {
 }
 
 IPYBOX_DECL std::unique_ptr<KernelBackend> CodeExecutor::Session::make_backend() {
-    if (options.programs == Programs::ask && options.kernel == "fork" &&
-        !options.kernel_options.contains("start"))
-        options.kernel_options["start"] = "cold";
-    if (options.programs == Programs::ask && options.kernel == "auto") {
-        host.logger(LogLevel::info,
-                    "kernels of zmq are used: forked ones cannot ask about programs "
-                    "(--approve-programs)");
-        return registry.make<KernelBackend>("zmq", host, json::object{});
-    }
     if (options.kernel != "auto")
         return registry.make<KernelBackend>(options.kernel, host, options.kernel_options);
     try {

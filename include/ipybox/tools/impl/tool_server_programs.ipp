@@ -179,7 +179,7 @@ IPYBOX_DECL awaitable<void> ToolServer::answer_program(ImplPtr state, AskedProgr
             audit.ended("ok");
         else
             audit.failed(size > 5 ? std::string(said + 5, static_cast<std::size_t>(size) - 5)
-                                  : "it did not start");
+                                  : "nobody told whether it started");
     } catch (const std::exception& error) {
         state->host.logger(LogLevel::warning, error.what());
     }
