@@ -6,15 +6,18 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import unittest
 from pathlib import Path
 from urllib.parse import urlsplit
 
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 sys.path.insert(0, str(SUPPORT))
+from approver import Approver  # noqa: E402
 from approval_page import Events, Program, Served, Visitor, make_directory, sign_in, text_of  # noqa: E402
 
 ECHO = "from mcptools.own import echo\nprint(echo.run(text='hello'))"
+CAUGHT = "from mcptools.own import echo\ntry: print(echo.run(text='hello'))\nexcept Exception as error: print(type(error).__name__)"
 REFUSED = "This browser is not signed in"
 
 
@@ -31,8 +34,8 @@ class PageTest(unittest.TestCase):
         self.addCleanup(program.close)
         return program
 
-    def serve(self, *flags):
-        program = Served(self.directory, "--config", "mcp.json", *flags)
+    def serve(self, *flags, **more):
+        program = Served(self.directory, "--config", "mcp.json", *flags, **more)
         self.addCleanup(program.close)
         return program
 
@@ -331,6 +334,112 @@ class ServedTest(PageTest):
         self.assertFalse(cell.done())
         self.assertEqual(visitor.answer(call, "deny", reason="still asked"), {"id": call["id"], "ok": True}, program.errors())
         self.assertIn("still asked", text_of(cell))
+
+    def test_the_first_answer_counts_whoever_gives_it(self):
+        """The page, a program on the channel, and the client's own question: the others are told, and change nothing any more."""
+        token = "t" * 40
+        program = self.serve("--approve", "ask", "--approval-channel", "127.0.0.1:0", capabilities={"elicitation": {}},
+                             env={"IPYBOX_APPROVAL_TOKEN": token})
+        port = program.said(r"approvers connect to ws://127\.0\.0\.1:(\d+)/").group(1)
+        visitor, events = self.signed_in(program)
+        with Approver(port, token) as approver:
+            def question(number):
+                """Everybody's way to answer what is asked now."""
+                cell = program.cell(CAUGHT)
+                call, asked = events.call(number), program.asked.get(timeout=60)
+                on_channel = approver.receive("approve")
+                self.assertEqual((asked["method"], on_channel["params"]["tool_args"]), ("elicitation/create", {"text": "hello"}))
+                ways = {
+                    "page": lambda yes: visitor.answer(call, "allow" if yes else "deny"),
+                    "channel": lambda yes: approver.send({"jsonrpc": "2.0", "result": yes, "id": on_channel["id"]}),
+                    "client": lambda yes: program.send({"id": asked["id"], "result": {
+                        "action": "accept", "content": {"decision": "allow once" if yes else "deny"}}})}
+                return cell, call, on_channel, ways
+
+            orders = [("page", "channel", "client"), ("channel", "client", "page"), ("client", "page", "channel")]
+            number = 0
+            for yes in (True, False):
+                for first, *late in orders:
+                    with self.subTest(first=first, yes=yes):
+                        cell, call, on_channel, ways = question(number)
+                        number += 1
+                        ways[first](yes)
+                        done = events.settled(call)
+                        for way in late:
+                            said = ways[way](not yes)
+                            if way == "page":
+                                self.assertFalse(said["ok"])
+                                self.assertIn("allowed" if yes else "denied", said["problem"])
+                        self.assertEqual(done["verdict"], "allow" if yes else "deny")
+                        self.assertIn("hello" if yes else "ApprovalRejectedError", text_of(cell))
+                        if first != "channel":
+                            self.assertEqual(approver.receive("settled")["params"]["id"], on_channel["id"])
+            # All at the same moment, of different opinions.
+            for turn in range(10):
+                cell, call, _, ways = question(number)
+                number += 1
+                barrier, said = threading.Barrier(3), {}
+
+                def answer(way, yes):
+                    barrier.wait()
+                    said[way] = ways[way](yes)
+                threads = [threading.Thread(target=answer, args=(way, (index + turn) % 2 == 0)) for index, way in enumerate(ways)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                verdict = events.settled(call)["verdict"]
+                self.assertIn("hello" if verdict == "allow" else "ApprovalRejectedError", text_of(cell))
+                if said["page"]["ok"]:
+                    self.assertEqual(verdict, "allow" if turn % 2 == 0 else "deny")
+
+    def test_500_calls_of_one_session_are_asked_about_in_turn(self):
+        """A session has 256 at once; the others are told so, and none is lost or answered by another one's yes."""
+        program = self.serve("--approval-timeout", "300")
+        visitor, events = self.signed_in(program)
+        code = ("import asyncio\nfrom mcptools.own import echo\nlimit = asyncio.Semaphore(250)\n"
+                "async def one(number):\n    async with limit:\n        return await echo.run_async(text=str(number))\n"
+                "said = await asyncio.gather(*(one(number) for number in range(500)), return_exceptions=True)\n"
+                "print(sum(said[number] == str(number) for number in range(0, 500, 2)),\n"
+                "      sum('odd' in str(said[number]) and isinstance(said[number], Exception) for number in range(1, 500, 2)))")
+        cell = program.cell(code)
+        events.call(249)
+        self.assertFalse(cell.done())
+        answered = set()
+        for number in range(500):
+            call = events.call(number)
+            answered.add(call["id"])
+            odd = int(call["arguments"][0]["text"]) % 2
+            said = visitor.answer(call, "deny", reason="odd") if odd else visitor.answer(call, "allow")
+            self.assertTrue(said["ok"], said)
+        self.assertEqual(len(answered), 500)
+        self.assertEqual(text_of(cell), "250 250")
+
+    def test_a_link_is_where_only_this_user_finds_it(self):
+        state = self.directory / "state"
+        program = self.serve(env={"XDG_STATE_HOME": str(state)})
+        (place,) = (state / "ipybox/pages").iterdir()
+        file = place / "link"
+        self.assertEqual((place.stat().st_mode & 0o777, file.stat().st_mode & 0o777), (0o700, 0o600))
+        link = file.read_text().strip()
+        self.assertNotEqual(link, program.link)
+        visitor, events = self.signed_in(program, link)
+        # It is spent, and there is another one.
+        fresh = file.read_text().strip()
+        self.assertNotEqual(fresh, link)
+        with self.assertRaisesRegex(AssertionError, "403"):
+            sign_in(program, link)
+        doctor = subprocess.run([os.environ["IPYBOX_TEST_PROGRAM"], "doctor"], text=True, capture_output=True, cwd=self.directory, env={
+            "PATH": os.environ["PATH"], "IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"], "XDG_STATE_HOME": str(state)}).stdout
+        self.assertIn(f"its link is in {file}", doctor)
+        self.assertNotIn("token=", doctor)
+        # The code sees nothing of it.
+        cell = program.cell(f"import os\nprint([os.path.exists(path) for path in ({str(state)!r}, {str(place)!r}, {str(file)!r})])")
+        self.assertEqual(text_of(cell), "[False, False, False]")
+        sign_in(program, fresh)
+        program.process.stdin.close()
+        program.process.wait(30)
+        self.assertFalse(place.exists())
 
     def test_a_page_that_comes_later_finds_everything(self):
         program = self.serve()

@@ -161,6 +161,18 @@ class VerifyTest(AuditTest):
             self.assert_refused(self.ipybox("run", "--audit", str(self.log), "--audit-head-to", target, "-c", "1", env=self.env))
         self.assert_refused(self.ipybox("run", "--audit-head-to", url, "-c", "1", env=self.env), "add --audit FILE")
 
+    def test_a_head_leaves_soon_after_a_record(self):
+        times = self.outside / "times"
+        program = self.outside / "send"
+        program.write_text(f"#!/bin/sh\ncat > /dev/null\ndate +%s.%N >> {times}\n")
+        program.chmod(0o755)
+        self.recorded(CALLS + "\nimport time\ntime.sleep(5)", "--audit-head-to", str(program))
+        ended = time.time()
+        first, *_, last = map(float, times.read_text().split())
+        self.assertGreater(ended - first, 2.5)
+        self.assertLess(ended - last, 2.5)
+        self.assert_verified(self.verify(), 0)
+
     def test_no_program_is_run_that_code_could_have_written(self):
         mine = self.directory / "send"
         self.recorded(f"open('send', 'w').write('#!/bin/sh\\ntouch {self.outside}/pwned\\n'); import os; os.chmod('send', 0o755)")

@@ -21,7 +21,8 @@ import test_questions  # noqa: E402
 from harness import Outcome, Place, ability, hand_over  # noqa: E402
 
 ASKED = ["--approve-programs"]
-WAYS = {"zmq": ["--kernel", "zmq"], "fork": ["--kernel", "fork", "--kernel-options", '{"start": "cold"}']}
+WAYS = {"zmq": ["--kernel", "zmq"], **{f"fork, {start}": ["--kernel", "fork", "--kernel-options", json.dumps({"start": start})]
+                                      for start in ("cold", "forked")}}
 ALLOW = [*ASKED, "--approve", "allow"]
 
 EVERYDAY = r"""
@@ -112,6 +113,8 @@ def terminated():
     process.start(); process.terminate(); process.join(10)
     return process.exitcode
 told("spawn, terminate", terminated)
+import joblib
+told("joblib", lambda: joblib.Parallel(n_jobs=2)(joblib.delayed(math.factorial)(number) for number in (3, 4)))
 def nested():
     with multiprocessing.get_context("spawn").Pool(1) as pool: return pool.apply(os.system, ("exit 2",)) >> 8
 told("spawn, then a program", nested)
@@ -165,6 +168,7 @@ fork [6, 24]
 spawn [6, 24]
 forkserver [6, 24]
 spawn, terminate -15
+joblib [6, 24]
 spawn, then a program 2
 bang
 ! 6
@@ -304,6 +308,48 @@ class Shown(Asked):
             outcome = run(place, code, "--approve", "allow")
             self.assertTrue(slow.exists())
             self.assertEqual(outcome.output.strip(), "['approved', 'first', 'approved']", outcome.errors)
+
+    def test_memory_that_is_rewritten_while_asked_changes_nothing(self) -> None:
+        """A thread looks for what was asked about all over the process, its child's stack included, and writes something else there."""
+        with Place() as place:
+            slow = place.file("slow", "#!/bin/sh\ncat > /dev/null\nsleep 2\necho '{\"decision\": \"allow\"}'\n")
+            slow.chmod(0o755)
+            policy_file = place.file("policy.json", json.dumps({"command": [str(slow)]}))
+            code = textwrap.dedent("""\
+                import mmap, os, subprocess, threading, time
+                mark = os.urandom(6).hex()
+                backwards = mark[::-1]
+                said = {}
+                def start(name, **more):
+                    said[name] = subprocess.run(["echo", "approved-" + backwards[::-1]], capture_output=True, text=True,
+                                                env={"PATH": "/bin", "LC_ALL": "approved-" + backwards[::-1]}, **more).stdout.strip()
+                del mark
+                threads = [threading.Thread(target=start, args=("quick",)), threading.Thread(target=start, args=("slow",), kwargs={"preexec_fn": lambda: None})]
+                for thread in threads: thread.start()
+                time.sleep(1)
+                changed = 0
+                needle = b"approved-" + backwards[::-1].encode()
+                bad = b"REWRITTEN" + needle[9:]
+                with open("/proc/self/mem", "r+b", buffering=0) as memory:
+                    for line in open("/proc/self/maps"):
+                        where, rights, *_ = line.split()
+                        if not rights.startswith("rw"): continue
+                        begin, end = (int(number, 16) for number in where.split("-"))
+                        try:
+                            memory.seek(begin); block = memory.read(end - begin)
+                        except (OSError, OverflowError, ValueError): continue
+                        at = block.find(needle)
+                        while at >= 0:
+                            memory.seek(begin + at); memory.write(bad[:9]); changed += 1
+                            at = block.find(needle, at + 1)
+                for thread in threads: thread.join()
+                print(changed > 0, [text == "approved-" + backwards[::-1] for text in said.values()])
+            """)
+            outcome = run(place, code, "--policy", str(policy_file))
+            self.assertEqual(outcome.output.strip(), "True [True, True]", outcome.errors)
+            for record in calls(place):
+                self.assertRegex(record["arguments"]["argv"][1], "^approved-[0-9a-f]{12}$")
+                self.assertEqual(record["verdict"], "allow")
 
     def test_a_sealed_input_is_read_from_its_beginning(self) -> None:
         """Its place is shared with the code: moved, another part would run."""
@@ -477,13 +523,43 @@ class Walls(Asked):
             """)
             self.assertEqual(place.run(code, ALLOW).output, "True 200 0\n")
 
-    def test_a_broker_that_is_killed_starts_nothing(self) -> None:
+    def test_a_program_ends_neither_the_broker_nor_the_session(self) -> None:
+        """It sees programs and their parents, and the first process of where they are; no signal reaches anybody else."""
+        for way, options in WAYS.items():
+            with self.subTest(way), Place() as place:
+                code = textwrap.dedent("""\
+                    import os, subprocess
+                    script = "for p in /proc/[0-9]*; do read name < $p/comm; echo ${p#/proc/}:$name; done; "
+                    script += "for s in HUP INT TERM STOP KILL; do kill -$s 1; done 2>/dev/null"
+                    seen = subprocess.run(["sh", "-c", script], capture_output=True, text=True).stdout.split()
+                    print(sorted({line.partition(":")[2] for line in seen} - {"sh", "dash", "bash"}), seen[0])
+                    # All that it can reach, its own parent and every group included.
+                    for more in ("kill -9 $PPID; sleep 9", "kill -9 -1; sleep 9", "setsid sh -c 'kill -9 -1'", "for p in $(seq 1 300); do kill -9 $p -$p; done"):
+                        print(subprocess.run(["sh", "-c", "sleep .3; " + more], stderr=subprocess.DEVNULL).returncode)
+                    print(subprocess.run(["echo", "still there"], capture_output=True, text=True).stdout.strip(), os.getpid() > 0)
+                """)
+                outcome = place.run(code, [*ALLOW, *options])
+                self.assertEqual(outcome.status, 0, outcome.errors)
+                first, *ended, last = outcome.output.splitlines()
+                self.assertEqual(first, "['ipybox-programs'] 1:ipybox-programs")
+                self.assertEqual(len(ended), 4)
+                self.assertEqual(ended[:2], ["-9", "-9"])
+                self.assertEqual(last, "still there True")
+                self.assertEqual(place.harm(), "")
+
+    def test_a_door_that_is_closed_starts_nothing(self) -> None:
         with Place() as place:
-            code = "import subprocess\nsubprocess.run(['sh', '-c', 'kill -9 -1'])\nsubprocess.run(['touch', 'x'])"
+            code = textwrap.dedent("""\
+                import subprocess
+                import ipybox_kernel.starting as starting
+                starting._doors[0].shutdown(2)
+                for more in ({}, {"preexec_fn": lambda: None}):
+                    try: print("STARTED", subprocess.run(["touch", "x"], **more))
+                    except PermissionError as error: print(error.strerror)
+            """)
             outcome = place.run(code, ALLOW)
-            self.assertNotEqual(outcome.status, 0)
+            self.assertEqual(outcome.output.splitlines(), ["nobody is there any more to start programs"] * 2, outcome.errors)
             self.assertFalse((place.workspace / "x").exists())
-            self.assertEqual(place.harm(), "")
 
     def test_hostile_requests(self) -> None:
         """Over the door itself, without Python's ways."""
@@ -506,7 +582,7 @@ class Walls(Asked):
                     got = ours.recv(2000)
                     return b"S" if got.startswith(b"S") else got[:1] + got[5:25]
                 program, here = os.open("/bin/true", os.O_RDONLY), os.open(".", os.O_PATH)
-                good = starting._request([b"true"], [], [], False, 0)
+                good = starting._request([b"true"], [], [], False, 0, 0)
                 print(send(sealed(good), here, program), send(sealed(good, 0), here, program), send(sealed(good), here), send())
                 print(send(sealed(good), here, os.open("f", os.O_RDONLY)), send(sealed(good), here, here), send(sealed(good), program, program)[:1])
                 print(send(sealed(good), here, program, door=1))

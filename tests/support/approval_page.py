@@ -3,6 +3,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import queue
 import re
 import subprocess
 import tempfile
@@ -86,12 +87,13 @@ class Program:
 class Served(Program):
     """`ipybox serve` and its client on standard input and output."""
 
-    def __init__(self, directory, *arguments, **more):
+    def __init__(self, directory, *arguments, capabilities=None, **more):
         super().__init__("serve", directory, "--sandbox", "bubblewrap", *arguments, **more)
         self.waiting = {}
+        self.asked = queue.Queue()  # what the server asks the client
         self.number = 0
         threading.Thread(target=self.listen, daemon=True).start()
-        self.request("initialize", {"protocolVersion": "2025-06-18", "capabilities": {},
+        self.request("initialize", {"protocolVersion": "2025-06-18", "capabilities": capabilities or {},
                                     "clientInfo": {"name": "test", "version": "1"}}).result(60)
         self.send({"method": "notifications/initialized"})
 
@@ -99,7 +101,10 @@ class Served(Program):
         try:
             for line in self.process.stdout:
                 message = json.loads(line)
-                if "method" not in message:
+                if "method" in message:
+                    if "id" in message:
+                        self.asked.put(message)
+                else:
                     self.waiting.pop(message["id"]).set_result(message)
         except ValueError:
             pass  # it was closed
