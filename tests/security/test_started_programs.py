@@ -416,7 +416,7 @@ class AtATerminal(Asked):
         """Killed while somebody is asked, it does not start later; several are asked about, each for itself."""
         seen, place = self.converse(textwrap.dedent("""\
             import os, signal, subprocess
-            def ask(name): print("ended", subprocess.run(["touch", name]).returncode)
+            def ask(name): print(f"ended {subprocess.run(['touch', name]).returncode}\\n", end="", flush=True)  # in one piece
             threads = [threading.Thread(target=ask, args=(name,)) for name in ("x", "y")]
             for thread in threads: thread.start()
             time.sleep(2)
