@@ -178,6 +178,14 @@ struct ApprovalPage::Impl final : net::HttpService,
     static awaitable<void> stream(std::shared_ptr<Impl> self, net::HttpPeerPtr peer);
 
     json::object take_answers(const json::object& request);
+    // What is told of answers, and by whom each of them says to be.
+    struct Given {
+        json::object done;
+        std::vector<std::string> by;  // empty: it counts for nothing
+    };
+    std::optional<Given> given;  // by the request that is being looked at
+    // Somebody else may have been first, and the question not be withdrawn yet.
+    static awaitable<json::object> confirmed(std::shared_ptr<Impl> self, Given told);
     json::object take_answer(const json::object& answer);
     json::object preview(const json::object& request) const;
     json::object cancel(const json::object& request);
@@ -427,6 +435,10 @@ awaitable<bool> ApprovalPage::Impl::respond(std::shared_ptr<Impl> self, net::Htt
     }
     auto reply = request.method() == http::verb::post ? self->post(target, request.body())
                                                       : self->get(target);
+    if (auto told = std::exchange(self->given, std::nullopt)) {
+        auto done = co_await confirmed(self, std::move(*told));
+        reply = json_of(std::move(done));
+    }
     auto text = render(*peer, reply);
     const bool written = co_await peer->write(std::move(text));
     co_return written && peer->keep_alive;
@@ -487,6 +499,7 @@ json::object ApprovalPage::Impl::take_answers(const json::object& request) {
     const auto* list = request.if_contains("answers");
     if (!list || !list->is_array()) throw Error(errc::bad_argument, "answers: an array is needed");
     json::array results;
+    std::vector<std::string> by;
     for (const auto& one : list->get_array()) {
         const auto* answer = one.if_object();
         if (!answer) throw Error(errc::bad_argument, "answers: objects are needed");
@@ -497,12 +510,39 @@ json::object ApprovalPage::Impl::take_answers(const json::object& request) {
             result = problem_of(error.detail());
         }
         result["id"] = detail::string_of(*answer, "id");
+        const auto found = questions.find(std::string(detail::string_of(result, "id")));
+        const bool counts = result.at("ok").as_bool() && found != questions.end() &&
+                            found->second->decision.has_value();
+        by.push_back(counts ? found->second->decision->by : std::string());
         results.emplace_back(std::move(result));
     }
     json::object done;
     done["ok"] = true;
     done["results"] = std::move(results);
+    given.emplace(Given{done, std::move(by)});
     return done;
+}
+
+awaitable<json::object> ApprovalPage::Impl::confirmed(std::shared_ptr<Impl> self, Given told) {
+    // Where nobody tells what was decided, as of what the client itself asked for, it stands.
+    const auto limit = Clock::now() + std::chrono::milliseconds(400);
+    auto& results = told.done.at("results").as_array();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        // Changed arguments are judged again.
+        if (told.by[i].empty() || told.by[i] == "page: edited") continue;
+        auto& result = results[i].as_object();
+        const std::string id(detail::string_of(result, "id"));
+        while (self->journal.waits(id) && Clock::now() < limit) {
+            const auto soon = Clock::now() + std::chrono::milliseconds(1);
+            co_await sleep_until(soon);
+        }
+        const auto words = self->journal.settled_by(id);
+        if (self->journal.waits(id) || words.empty() || words.find(told.by[i]) != words.npos)
+            continue;
+        result = problem_of("it was answered before: " + words);
+        result["id"] = id;
+    }
+    co_return std::move(told.done);
 }
 
 // Throws Error when the answer counts for nothing.

@@ -301,6 +301,8 @@ std::string PageJournal::words_of(const Decision& decision) {
            detail::repair_utf8(decision.by.empty() ? "policy" : decision.by);
 }
 
+bool PageJournal::waits(const std::string& id) const { return pending_.contains(id); }
+
 std::string PageJournal::settled_by(const std::string& id) const {
     if (const auto waiting = pending_.find(id); waiting != pending_.end())
         return waiting->second.answer;

@@ -61,6 +61,8 @@ public:
 
     // The newest decided call of the same tool, as "previous" of the page's "Call"; null: none.
     json::value previous(const ToolCall& call) const;
+    // Whether nobody has decided about a call that was asked about.
+    bool waits(const std::string& id) const;
     // Who decided about a call, for a page that answers too late; empty: unknown.
     std::string settled_by(const std::string& id) const;
     // "allowed by page: once".
