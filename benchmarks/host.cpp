@@ -1,11 +1,11 @@
 #include "host.hpp"
 
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <ipybox/detail/json_text.hpp>
+#include <ipybox/detail/json_number.hpp>
 #include <ipybox/executor/code_executor.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
 
@@ -25,9 +25,9 @@ json::object server_params() {
 }
 
 // `ipybox host` as a program that embeds it sees it: blocking reads and writes.
-class Host {
+class HostProgram {
 public:
-    Host() {
+    HostProgram() {
         int to[2], from[2];
         if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0)
             throw std::runtime_error("pipe failed");
@@ -47,29 +47,28 @@ public:
         out_.reset(from[0]);
         call("initialize",
              {{"protocol_version", 1}, {"client", {{"name", "bench"}, {"version", "1"}}}});
-        session_ = call("session/create", {{"options",
-                                            {{"sandbox", "none"},
-                                             {"workspace", workspace_.path.string()},
-                                             {"kernel_init_timeout", 60},
-                                             {"python", required("IPYBOX_TEST_PYTHON")}}}})
-                       .at("session")
-                       .as_string();
+        const auto made = call("session/create", {{"options",
+                                                   {{"sandbox", "none"},
+                                                    {"workspace", workspace_.path.string()},
+                                                    {"kernel_init_timeout", 60},
+                                                    {"python", required("IPYBOX_TEST_PYTHON")}}}});
+        session_ = std::string(made.at("session").as_string());
         call("session/start", {{"session", session_}});
         call("session/add_server",
              {{"session", session_}, {"name", "echo"}, {"params", server_params()}});
     }
-    ~Host() {
+    ~HostProgram() {
         in_.reset();
         ::waitpid(pid_, nullptr, 0);
     }
-    Host(const Host&) = delete;
-    Host& operator=(const Host&) = delete;
+    HostProgram(const HostProgram&) = delete;
+    HostProgram& operator=(const HostProgram&) = delete;
 
     double execute(const std::string& code) {
         const Stopwatch watch;
         const auto result = call("session/execute", {{"session", session_}, {"code", code}});
         const auto spent = watch.milliseconds();
-        if (result.at("status") != "ok") wrong_output("ipybox host");
+        if (result.at("status").as_string() != "ok") wrong_output("ipybox host");
         return spent;
     }
 
@@ -79,12 +78,12 @@ private:
         for (;;) {
             auto message = read();
             if (message.contains("method")) {
-                if (message.at("method") != "approval/requested") continue;
+                if (message.at("method").as_string() != "approval/requested") continue;
                 send("approval/answer",
                      {{"approval", message.at("params").at("approval")}, {"verdict", "allow"}});
-            } else if (message.at("id") == number) {
+            } else if (message.at("id").as_int64() == number) {
                 if (message.contains("error"))
-                    throw std::runtime_error(detail::write_json(message.at("error")));
+                    throw std::runtime_error(ipybox::detail::write_json(message.at("error")));
                 return std::move(message.at("result").as_object());
             }
         }
@@ -92,7 +91,7 @@ private:
     std::int64_t send(std::string_view method, json::object params) {
         const json::object message{
             {"jsonrpc", "2.0"}, {"id", ++number_}, {"method", method}, {"params", params}};
-        const auto line = detail::write_json(message) + "\n";
+        const auto line = ipybox::detail::write_json(message) + "\n";
         if (::write(in_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
             throw std::runtime_error("ipybox host does not read");
         return number_;
@@ -171,7 +170,7 @@ private:
 
 void measure_host(int rounds) {
     const std::string by_host = "ipybox host", direct = "CodeExecutor";
-    ::Host host;
+    HostProgram host;
     Direct here;
     struct Case {
         const char* what;

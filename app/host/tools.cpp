@@ -127,6 +127,8 @@ awaitable<json::object> close_tools(HostPtr host, RequestPtr request) {
     const auto tools = host->tools_of(*request);
     host->tools.erase(tools->handle);
     co_await tools->server->reset();
+    // Calls that wait for a connection fail as well, and nobody is asked about them.
+    tools->server.reset();
     co_return json::object();
 }
 

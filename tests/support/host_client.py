@@ -54,6 +54,18 @@ class HostClient:
         self.listening = asyncio.create_task(self.listen())
 
     async def listen(self):
+        """What a message breaks is the fault of whoever waits for one."""
+        fault = ConnectionError("the host has ended")
+        try:
+            await self.take_messages()
+        except Exception as error:
+            fault = error
+        for _, answer in self.waiting.values():
+            if not answer.done():
+                answer.set_exception(fault)
+        self.heard.set()
+
+    async def take_messages(self):
         while line := await self.reader.readline():
             message = json.loads(line)
             assert message["jsonrpc"] == "2.0", message
@@ -73,10 +85,6 @@ class HostClient:
                 elif not answer.done():
                     answer.set_result(message)
             self.heard.set()
-        for _, answer in self.waiting.values():
-            if not answer.done():
-                answer.set_exception(ConnectionError("the host has ended"))
-        self.heard.set()
 
     def send(self, message):
         self.writer.write(json.dumps(message).encode() + b"\n")
