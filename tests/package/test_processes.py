@@ -219,6 +219,24 @@ class EndOfProgramTest(Workspace):
                                     f"something outlives the program: {errors}")
                     self.assertLess(time.monotonic() - began, 10)
 
+    def test_an_idle_host_of_another_environment_is_replaced(self):
+        """What `${NAME}` stands for is what it is when the executor starts."""
+        done = run([sys.executable, "-c", textwrap.dedent(f"""
+            import asyncio, os
+            from ipybox import CodeExecutor
+            async def one():
+                server = {{"command": {PYTHON!r}, "args": ["-c", "import sys; sys.exit(sys.argv[1])", "${{WHICH}}"]}}
+                async with CodeExecutor(**{OPTIONS!r}) as box:
+                    try: await box.add_server("own", server)
+                    except Exception as error: print(os.environ["WHICH"] in str(error) or "hidden" in str(error))
+            for which in ("first", "second"):
+                os.environ["WHICH"] = which
+                asyncio.run(one())
+                import ipybox._host
+                print(ipybox._host._current.environment["WHICH"])
+            """)], env=environment(), timeout=60)
+        self.assertEqual(done.stdout, "True\nfirst\nTrue\nsecond\n")
+
     def test_an_idle_host_ends(self):
         done = run([sys.executable, "-c", textwrap.dedent(f"""
             import asyncio, time

@@ -3,6 +3,7 @@ import asyncio
 import datetime
 import os
 import socket
+import subprocess
 import sys
 import textwrap
 import unittest
@@ -152,6 +153,52 @@ class ToolsTest(Workspace):
                 await client.run("nothing", {})
         with self.assertRaises(IpyboxError):
             await MCPClient({"command": "/nowhere/server"}).start()
+
+
+class OwnEnvironmentTest(Workspace):
+    """A project with its environment in it, as programs of the original have them."""
+
+    def setUp(self):
+        super().setUp()
+        for name in (".venv", "venv"):
+            run([PYTHON, "-m", "venv", "--without-pip", self.workspace / name])
+            [packages] = (self.workspace / name).glob("lib/python*/site-packages")
+            outer = next((Path(PYTHON).parent.parent / "lib").glob("python*/site-packages"))
+            (packages / "outer.pth").write_text(f"{outer}\n")
+        os.environ["XDG_STATE_HOME"], before = str(self.directory / "state"), os.environ.get("XDG_STATE_HOME")
+        self.addCleanup(lambda: os.environ.update(XDG_STATE_HOME=before) if before else os.environ.pop("XDG_STATE_HOME"))
+
+    def program(self, venv, sandbox, **options):
+        """Generates an API for a server that the environment's own interpreter runs, before and after code."""
+        text = textwrap.dedent(f"""
+            import asyncio
+            from ipybox import CodeExecutor, IpyboxError, generate_mcp_sources
+            async def main():
+                params = {{"command": "python", "args": {OWN_SERVER["args"]!r}}}
+                await generate_mcp_sources("own", params, "mcptools")
+                async with CodeExecutor(sandbox={sandbox!r}, kernel_init_timeout=60, **{options!r}) as box:
+                    print((await box.execute("1")).text)
+                await generate_mcp_sources("own", params, "mcptools")
+                print("again")
+            asyncio.run(main())
+            """)
+        bin = self.workspace / venv / "bin"
+        env = environment(PATH=f"{bin}:{os.environ['PATH']}")
+        del env["IPYBOX_PYTHON"]
+        return subprocess.run([bin / "python", "-c", text], capture_output=True, text=True, timeout=120, check=False,
+                              env=env, stdin=subprocess.DEVNULL)
+
+    def test_what_runs_unconfined_runs_again(self):
+        for _ in range(2):
+            done = self.program(".venv", False)
+            self.assertEqual(done.stdout, "1\nagain\n", done.stderr)
+
+    def test_what_code_could_write_meanwhile_is_refused(self):
+        done = self.program(".venv", True)
+        self.assertEqual(done.stdout, "1\nagain\n", done.stderr)
+        done = self.program("venv", True, python=PYTHON)  # a name under which none is protected
+        self.assertEqual(done.stdout, "1\n", done.stderr)
+        self.assertIn("where code in a sandbox could write", done.stderr)
 
 
 class KernelsTest(Workspace):

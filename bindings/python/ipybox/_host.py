@@ -180,11 +180,20 @@ class Connection:
             self._idle_since = time.monotonic()
         self._wake()
 
-    def close(self) -> None:
-        """Ends the host process, and kernels and MCP servers with it; returns when it has ended."""
+    @property
+    def is_stale(self) -> bool:
+        """Whether nobody uses it, and its environment is no longer that of this process."""
+        return self._users == 0 and self.environment != dict(os.environ)
+
+    def retire(self) -> None:
+        """Ends the host process; does not wait for that."""
         with self._lock:
             self._closing = True
         self._wake()
+
+    def close(self) -> None:
+        """Ends the host process, and kernels and MCP servers with it; returns when it has ended."""
+        self.retire()
         if threading.current_thread() is not self._thread:
             self._thread.join(2 * GRACE_SECONDS)
 
@@ -480,6 +489,9 @@ def connection(log_level: str = "WARNING") -> Connection:
     """The host of this program, which is started if there is none; held until release()."""
     global _current
     with _current_lock:
+        if _current is not None and _current.is_stale:
+            _current.retire()
+            _current = None
         if _current is None or _current.ended:
             _current = Connection(log_level)
         _current.hold()

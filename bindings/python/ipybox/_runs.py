@@ -72,7 +72,7 @@ class Questions:
         """A question is over, whoever settled it."""
         request = self._open.pop(params["approval"], None)
         if request is not None:
-            request.settle(False)
+            request.settle(params.get("outcome") == "allowed")
 
     def close(self) -> None:
         """Nothing is asked any more."""

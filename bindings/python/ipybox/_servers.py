@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -88,6 +90,36 @@ def start_directory(params: Mapping[str, Any], writable: Path | None) -> JsonObj
     elif os.geteuid() != 0 and here != writable and writable not in here.parents:
         given["cwd"] = str(here)
     return given
+
+
+_environment_is_own = True  # no confined code of this process could write where it runs from
+
+
+def note_confined(workspace: Path, protects: bool) -> None:
+    """Code runs in a sandbox. protects: it cannot write `.venv` of its workspace."""
+    global _environment_is_own
+    prefix = Path(sys.prefix)
+    if protects and prefix == workspace / ".venv":
+        return
+    if prefix == workspace or workspace in prefix.parents or prefix in workspace.parents:
+        _environment_is_own = False
+
+
+def starts(params: Mapping[str, Any]) -> list[JsonObject]:
+    """The ways to start a server where no kernel is, in the order in which they are tried: each
+    further one if the one before is refused (`bad_config`), because code could write there."""
+    given = dict(params)
+    if "command" not in given or "cwd" in given:
+        return [given]
+    found = [{**given, "cwd": str(Path.cwd())}, given]
+    program = shutil.which(str(given["command"]))
+    own = program is not None and Path(sys.prefix) in Path(os.path.abspath(program)).parents
+    if program is not None and own and _environment_is_own:
+        # This process runs from there: who wrote there before it started has its rights already.
+        found.append(
+            {**given, "command": os.path.abspath(program), "cwd": sys.prefix, "trust_cwd": True}
+        )
+    return found
 
 
 def _directory() -> Path:

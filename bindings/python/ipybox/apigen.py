@@ -10,7 +10,7 @@ from typing import Any, Union
 from ._errors import IpyboxError
 from ._host import connection
 from ._options import absolute, changed_environment
-from ._servers import remember, start_directory
+from ._servers import remember, starts
 
 __all__ = ["generate_mcp_sources"]
 
@@ -54,16 +54,15 @@ async def generate_mcp_sources(
             "variables": {**changed_environment(link.environment), **(variables or {})},
             "connect_timeout": connect_timeout,
         }
-        params = start_directory(server_params, None)
-        try:
-            answer = await link.request("apigen/generate", {**request, "params": params})
-        except IpyboxError as error:
-            if error.code != "bad_config" or params == dict(server_params):
-                raise
-            # Code may write where this program is: the server starts elsewhere.
-            answer = await link.request(
-                "apigen/generate", {**request, "params": dict(server_params)}
-            )
+        answer: Any = None
+        ways = starts(server_params)
+        for way in ways:
+            try:
+                answer = await link.request("apigen/generate", {**request, "params": way})
+                break
+            except IpyboxError as error:
+                if error.code != "bad_config" or way is ways[-1]:
+                    raise
     finally:
         link.release()
     remember(Path(absolute(root_dir)), server_name, server_params)

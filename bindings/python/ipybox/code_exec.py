@@ -44,7 +44,7 @@ from ._results import (
     Violation,
 )
 from ._runs import Asking, Questions, Run
-from ._servers import is_for, servers_for, start_directory, tell
+from ._servers import is_for, note_confined, servers_for, start_directory, tell
 
 __all__ = [
     "ApprovalRequest",
@@ -327,6 +327,11 @@ class CodeExecutor:
                 variables={**changed_environment(link.environment), **self._variables},
             )
             handle = await self._create(link, options)
+            if self._confined:
+                protects = (
+                    options["sandbox"] in ("bubblewrap", "srt") and not options["allow_write"]
+                )
+                note_confined(self.workspace, protects)
             await self._register_all(link, handle)
             await link.request("session/start", {"session": handle})
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class Served:
         only_asks: Whether approval is the ApprovalClient's alone.
         registered: The servers by name, as they were given.
         registering: Held while one is registered.
+        ready: Done when it was, by name.
     """
 
     link: Connection
@@ -53,6 +55,9 @@ class Served:
     approval_timeout: float | None
     registered: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     registering: threading.Lock = field(default_factory=threading.Lock)
+    ready: dict[str, concurrent.futures.Future[None]] = field(
+        default_factory=dict[str, "concurrent.futures.Future[None]"]
+    )
     asker: Asker | None = None
 
 

@@ -13,7 +13,7 @@ from .._host import Connection, connection
 from .._jsonable import jsonable
 from .._options import changed_environment
 from .._results import ToolInfo
-from .._servers import start_directory
+from .._servers import starts
 from ._served import tool_error
 
 __all__ = ["MCPClient"]
@@ -76,10 +76,15 @@ class MCPClient:
             raise
         self._link, self._handle = link, str(opened["tools"])
         try:
-            await self._ask(
-                "tools/register", name=NAME, params=start_directory(self.server_params, None)
-            )
-            await self.list_tools()
+            ways = starts(self.server_params)
+            for way in ways:
+                await self._ask("tools/register", name=NAME, params=way)
+                try:
+                    await self.list_tools()
+                    break
+                except IpyboxError as error:
+                    if error.code != "bad_config" or way is ways[-1]:
+                        raise
         except BaseException:
             await self.stop()
             raise

@@ -11,9 +11,9 @@ from typing import Any
 from .._errors import IpyboxError, ToolRunnerError
 from .._host import Connection, connection
 from .._jsonable import jsonable
-from .._servers import start_directory
+from .._servers import starts
 from . import _served
-from ._served import tool_error
+from ._served import Served, tool_error
 
 __all__ = ["ToolRunner", "reset"]
 
@@ -90,26 +90,58 @@ class ToolRunner:
             "tool": tool_name,
             "arguments": jsonable(tool_args),
         }
-        params = start_directory(self.server_params, None)
+        ways = starts(self.server_params)
         served = _served.find(self.host, self.port)
         if served is not None and self._token is None:
-            with served.registering:
-                if served.registered.get(self.server_name) != self.server_params:
-                    _send(
-                        served.link,
-                        "tools/register",
-                        {"tools": served.handle, "name": self.server_name, "params": params},
-                    )
-                    served.registered[self.server_name] = self.server_params
-            return _send(served.link, "tools/call", {"tools": served.handle, **call})
+            return self._call(served, call, ways)
         call.update(host=self.host, port=self.port, token=_token(self._token, self.host, self.port))
         if not self._registered:
-            call["server_params"] = params
+            call["server_params"] = ways[0]
             self._registered = True
         link = connection()
         answer = _send(link, "runner/call", call)
         answer.add_done_callback(lambda _done: link.release())
         return answer
+
+    def _call(
+        self, served: Served, call: JsonObject, ways: list[JsonObject]
+    ) -> concurrent.futures.Future[Any]:
+        """Calls the tool once its server is registered in the first of these ways in which it
+        starts."""
+        with served.registering:
+            if served.registered.get(self.server_name) != self.server_params:
+                served.registered[self.server_name] = self.server_params
+                served.ready[self.server_name] = _registered(served, self.server_name, ways)
+            ready = served.ready.get(self.server_name)
+        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        params = {"tools": served.handle, **call}
+        if ready is None:
+            return _send(served.link, "tools/call", params, answer)
+        ready.add_done_callback(lambda _ready: _send(served.link, "tools/call", params, answer))
+        return answer
+
+
+def _registered(
+    served: Served, name: str, ways: list[JsonObject]
+) -> concurrent.futures.Future[None]:
+    """Registers a server, and starts it; done when it was tried in each way that it needs."""
+    ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+    server: JsonObject = {"tools": served.handle, "name": name}
+
+    def begin(number: int) -> None:
+        params = {**server, "params": ways[number]}
+        served.link.send("tools/register", params, lambda _result, _error: None)
+        served.link.send("tools/list", server, lambda _, error: listed(number, error))
+
+    def listed(number: int, error: Exception | None) -> None:
+        refused = isinstance(error, IpyboxError) and error.code == "bad_config"
+        if refused and number + 1 < len(ways):
+            begin(number + 1)
+        else:
+            ready.set_result(None)  # if it does not start, the call says so
+
+    begin(0)
+    return ready
 
 
 async def reset(host: str = "localhost", port: int = 8900, *, token: str | None = None) -> None:
@@ -143,17 +175,26 @@ def _token(given: str | None, host: str, port: int) -> str:
     return token
 
 
-def _send(link: Connection, method: str, params: JsonObject) -> concurrent.futures.Future[Any]:
+def _send(
+    link: Connection,
+    method: str,
+    params: JsonObject,
+    answer: concurrent.futures.Future[Any] | None = None,
+) -> concurrent.futures.Future[Any]:
     """Sends a request of a tool call; the answer comes on any thread."""
-    answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    if answer is None:
+        answer = concurrent.futures.Future()
+    if answer.cancelled():
+        return answer
+    told = answer
 
     def settle(result: Any, error: Exception | None) -> None:
-        if not answer.set_running_or_notify_cancel():
+        if not told.set_running_or_notify_cancel():
             return
         if error is not None:
-            answer.set_exception(tool_error(error) if isinstance(error, IpyboxError) else error)
+            told.set_exception(tool_error(error) if isinstance(error, IpyboxError) else error)
         else:
-            answer.set_result(result.get("result"))
+            told.set_result(result.get("result"))
 
     number = link.send(method, params, settle)
 

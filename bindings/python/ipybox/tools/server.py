@@ -179,6 +179,7 @@ class ToolServer:
         """Makes an MCP server callable by name; it starts on its first use."""
         await self._ask("tools/register", name=name, params=start_directory(params, None))
         self._running().registered[name] = dict(params)
+        self._running().ready.pop(name, None)
 
     async def unregister_server(self, name: str) -> None:
         """Stops an MCP server and forgets it."""
