@@ -265,8 +265,7 @@ private:
                        (cannot.empty() ? "" : "; not enforceable here: " + cannot));
         for (const auto& [flag, why] :
              {std::pair("--no-exec", denying), std::pair("--approve-programs", asking)})
-            if (needed && !why.empty())
-                missing(flag, "not needed unless asked for: " + why);
+            if (needed && !why.empty()) missing(flag, "not needed unless asked for: " + why);
         const std::string held = co_await absent_names(name);
         if (!held.empty())
             good(name, "protected names that " + workspace_.string() + " lacks are held " + held);
