@@ -2,10 +2,10 @@
 """Writes what a binary of ipybox owes to the libraries that are linked into it: their licences, the exact sources
 that they were built from, and how to link it with others.
 
-Usage: linked_licenses.py DIRECTORY
+Usage: linked_licenses.py DIRECTORY BUILD ROOT
 
-The libraries are those of the build beside DIRECTORY, made with -Dportable=true on a Debian system; one that is
-not listed here is an error. docs/dependencies.md has the same list for people.
+The libraries are those of BUILD, made with -Dportable=true on a Debian system, or for one whose files are in ROOT,
+otherwise /; one that is not listed here is an error. docs/dependencies.md has the same list for people.
 """
 import re
 import shutil
@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path("/usr/share/doc")
 COMMON = Path("/usr/share/common-licenses")
 
 # The package that a library or its headers come from: what it is called, its licence, and where it ends up.
@@ -60,23 +59,23 @@ makes the wheel again. Debian keeps every version of its sources at https://snap
 """
 
 
-def query(package: str, field: str) -> str:
-    return subprocess.run(["dpkg-query", "--show", "--showformat", f"${{{field}}}", package], check=True,
-                          capture_output=True, text=True).stdout
+def query(root: Path, *words: str) -> str:
+    """What dpkg-query says of the packages of a system."""
+    return subprocess.run(["dpkg-query", f"--admindir={root / 'var/lib/dpkg'}", *words], check=True, capture_output=True,
+                          text=True).stdout
 
 
-def linked_packages(build: Path) -> set[str]:
+def linked_packages(build: Path, root: Path) -> set[str]:
     """The packages of the static libraries in the last command, which links the program."""
     command = subprocess.run(["ninja", "-C", build, "-t", "commands", "ipybox"], check=True, capture_output=True,
                              text=True).stdout.splitlines()[-1]
     names = set(re.findall(r"-l:(lib[\w.+-]+\.a)\b", command))
-    names |= {Path(path).name for path in re.findall(r"(?<=\s)(/\S+\.a)\b", command) if path.startswith("/usr/")}
+    names |= {Path(path).name for path in re.findall(r"(?<=\s)(/\S+\.a)\b", command) if path.startswith(str(root / "usr"))}
     if not names:
         raise SystemExit(f"{build} was not made with -Dportable=true: nothing is linked statically there")
     owners = set()
     for name in sorted(names):
-        lines = subprocess.run(["dpkg", "--search", f"*/{name}"], check=True, capture_output=True, text=True).stdout
-        owners |= {line.split(":")[0] for line in lines.splitlines()}
+        owners |= {line.split(":")[0] for line in query(root, "--search", f"*/{name}").splitlines()}
     return owners
 
 
@@ -89,10 +88,10 @@ def boost_licence(text: str) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 4:
         raise SystemExit(__doc__)
-    place = Path(sys.argv[1])
-    for package in sorted(linked_packages(place.parent)):
+    place, build, root = map(Path, sys.argv[1:])
+    for package in sorted(linked_packages(build, root)):
         if SAME_AS.get(package, package) not in LINKED:
             raise SystemExit(f"{package} is linked into the program but not listed in {sys.argv[0]}: add its licence there "
                              "and to docs/dependencies.md")
@@ -100,17 +99,18 @@ def main() -> None:
     place.mkdir(parents=True)
     rows, lgpl = [], []
     for package, (name, licence, where) in LINKED.items():
-        text = (DOCS / package / "copyright").read_text()
+        text = (root / "usr/share/doc" / package / "copyright").read_text()
         file = place / (re.sub(r"\W+", "-", name.lower().replace("+", "p")) + ".txt")
         file.write_text(boost_licence(text) if name == "Boost" else text)
-        source = query(package, "source:Package") + " " + query(package, "source:Version")
+        # Several architectures of a package have the same source.
+        source = query(root, "--show", "--showformat", "${source:Package} ${source:Version}\\n", package).split("\n")[0]
         rows.append(f"| {name} | {licence} | {source} | {where} |")
         if licence.startswith("LGPL"):
             lgpl.append(source.replace(" ", "="))
     for name in ("LGPL-2.1", "Apache-2.0"):
         shutil.copy(COMMON / name, place / f"{name}.txt")
-    root = Path(__file__).resolve().parents[1]
-    version = re.search(r"^  version: '(.*)',$", (root / "meson.build").read_text(), re.M)[1]
+    checkout = Path(__file__).resolve().parents[1]
+    version = re.search(r"^  version: '(.*)',$", (checkout / "meson.build").read_text(), re.M)[1]
     release = dict(re.findall(r'^(\w+)="?(.*?)"?$', Path("/etc/os-release").read_text(), re.M))
     (place / "LINKED.md").write_text(TEXT.format(system=release["PRETTY_NAME"], table="\n".join(rows), version=version,
                                                  lgpl=" ".join(lgpl)))

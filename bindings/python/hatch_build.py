@@ -1,6 +1,7 @@
 """Has the program built that the wheel brings along, and says which machines the wheel is for."""
+import os
+import platform
 import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -15,4 +16,4 @@ class ProgramHook(BuildHookInterface):
         subprocess.run([Path(self.root) / "scripts/wheel", "--program"], check=True)
         build_data["pure_python"] = False
         # For any Python: nothing in it is an extension module. auditwheel names the C library.
-        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = "py3-none-linux_" + (os.environ.get("IPYBOX_WHEEL_ARCH") or platform.machine())

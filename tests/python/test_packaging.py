@@ -141,9 +141,9 @@ class ReleaseTest(unittest.TestCase):
             self.assertNotIn(VERSION, text)
             self.assertEqual(text.count('"7.8.9"'), (ROOT / name).read_text().count(f'"{VERSION}"'))
         self.assertIn('VERSION = "7.8.9"', (place / "bindings/python/ipybox/_version.py").read_text())
-        readme = (place / "README.md").read_text()
-        self.assertIn("ipybox_cpp-7.8.9-py3-none-", readme)
-        self.assertNotIn(f"ipybox_cpp-{VERSION}", readme)
+        for name in ("README.md", "docs/getting-started.md", "llms-full.txt"):
+            self.assertIn("ipybox_cpp-7.8.9-py3", (place / name).read_text())
+            self.assertNotIn(f"ipybox_cpp-{VERSION}", (place / name).read_text())
 
     def test_the_docs_tell_where_to_report(self):
         lines = (ROOT / "SECURITY_CONTACT").read_text().splitlines()
