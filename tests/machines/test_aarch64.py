@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 import unittest
+import zipfile
 from pathlib import Path
 
 from filters import ROOT, FilterCases
@@ -94,3 +95,22 @@ class ProgramTest(unittest.TestCase):
                            env=os.environ | {"IPYBOX_PYTHON": os.environ["IPYBOX_TEST_PYTHON"]})
             self.assertEqual((run.returncode, run.stdout), (2, ""), run.stderr)
             self.assertEqual(os.listdir(workspace), [])
+
+
+class WheelTest(unittest.TestCase):
+    """What `scripts/wheel --arch aarch64` made."""
+
+    def test_its_program_is_of_that_machine(self):
+        wheels = list((ROOT / "dist").glob("ipybox_cpp-*_aarch64.whl"))
+        self.assertEqual(len(wheels), 1, "run scripts/wheel --arch aarch64")
+        self.assertRegex(wheels[0].name, r"-py3-none-manylinux_2_\d+_aarch64\.whl$")
+        with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(wheels[0]) as wheel:
+            name = next(name for name in wheel.namelist() if name.endswith(".data/scripts/ipybox"))
+            program = Path(wheel.extract(name, place))
+            program.chmod(0o755)
+            self.assertEqual(program.read_bytes()[18], 183)
+            shown = subprocess.run([*EMULATED, program, "--version"], capture_output=True, text=True, timeout=60)
+            native = subprocess.run([NATIVE, "--version"], capture_output=True, text=True, timeout=60)
+            self.assertEqual((shown.returncode, shown.stdout), (0, native.stdout), shown.stderr)
+            linked = wheel.read(next(name for name in wheel.namelist() if name.endswith("LINKED.md"))).decode()
+            self.assertIn("openssl", linked)
