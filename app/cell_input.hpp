@@ -9,16 +9,17 @@ namespace ipybox::app {
 
 // What a text leaves open at its end.
 struct OpenCode {
-    int brackets = 0;      // more opened than closed
-    bool string = false;   // in a string with three quotes
-    bool joined = false;   // the last line ends with a backslash
-    char last = '\0';      // the last character that is code and no blank; NUL: there is none
-    std::size_t line = 0;  // where the last line that is not blank begins
+    int brackets = 0;           // more opened than closed
+    bool string = false;        // in a string with three quotes
+    bool joined = false;        // the last line ends with a backslash
+    char last = '\0';           // the last character that is code and no blank; NUL: there is none
+    std::size_t line = 0;       // where the last line that is not blank begins
+    std::size_t statement = 0;  // where the line begins that it goes on with, or is
 };
 
 inline OpenCode open_code(std::string_view text) {
     OpenCode open;
-    std::size_t line = 0;
+    std::size_t line = 0, statement = 0;
     const auto three = [&](std::size_t at, char quote) {
         return at + 2 < text.size() && text[at + 1] == quote && text[at + 2] == quote;
     };
@@ -28,10 +29,14 @@ inline OpenCode open_code(std::string_view text) {
         open.joined = false;
         if (c == '\n') {
             line = at + 1;
+            if (!open.string && open.brackets == 0) statement = line;
             if (!open.string) quote = '\0';
             continue;
         }
-        if (c != ' ' && c != '\t') open.line = line;
+        if (c != ' ' && c != '\t') {
+            open.line = line;
+            open.statement = statement;
+        }
         if (c == '\\') {
             open.joined = at + 1 == text.size() || (text[at + 1] == '\n' && at + 2 == text.size());
             if (++at < text.size() && text[at] == '\n') line = at + 1;
@@ -74,8 +79,8 @@ inline bool is_whole(std::string_view text) {
     const auto open = open_code(text);
     if (open.brackets > 0 || open.string || open.joined) return false;
     if (ended) return true;
-    const char begins = text[open.line];
-    const bool inner = open.line > start && (begins == ' ' || begins == '\t');
+    const char begins = text[open.statement];
+    const bool inner = open.statement > start && (begins == ' ' || begins == '\t');
     return open.last != ':' && !inner && begins != '@';
 }
 

@@ -277,8 +277,8 @@ class CompletionTest(ReplTest):
                 terminal.send("if True:\r")
                 time.sleep(0.3)
                 terminal.send(TAB + "'indented'\r\r")
-                terminal.expect(r"unexpected indent|indented")
-                terminal.expect(READY)
+                terminal.expect(r"'indented'(?s:.*)\n" + READY)
+                self.assertRegex(terminal.screen.text(), r"\nif True:\n {8}'indented'\n")
                 self.leave(terminal)
 
     def test_code_is_not_run_by_it(self):

@@ -43,6 +43,9 @@ BOOST_DATA_TEST_CASE(whole_cells_run_at_once,
                          "  x = 1",
                          "\n  x",
                          "  # x",
+                         "f(\n    1)",
+                         "x = [\n    1,\n    ]",
+                         "'''\n  a\n  '''",
                      }),
                      text) {
     BOOST_TEST(is_whole(text));
