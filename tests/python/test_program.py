@@ -101,7 +101,7 @@ class RunTest(ProgramTest):
                 (["run", "-c", "1", "--tokken=secret"], ["unknown option --tokken; see"]),
                 (["--alow-host", "a.example"], ["unknown option --alow-host; did you mean --allow-host? See `ipybox serve --help`"]),
                 (["run", "code.py", "more.py"], ["unexpected argument \"more.py\""]),
-                (["srve"], ["there is no command \"srve\"; did you mean serve? There are: run, serve, "]),
+                (["srve"], ["there is no command \"srve\"; did you mean serve? There are: run, repl, serve, "]),
                 (["auth", "lgin"], ["there is no command \"lgin\"; did you mean login?", "; see `ipybox auth --help`"])):
             run = self.ipybox(*arguments)
             self.assert_refused(run, *words)
@@ -129,7 +129,10 @@ class RunTest(ProgramTest):
         venv = self.directory / "venv"
         subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
         self.assert_refused(self.ipybox("run", "-c", "1", "--python", str(venv / "bin/python")),
-                            "no ipykernel", "-m pip install ipykernel")
+                            "no ipykernel", f"`uv pip install --python {venv}/bin/python ipykernel ")
+        subprocess.run(["/usr/bin/python3", "-m", "venv", "--clear", venv], check=True)
+        self.assert_refused(self.ipybox("run", "-c", "1", "--python", str(venv / "bin/python")),
+                            "no ipykernel", f"`{venv}/bin/python -m pip install ipykernel ")
 
     def test_configurations_of_other_clients_are_taken(self):
         server = {"command": PYTHON, "args": ["${SUPPORT}/mcp_server.py"]}
@@ -996,8 +999,8 @@ class OtherCommandsTest(ProgramTest):
         self.assertEqual(run.returncode, 2)
         for name in ("bad_schema", "changed_field", "undefined", "no_plugin"):
             self.assertEqual(run.stderr.count(f"{plugins}/{name}.so: "), 1, run.stderr)
-        for name in ("sandbox bubblewrap", "approval sample"):
-            self.assertIn(name, run.stdout)
+        for name in ("sandbox +bubblewrap", "approval +sample"):
+            self.assertRegex(run.stdout, f"(?m)^{name} ")
         run = self.ipybox("doctor", "--plugin-dir", plugins)
         self.assertEqual(run.returncode, 1)
         for name in ("bad_schema", "changed_field", "undefined", "no_plugin"):
