@@ -110,7 +110,7 @@ class OutsideTest(unittest.TestCase):
         self.assertEqual((listed.returncode, listed.stderr), (0, ""))
         for name in ("approval office_hours", "transport greeter", "kernel patient_zmq", "sandbox logging",
                      "sandbox bubblewrap"):
-            self.assertIn(f"{name}: ", listed.stdout)
+            self.assert_listed(name, listed)
         config, policy = self.workspace / "mcp.json", self.workspace / "policy.json"
         config.write_text(json.dumps({"mcpServers": {"hall": {"type": "greeter", "address": "the hall"}}}))
         policy.write_text(json.dumps({"office_hours": {"open": True}}))
@@ -133,6 +133,9 @@ class OutsideTest(unittest.TestCase):
         self.assert_refused(self.ipybox("run", "--policy", policy, "-c", "1"), "policy.json", "approval office_hours", "open")
         self.assert_refused(self.ipybox("run", "--kernel", "patent_zmq", "-c", "1"), '"patent_zmq"', "patient_zmq",
                             str(self.build / "plugins"), "--plugin-dir")
+
+    def assert_listed(self, name, listed):
+        self.assertRegex(listed.stdout, f"(?m)^{name.replace(' ', ' +')} ")
 
     def assert_refused(self, run, *words):
         self.assertEqual(run.returncode, 2, run.stderr)
@@ -158,7 +161,7 @@ class OutsideTest(unittest.TestCase):
                 self.assertIn(word, line)
         # The others are there nevertheless: of these the mistakes show when they are used.
         for name in ("sandbox bubblewrap", "approval null", "approval throwing", "approval changed_comment"):
-            self.assertIn(f"{name}: ", listed.stdout)
+            self.assert_listed(name, listed)
         examined = self.ipybox("doctor", directory="mistakes")
         for name in remedies:
             self.assertIn(f"FAILED  plugins: {self.build}/mistakes/{name}.so: ", examined.stdout)

@@ -160,7 +160,10 @@ class VersionsTest(unittest.TestCase):
         self.assertGreaterEqual(len(found), 2)
         for version, python in found.items():
             with self.subTest(version):
-                done = run([python, "-W", "error", "-c", self.USE], env=environment(), timeout=120)
+                # Unconfined code could write the workspace: nothing there is started any more.
+                place = tempfile.mkdtemp(prefix="ipybox-versions-")
+                self.addCleanup(shutil.rmtree, place)
+                done = run([python, "-W", "error", "-c", self.USE], env=environment(), timeout=120, cwd=place)
                 self.assertEqual(done.stdout.strip(), version)
 
 
