@@ -16,9 +16,12 @@ from collections.abc import Iterable
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
+from .programs import quietly
+
 MIME = "application/vnd.ipybox.answer+json"
 _LIMIT = 500  # matches
 _LARGEST = 1 << 20  # bytes of a module's source, names of a namespace
+_LONGEST = 1024  # characters before the cursor: the expressions below take the square of their number
 _NAME = r"[^\W\d]\w*"
 _DOTTED = re.compile(rf"((?:{_NAME}\s*\.\s*)*)({_NAME})?\Z")
 _IMPORT = re.compile(rf"\s*(?:import\s+(?:.*,\s*)?|from\s+)((?:{_NAME}\.)*)({_NAME})?\Z")
@@ -130,10 +133,9 @@ def _places(package: str) -> list[str] | None:
     loaded = sys.modules.get(package)
     if type(loaded) is ModuleType:
         paths = loaded.__dict__.get("__path__")
-        try:
-            return [one for one in paths if type(one) is str] if paths is not None else None
-        except Exception:
-            return None
+        if type(paths) is not list:  # but what a package without an __init__.py has, or anything
+            paths = _own_names(paths).get("_path")
+        return [one for one in paths if type(one) is str] if type(paths) is list else None
     found = _source_of(package)
     return list(found.submodule_search_locations) if found and found.submodule_search_locations is not None else None
 
@@ -182,7 +184,7 @@ def _names_in(module: str) -> list[str]:
         spec = _source_of(module)
         if spec and spec.origin and spec.origin.endswith(".py"):
             try:
-                with open(spec.origin, "rb") as file:
+                with open(spec.origin, "rb") as file, quietly():
                     names = _defined(ast.parse(file.read(_LARGEST)))
             except (OSError, SyntaxError, ValueError, RecursionError):
                 pass
@@ -281,11 +283,12 @@ def complete(code: str, namespace: dict[str, Any], magics: dict[str, Iterable[st
     quote = _quote_in(line)
     if quote >= 0 and line[quote] == "#":
         return "", []
+    typed_file = line[quote + 1 :]
+    line = line[-_LONGEST:]
     if quote >= 0:
         if key := _KEY.search(line):
             return key[3], _fitting(_keys(_find(key[1], namespace)), key[3])
-        typed = line[quote + 1 :]
-        return typed, sorted(_files(typed))
+        return typed_file, sorted(_files(typed_file))
     if found := _FROM.match(line):
         return found[2] or "", _fitting(_names_in(found[1]), found[2] or "")
     if found := _IMPORT.match(line):

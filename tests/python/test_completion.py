@@ -6,7 +6,10 @@ import json
 import os
 import sys
 import tempfile
+import time
+import types
 import unittest
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, os.environ["IPYBOX_TEST_PYTHON_PACKAGE"])
@@ -91,6 +94,28 @@ class CompletionTest(unittest.TestCase):
         self.assertIn("some_name", self.found("model.some"))
         self.assertEqual(self.found("Model("), [])
 
+    def test_no_code_of_a_modules_runs(self) -> None:
+        asked: list[str] = []
+
+        class Places:
+            def __iter__(self) -> None:
+                asked.append("where its modules lie")
+
+        package = types.ModuleType("hostile_package")
+        package.__path__ = Places()  # type: ignore[assignment]
+        sys.modules["hostile_package"] = package
+        self.addCleanup(sys.modules.pop, "hostile_package")
+        self.assertEqual(self.found("import hostile_package.x"), [])
+        self.assertEqual(asked, [])
+
+    def test_long_lines(self) -> None:
+        """Of a line of any length the answer is there within a part of the two seconds that it is waited for."""
+        for begin, end in (("x" * 65000, " + "), ("x." * 32000, "! + "), ("x " * 32000, ""), ("x = [" + "1.5, " * 13000, "")):
+            began = time.process_time()
+            self.assertEqual(self.found(begin + end + "number_o"), ["number_one"])
+            self.found(begin + "!")
+            self.assertLess(time.process_time() - began, 1)
+
     def test_parameters(self) -> None:
         self.assertEqual(self.found("hostile.method("), ["first=", "second="])
         self.assertEqual(self.found("hostile.method(print(1), sec"), ["second="])
@@ -121,6 +146,17 @@ class CompletionTest(unittest.TestCase):
             self.assertEqual(self.found("from loud_package.inner.leaf import wo"), ["work"])
             self.assertEqual(self.found("from loud_package.inner.leaf import LIMIT, col"), ["colours"])
             self.assertFalse([name for name in sys.modules if name.startswith("loud_package")])
+            (package / "warned.py").write_text("PATTERN = '\\d'\n")
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                self.assertEqual(self.found("from loud_package.warned import "), ["PATTERN"])
+            self.assertEqual(warned, [])
+            # Such a package has no list of its places.
+            Path(place, "bare_package/inner").mkdir(parents=True)
+            import bare_package  # type: ignore[import-not-found]
+            self.addCleanup(sys.modules.pop, "bare_package")
+            self.assertIsNot(type(bare_package.__path__), list)
+            self.assertEqual(self.found("import bare_package.inn"), ["bare_package.inner"])
         self.assertEqual(self.found("from json import dum"), ["dump", "dumps"])
         self.assertEqual(self.found("import math.x"), [])
 
