@@ -352,7 +352,8 @@ def _spawn_quickly(paths: Sequence[bytes], argv: Sequence[bytes], variables: Seq
     files: dict[int, int | None] = {number: number for number in _inheritable()}
     for what, *numbers in actions or ():
         file = files.get(numbers[0], numbers[0])
-        if what == os.POSIX_SPAWN_OPEN or file is None:
+        # What is not open now must not become one of ours.
+        if what == os.POSIX_SPAWN_OPEN or file is None or (what == os.POSIX_SPAWN_DUP2 and not _is_open(file)):
             raise _Slow
         files[numbers[-1]] = None if what == os.POSIX_SPAWN_CLOSE else file
     reading, writing = os.pipe()
@@ -498,8 +499,7 @@ def execv(path: Any, argv: Sequence[Any]) -> NoReturn:
 
 def _started(child: Callable[[], None], path: Any) -> int:
     """The pid of a fork that ran `child`; raises what kept it from becoming a program."""
-    reading, writing = os.pipe()
-    writing = _above_standard(writing)
+    reading, writing = map(_above_standard, os.pipe())
     pid = _fork_quietly()
     if pid == 0:
         failure = struct.pack("=i", errno.EIO)

@@ -67,6 +67,9 @@ told("spawnlp", lambda: os.spawnlp(os.P_WAIT, "sh", "sh", "-c", "exit 4"))
 told("spawn missing", lambda: os.spawnv(os.P_WAIT, "/nonexistent", ["x"]))
 told("posix_spawn", lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ), 0)[1])
 told("posix_spawnp", lambda: os.waitpid(os.posix_spawnp("true", ["true"], os.environ), 0)[1])
+closed = os.dup(0); os.close(closed)
+for number in (closed, closed + 1):
+    told("posix_spawn, closed", lambda: os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, number, 1)]))
 def forked():
     pid = os.fork()
     if pid == 0: os.execlp("sh", "sh", "-c", "exit 5")
@@ -159,6 +162,8 @@ spawnlp 4
 spawn missing 127
 posix_spawn 0
 posix_spawnp 0
+posix_spawn, closed OSError [Errno 9] Bad file descriptor: '/bin/true'
+posix_spawn, closed OSError [Errno 9] Bad file descriptor: '/bin/true'
 fork and exec 5
 fexecve 1
 asyncio (b'got y\n', 5)
