@@ -552,6 +552,22 @@ class Walls(Asked):
                 self.assertEqual(last, "still there True")
                 self.assertEqual(place.harm(), "")
 
+    def test_what_programs_leave_behind_is_collected(self) -> None:
+        """Else those that have ended would fill the session's number of processes."""
+        for way, options in WAYS.items():
+            with self.subTest(way), Place() as place:
+                code = textwrap.dedent("""\
+                    import subprocess, time
+                    for _ in range(20):
+                        subprocess.run(["sh", "-c", "sleep .2 & exit 0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    until = time.monotonic() + 20
+                    while (left := subprocess.run(["sh", "-c", "grep -hE '^State:.*zombie|^Name:.*sleep' /proc/[0-9]*/status"],
+                                                  capture_output=True, text=True).stdout.split()) and time.monotonic() < until: time.sleep(.1)
+                    print(left)
+                """)
+                outcome = place.run(code, [*ALLOW, *options])
+                self.assertEqual(outcome.output.strip(), "[]", outcome.errors)
+
     def test_a_door_that_is_closed_starts_nothing(self) -> None:
         with Place() as place:
             code = textwrap.dedent("""\
