@@ -208,13 +208,20 @@ BOOST_AUTO_TEST_CASE(a_policy_asks_for_no_more_than_the_sandbox_says) {
     for (const auto& each :
          {std::pair(Programs::deny, "\"mine\" cannot keep code from starting programs"),
           std::pair(Programs::ask, "\"mine\" cannot start programs for code")}) {
-        refuse_programs(each.first, "", "mine");
-        const auto says = [&each](const Error& error) {
-            const std::string said = error.what();
-            return error.code() == errc::sandbox_refused && said.find(each.second) != said.npos &&
-                   said.find("): because; use sandbox") != said.npos;
+        const auto policy = with([&each](auto& p) { p.programs = each.first; });
+        refuse_beyond(policy, none, "mine", "");
+        const auto says = [&each](std::string_view why) {
+            return [&each, why](const Error& error) {
+                const std::string said = error.what();
+                return error.code() == errc::sandbox_refused &&
+                       said.find(each.second) != said.npos && said.find(why) != said.npos;
+            };
         };
-        BOOST_CHECK_EXCEPTION(refuse_programs(each.first, "because", "mine"), Error, says);
+        BOOST_CHECK_EXCEPTION(refuse_beyond(policy, none, "mine", "because"), Error,
+                              says("): because; use sandbox"));
+        // Whoever has not asked the sandbox is refused.
+        BOOST_CHECK_EXCEPTION(refuse_beyond(policy, none, "mine"), Error,
+                              says("): it has no such wall by itself; use sandbox"));
     }
     struct Limit {
         std::optional<std::uint64_t> Limits::* limit;

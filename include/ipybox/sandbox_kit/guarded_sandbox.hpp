@@ -15,9 +15,11 @@
 namespace ipybox {
 
 // Throws Error: sandbox_refused (the policy asks for more than the sandbox says it can enforce;
-// names the field and what to do). name: the sandbox's, for messages.
+// names the field and what to do). name: the sandbox's, for messages. programs_problem: what
+// Sandbox::programs_problem() says of policy.programs; not asked, whoever calls has no such wall.
 inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
-                          const std::string& name) {
+                          const std::string& name,
+                          const std::string& programs_problem = "it has no such wall by itself") {
     const auto need = [&](bool asked, bool enforced, const std::string& field,
                           const std::string& what) {
         if (!asked || enforced) return;
@@ -59,18 +61,16 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
     limit(scratch_inodes, able.scratch_inodes, "scratch_inodes",
           "the number of files in its scratch space, such as /tmp");
     limit(workspace_size, able.workspace_size, "workspace_size", "the size of the workspace");
-}
 
-// Throws Error: sandbox_refused. problem: what Sandbox::programs_problem() says of `wanted`.
-inline void refuse_programs(Programs wanted, const std::string& problem, const std::string& name) {
-    if (problem.empty()) return;
-    const bool asked = wanted == Programs::ask;
+    if (policy.programs == Programs::allow || programs_problem.empty()) return;
+    const bool asked = policy.programs == Programs::ask;
     throw Error(errc::sandbox_refused,
                 "sandbox \"" + name + "\" cannot " +
                     (asked ? "start programs for code outside of its reach (programs, "
                              "--approve-programs): "
                            : "keep code from starting programs (programs, --no-exec): ") +
-                    problem + (name == "bubblewrap" ? "" : "; use sandbox \"bubblewrap\"") +
+                    programs_problem +
+                    (name == "bubblewrap" ? "" : "; use sandbox \"bubblewrap\"") +
                     ", or do not ask for it");
 }
 
@@ -120,11 +120,10 @@ private:
     awaitable<bool> admit(SandboxPolicy policy) {
         const Capabilities able = co_await inner().probe();
         if (!able.available) co_return false;
-        refuse_beyond(policy, able, name_);
-        if (policy.programs != Programs::allow) {
-            const auto problem = co_await inner().programs_problem(policy.programs);
-            refuse_programs(policy.programs, problem, name_);
-        }
+        std::string programs_problem;
+        if (policy.programs != Programs::allow)
+            programs_problem = co_await inner().programs_problem(policy.programs);
+        refuse_beyond(policy, able, name_, programs_problem);
         // On record, it would make everything suspect for good.
         for (const auto& path : policy.writable) {
             std::error_code error;
