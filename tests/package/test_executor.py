@@ -273,6 +273,14 @@ class ApprovalTest(Workspace):
                     await box.execute(CALL)
                 self.assertNotIn("secret detail", str(caught.exception))
 
+    async def test_a_decision_that_cannot_be_sent_is_a_no(self):
+        for unfit in (Decision(True, arguments={"a": object()}), Decision(True, arguments=[1]),
+                      Decision(False, 5), Decision(False, "\ud800")):
+            async with executor(sandbox=True, approval=lambda _call, said=unfit: said) as box:
+                with self.subTest(unfit), self.assertLogs("ipybox"), \
+                        self.assertRaisesRegex(CodeExecutionError, "rejected.*cannot be sent"):
+                    await asyncio.wait_for(box.execute(CALL), 20)
+
     async def test_nobody_answers(self):
         async with executor(sandbox=True, approval_timeout=0.3) as box:
             with self.assertRaisesRegex(CodeExecutionError, "ApprovalTimeoutError"):

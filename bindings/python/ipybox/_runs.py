@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from ._errors import (
     CodeExecutionError,
     CodeExecutionTimeoutError,
     CodeRefusedError,
+    HostDiedError,
     IpyboxError,
     KernelDiedError,
     OutputLimitError,
@@ -33,6 +36,7 @@ JsonObject = dict[str, Any]
 WINDOW = 4 << 20
 # Bytes that are read before the host is told.
 READ_AT_ONCE = WINDOW // 16
+logger = logging.getLogger("ipybox")
 Event = Union[ApprovalRequest, CodeExecutionChunk, CodeExecutionDisplay, InputRequest]
 
 
@@ -119,8 +123,13 @@ class Questions:
             return
         try:
             await request.answer(said)
-        except IpyboxError:
+        except HostDiedError:
             pass  # nobody is there to get it
+        except (IpyboxError, ValueError):
+            logger.exception("the approval policy gave an answer that cannot be sent")
+            unfit = Decision(False, "the approval policy gave an answer that cannot be sent")
+            with contextlib.suppress(IpyboxError):
+                await request.answer(unfit)
 
 
 class Run:
