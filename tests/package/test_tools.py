@@ -41,6 +41,9 @@ class ToolsTest(Workspace):
             self.assertEqual([entry.state for entry in await server.servers()], ["stopped"])
             with self.assertRaises(ToolRunnerError):
                 await runner.run("nothing", {})
+            for arguments in ({"text": float("nan")}, {"text": "\ud800"}):
+                with self.subTest(arguments), self.assertRaisesRegex(ValueError, "no JSON"):
+                    await asyncio.wait_for(runner.run("echo", arguments), 20)
             with self.assertRaisesRegex(RuntimeError, "already running"):
                 await server.start()
         with self.assertRaisesRegex(ToolRunnerError, "no ToolServer of this process"):

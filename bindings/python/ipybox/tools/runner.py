@@ -196,7 +196,11 @@ def _send(
         else:
             told.set_result(result.get("result"))
 
-    number = link.send(method, params, settle)
+    try:
+        number = link.send(method, params, settle)
+    except ValueError as error:  # arguments that are no JSON
+        told.set_exception(error)
+        return answer
 
     def withdrawn(done: concurrent.futures.Future[Any]) -> None:
         if done.cancelled():
