@@ -95,6 +95,16 @@ class OutputTest(Workspace):
             result = await box.execute("d = open('in/data.bin', 'rb').read()\nopen('out.bin', 'wb').write(d[::-1])")
             self.assertEqual(result.text, str(len(data)))
             self.assertEqual(await box.download("out.bin"), data[::-1])
+            await box.execute("""
+import os, threading
+def grow():
+    while True:
+        os.truncate("out.bin", os.path.getsize("out.bin") + (64 << 20))
+        grown.wait(0.01)
+grown = threading.Event()
+threading.Thread(target=grow, daemon=True).start()""")
+            grown = await asyncio.wait_for(box.download("out.bin"), 60)  # however fast it grows
+            self.assertEqual(grown[:len(data)], data[::-1])
             with self.assertRaises(IpyboxError) as caught:
                 await box.download("../settings")
             self.assertEqual(caught.exception.code, "bad_argument")

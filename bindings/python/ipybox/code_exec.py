@@ -606,16 +606,18 @@ class CodeExecutor:
             begin += len(part)
 
     async def download(self, path: str) -> bytes:
-        """The content of a file of the code. path: relative to the workspace."""
-        parts: list[bytes] = []
-        size = 0
+        """The content of a file of the code; of one that grows, what was there at the beginning.
+        path: relative to the workspace."""
+        data = bytearray()
+        whole: int | None = None  # code may make it longer as fast as it is read
         while True:
-            answer = await self._ask("session/download", path=path, offset=size, limit=PART)
+            answer = await self._ask("session/download", path=path, offset=len(data), limit=PART)
             part = base64.b64decode(answer["data"])
-            parts.append(part)
-            size += len(part)
-            if not part or size >= answer["size"]:
-                return b"".join(parts)
+            data += part
+            if whole is None:
+                whole = int(answer["size"])
+            if not part or len(data) >= whole:
+                return bytes(data[:whole])
 
     @property
     def workspace(self) -> Path:
