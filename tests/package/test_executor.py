@@ -1,8 +1,10 @@
 """CodeExecutor: code, output, approval, and what it makes of failures."""
 import asyncio
+import decimal
 import json
 import os
 import signal
+import sys
 import unittest
 from pathlib import Path
 
@@ -336,6 +338,22 @@ class ApprovalTest(Workspace):
                         pass
                     self.assertEqual((await other.execute("1")).text, "1")
             self.assertEqual(len(ipybox_hosts()), 1)
+
+    async def test_long_integers_are_decimals_whatever_python_converts(self):
+        before = sys.get_int_max_str_digits()
+        self.addCleanup(sys.set_int_max_str_digits, before)
+        async with executor(sandbox=True) as box:
+            await box.execute("import sys; sys.set_int_max_str_digits(0)")
+            for most in (640, before, 0):
+                sys.set_int_max_str_digits(most)
+                for digits, kind in ((600, int), (1000, decimal.Decimal), (5000, decimal.Decimal)):
+                    with self.subTest((most, digits)), self.assertRaises(CodeExecutionError):
+                        code = f"from ipybox_kernel import _send\n_send('own', 'add', {{'a': -10**{digits}, 'b': 1}})"
+                        async for event in box.stream(code):
+                            value = event.call.arguments["a"]
+                            await event.reject()
+                            self.assertIs(type(value), kind)
+                            self.assertEqual(value, -10**digits)
 
     async def test_code_registers_no_server(self):
         """What the original lets code do: name a command that starts on the host."""

@@ -37,7 +37,8 @@ IDLE_SECONDS = 10.0
 # How long a host whose input has ended may take to end by itself.
 GRACE_SECONDS = 5.0
 
-# Of integers; Python converts none with more than 640 if somebody set it to the least.
+# Of integers: Python converts none with more than 640 if somebody set it to the least, and takes
+# very long for those of many more if somebody set it to none.
 MOST_DIGITS = 640
 
 logger = logging.getLogger("ipybox")
@@ -438,11 +439,8 @@ def _error(error: JsonObject) -> IpyboxError:
 
 
 def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        # Code can call a tool with an integer of more digits than Python converts.
-        return json.loads(line, parse_int=_integer)
+    # Code can call a tool with such an integer.
+    return json.loads(line) if len(line) <= MOST_DIGITS else json.loads(line, parse_int=_integer)
 
 
 def _integer(text: str) -> int | decimal.Decimal:
