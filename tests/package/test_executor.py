@@ -162,9 +162,11 @@ class SandboxTest(Workspace):
             CodeExecutor(approve_tool_calls=False, approval="ask")
         with self.assertRaisesRegex(ValueError, "connect_timeout"):
             CodeExecutor(connect_timeout=-1)
+        ipybox.shutdown()
+        opened = os.listdir("/proc/self/fd")
         with self.assertRaisesRegex(ValueError, "log_level"):
-            ipybox.shutdown()
             await CodeExecutor(log_level="LOUD").start()
+        self.assertEqual(os.listdir("/proc/self/fd"), opened)
 
 
 class ApprovalTest(Workspace):

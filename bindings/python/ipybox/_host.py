@@ -72,7 +72,7 @@ class Connection:
         self.ended = False
         self._last_words: deque[str] = deque(maxlen=20)
 
-        program = find_program()
+        command = [find_program(), "host", "--log-level", _host_level(log_level)]
         child_in, self._to_host = os.pipe()
         self._from_host, child_out = os.pipe()
         self._log, child_log = os.pipe()
@@ -88,7 +88,7 @@ class Connection:
         try:
             # In a session of its own: Ctrl-C at the terminal is for the application to handle.
             self._process = subprocess.Popen(
-                [program, "host", "--log-level", _host_level(log_level)],
+                command,
                 stdin=child_in,
                 stdout=child_out,
                 stderr=child_log,
@@ -97,7 +97,7 @@ class Connection:
             )
         except OSError as error:
             self._close_descriptors()
-            raise IpyboxError(f"cannot start {program}: {error.strerror}", "io_error") from error
+            raise IpyboxError(f"cannot start {command[0]}: {error.strerror}", "io_error") from error
         finally:
             for descriptor in (child_in, child_out, child_log):
                 os.close(descriptor)
