@@ -14,6 +14,7 @@ import ipybox
 from ipybox import (ApprovalRequest, CodeExecutionChunk, CodeExecutionDisplay, CodeExecutionError,
                     CodeExecutionResult, CodeExecutor, Decision, HostDiedError, InputRequest, IpyboxError,
                     ToolCall, generate_mcp_sources)
+from ipybox._approval import judge
 
 CALL = "from mcptools.own import add\nprint(add.run(a=2, b=3).sum)"
 
@@ -230,6 +231,14 @@ class ApprovalTest(Workspace):
         request = ApprovalRequest("own", "e\x1b[2Jcho", {"te\u202ext": "a\x1b\n\u202e"}, respond)
         self.assertEqual(str(request), "own.e\\x1b[2Jcho(te\\u202ext='a\\x1b\\n\\u202e')")
         self.assertTrue(str(request).isprintable())
+
+        def fail(_call):
+            raise KeyError
+
+        with self.assertLogs("ipybox") as logged:
+            await judge(fail, ToolCall("own\nforged", "e\x1b[2Jcho", {}))
+        self.assertEqual(logged.records[0].getMessage(),
+                         "the approval policy failed on own\\nforged.e\\x1b[2Jcho")
 
     async def test_a_no_reaches_the_code_with_its_reason(self):
         async with executor(sandbox=True) as box:

@@ -232,7 +232,9 @@ async def judge(policy: PolicyCallable, call: ToolCall) -> Decision | None:
         if inspect.isawaitable(said):
             said = await said
     except Exception as error:
-        logger.exception("the approval policy failed on %s.%s", call.server, call.tool)
+        logger.exception(
+            "the approval policy failed on %s.%s", _shown(call.server), _shown(call.tool)
+        )
         return Decision(False, f"the approval policy failed: {type(error).__name__}")
     if said is None or isinstance(said, Decision):
         return said
