@@ -11,7 +11,8 @@ from pathlib import Path
 
 from support import OWN_SERVER, PYTHON, Workspace, environment, run
 
-from ipybox import CodeExecutor, IpyboxError, generate_mcp_sources
+import ipybox
+from ipybox import CodeExecutor, HostDiedError, IpyboxError, generate_mcp_sources
 from ipybox.kernel_mgr.client import ExecutionError, KernelClient
 from ipybox.kernel_mgr.server import KernelGateway
 from ipybox.tools import (ApprovalClient, ApprovalRejectedError, ApprovalRequest, ApprovalRequestor,
@@ -154,6 +155,13 @@ class ToolsTest(Workspace):
             self.assertEqual(await client.run("echo", {"text": "x"}), "x")
             with self.assertRaises(ToolRunnerError):
                 await client.run("nothing", {})
+            with self.assertRaisesRegex(RuntimeError, "already started"):
+                await client.start()
+            ipybox.shutdown()
+            with self.assertRaises(HostDiedError):
+                await client.list_tools()
+            await client.start()
+            self.assertEqual(await client.run("echo", {"text": "x"}), "x")
         with self.assertRaises(IpyboxError):
             await MCPClient({"command": "/nowhere/server"}).start()
 
@@ -223,6 +231,14 @@ class KernelsTest(Workspace):
                 await client.reset()
                 with self.assertRaisesRegex(ExecutionError, "NameError"):
                     await client.execute("x")
+                ipybox.shutdown()
+                with self.assertRaises(HostDiedError):
+                    await client.execute("1")
+                await gateway.start()
+                await client.connect()
+                self.assertEqual((await client.execute("1")).text, "1")
+                with self.assertRaisesRegex(RuntimeError, "connected already"):
+                    await client.connect()
             with self.assertRaises(RuntimeError):
                 await client.execute("1")
             with self.assertRaises((RuntimeError, IpyboxError)):

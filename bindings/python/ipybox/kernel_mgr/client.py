@@ -151,8 +151,9 @@ class KernelClient:
             RuntimeError: It failed each time, or there is a connection.
             asyncio.TimeoutError: The kernel took too long to start.
         """
-        if self._link is not None:
+        if self._link is not None and not self._link.ended:
             raise RuntimeError("a kernel is connected already: call disconnect() or reset()")
+        await self.disconnect()
         limit = self.kernel_init_timeout if kernel_init_timeout is None else kernel_init_timeout
         link = connection()
         try:

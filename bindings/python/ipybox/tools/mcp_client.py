@@ -56,8 +56,9 @@ class MCPClient:
 
     async def start(self) -> None:
         """Starts the server. Raises IpyboxError if that fails."""
-        if self._link is not None:
+        if self._link is not None and not self._link.ended:
             raise RuntimeError("the MCP client is already started")
+        await self.stop()
         link = connection()
         try:
             opened = await link.request(
