@@ -9,7 +9,6 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Union
 
 from ._approval import ApprovalRequest, Decision, Policy, PolicyCallable, ToolCall, split_policy
@@ -23,6 +22,7 @@ from ._errors import (
     OutputLimitError,
 )
 from ._host import Connection, call_soon, connection
+from ._lifecycle import Lifecycle
 from ._options import (
     absolute,
     changed_environment,
@@ -72,7 +72,7 @@ logger = logging.getLogger("ipybox")
 PART = 4 << 20
 
 
-class CodeExecutor:
+class CodeExecutor(Lifecycle):
     """Executes Python in an IPython kernel, from which the code calls MCP tools under approval.
 
     State lasts from one execution to the next. One execution runs at a time; several executors run
@@ -290,16 +290,10 @@ class CodeExecutor:
         self._questions: Questions | None = None
         self._finalizer: weakref.finalize[..., CodeExecutor] | None = None
 
-    async def __aenter__(self) -> CodeExecutor:
+    async def _enter(self) -> None:
         await self.start()
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _exit(self) -> None:
         await self.stop()
 
     # Its life.

@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Union
 
 from .._errors import (
@@ -18,6 +17,7 @@ from .._errors import (
     IpyboxError,
 )
 from .._host import Connection, connection
+from .._lifecycle import Lifecycle
 from .._options import absolute, changed_environment, seconds
 from .._results import CodeExecutionChunk, CodeExecutionResult
 from .._runs import Asking, Run
@@ -43,7 +43,7 @@ class ExecutionResult:
     images: list[Path]
 
 
-class KernelClient:
+class KernelClient(Lifecycle):
     """Creates a kernel behind a `KernelGateway`, executes code in it, and deletes it in the end.
 
     Example:
@@ -115,16 +115,10 @@ class KernelClient:
         self._kernel_id = ""
         self._run: Run | None = None
 
-    async def __aenter__(self) -> KernelClient:
+    async def _enter(self) -> None:
         await self.connect()
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _exit(self) -> None:
         await self.disconnect()
 
     @property

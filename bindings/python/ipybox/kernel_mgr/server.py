@@ -7,11 +7,11 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Union
 
 from .._errors import HostDiedError
 from .._host import Connection, connection
+from .._lifecycle import Lifecycle
 from .._options import absolute, own_python
 from . import _tokens
 
@@ -20,7 +20,7 @@ __all__ = ["KernelGateway"]
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-class KernelGateway:
+class KernelGateway(Lifecycle):
     """A Jupyter kernel gateway of this machine, to which `KernelClient` connects.
 
     It is unconfined, and whoever presents its token runs code as this user. Code that must be
@@ -78,16 +78,10 @@ class KernelGateway:
         self._link: Connection | None = None
         self._handle = ""
 
-    async def __aenter__(self) -> KernelGateway:
+    async def _enter(self) -> None:
         await self.start()
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _exit(self) -> None:
         await self.stop()
 
     async def start(self) -> None:

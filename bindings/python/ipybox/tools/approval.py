@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from .._approval import ApprovalRequest
 from .._errors import ApprovalRejectedError, ApprovalTimeoutError, ToolRunnerError
 from .._jsonable import jsonable
+from .._lifecycle import Lifecycle
 from . import _served
 from ._served import Asker, Served, keep
 
@@ -23,7 +23,7 @@ ApprovalCallback = Callable[[ApprovalRequest], Awaitable[None]]
 logger = logging.getLogger("ipybox")
 
 
-class ApprovalClient:
+class ApprovalClient(Lifecycle):
     """Answers the approval requests of a `ToolServer` of this process, by a callback.
 
     Example:
@@ -51,16 +51,10 @@ class ApprovalClient:
         self._served: Served | None = None
         self._open: set[ApprovalRequest] = set()
 
-    async def __aenter__(self) -> ApprovalClient:
+    async def _enter(self) -> None:
         await self.connect()
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _exit(self) -> None:
         await self.disconnect()
 
     async def connect(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from .._errors import HostDiedError, IpyboxError
 from .._host import Connection, connection
 from .._jsonable import jsonable
+from .._lifecycle import Lifecycle
 from .._options import changed_environment
 from .._results import ToolInfo
 from .._servers import starts
@@ -21,7 +21,7 @@ __all__ = ["MCPClient"]
 NAME = "server"  # its only one
 
 
-class MCPClient:
+class MCPClient(Lifecycle):
     """One MCP server, whose tools are called without asking anybody.
 
     Example:
@@ -42,16 +42,10 @@ class MCPClient:
         self._link: Connection | None = None
         self._handle = ""
 
-    async def __aenter__(self) -> MCPClient:
+    async def _enter(self) -> None:
         await self.start()
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _exit(self) -> None:
         await self.stop()
 
     async def start(self) -> None:

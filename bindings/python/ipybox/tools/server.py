@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from .._approval import ApprovalRequest, Policy, split_policy
 from .._errors import HostDiedError
 from .._host import call_soon, connection
+from .._lifecycle import Lifecycle
 from .._options import changed_environment, seconds
 from .._results import ServerInfo, ToolInfo
 from .._runs import Asking, Questions
@@ -23,7 +23,7 @@ __all__ = ["ToolServer"]
 JsonObject = dict[str, Any]
 
 
-class ToolServer:
+class ToolServer(Lifecycle):
     """Starts MCP servers and calls their tools, under approval if that is wanted.
 
     Programs of this process call tools by `ToolRunner`. Those of other processes do, too, with
@@ -91,16 +91,10 @@ class ToolServer:
         self._served: Served | None = None
         self._stopped = asyncio.Event()
 
-    async def __aenter__(self) -> ToolServer:
+    async def _enter(self) -> None:
         await self.start()
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _exit(self) -> None:
         await self.stop()
 
     async def start(self) -> None:
