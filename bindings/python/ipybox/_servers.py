@@ -15,11 +15,14 @@ import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
+
+from ._errors import IpyboxError
 
 JsonObject = dict[str, Any]
+T = TypeVar("T")
 
 
 class Learner(Protocol):
@@ -120,6 +123,20 @@ def starts(params: Mapping[str, Any]) -> list[JsonObject]:
             {**given, "command": os.path.abspath(program), "cwd": sys.prefix, "trust_cwd": True}
         )
     return found
+
+
+async def start_in_one_way(
+    params: Mapping[str, Any], attempt: Callable[[JsonObject], Awaitable[T]]
+) -> T:
+    """What `attempt` returns for the first of these ways that is not refused."""
+    *others, last = starts(params)
+    for way in others:
+        try:
+            return await attempt(way)
+        except IpyboxError as error:
+            if error.code != "bad_config":
+                raise
+    return await attempt(last)
 
 
 def _directory() -> Path:

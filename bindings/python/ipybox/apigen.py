@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Union
 
-from ._errors import IpyboxError
 from ._host import connection
 from ._options import absolute, changed_environment
-from ._servers import remember, starts
+from ._servers import remember, start_in_one_way
 
 __all__ = ["generate_mcp_sources"]
 
@@ -54,15 +53,10 @@ async def generate_mcp_sources(
             "variables": {**changed_environment(link.environment), **(variables or {})},
             "connect_timeout": connect_timeout,
         }
-        answer: Any = None
-        ways = starts(server_params)
-        for way in ways:
-            try:
-                answer = await link.request("apigen/generate", {**request, "params": way})
-                break
-            except IpyboxError as error:
-                if error.code != "bad_config" or way is ways[-1]:
-                    raise
+        answer = await start_in_one_way(
+            server_params,
+            lambda way: link.request("apigen/generate", {**request, "params": way}),
+        )
     finally:
         link.release()
     remember(Path(absolute(root_dir)), server_name, server_params)

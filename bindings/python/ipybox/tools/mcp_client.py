@@ -13,7 +13,7 @@ from .._jsonable import jsonable
 from .._lifecycle import Lifecycle
 from .._options import changed_environment
 from .._results import ToolInfo
-from .._servers import starts
+from .._servers import start_in_one_way
 from ._served import tool_error
 
 __all__ = ["MCPClient"]
@@ -71,15 +71,7 @@ class MCPClient(Lifecycle):
             raise
         self._link, self._handle = link, str(opened["tools"])
         try:
-            ways = starts(self.server_params)
-            for way in ways:
-                await self._ask("tools/register", name=NAME, params=way)
-                try:
-                    await self.list_tools()
-                    break
-                except IpyboxError as error:
-                    if error.code != "bad_config" or way is ways[-1]:
-                        raise
+            await start_in_one_way(self.server_params, self._register)
         except BaseException:
             await self.stop()
             raise
@@ -110,6 +102,10 @@ class MCPClient(Lifecycle):
         except IpyboxError as error:
             raise tool_error(error) from error
         return answer["result"]
+
+    async def _register(self, params: dict[str, Any]) -> list[ToolInfo]:
+        await self._ask("tools/register", name=NAME, params=params)
+        return await self.list_tools()
 
     async def _ask(self, method: str, **params: Any) -> Any:
         if self._link is None:
