@@ -67,6 +67,11 @@ def absolute(path: PathLike) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
+def address(host: str, port: int) -> tuple[str, int]:
+    """By which what listens in this process is found: names of the loopback are the same."""
+    return ("localhost" if host in ("127.0.0.1", "::1") else host, port)
+
+
 def seconds(value: float | None, name: str) -> float:
     """None and 0 are unlimited."""
     if value is None:

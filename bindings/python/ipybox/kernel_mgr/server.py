@@ -12,7 +12,7 @@ from typing import Any, Union
 from .._errors import HostDiedError
 from .._host import Connection, connection
 from .._lifecycle import Lifecycle
-from .._options import absolute, own_python
+from .._options import absolute, address, own_python
 from . import _tokens
 
 __all__ = ["KernelGateway"]
@@ -112,7 +112,7 @@ class KernelGateway(Lifecycle):
             link.release()
             raise
         self._link, self._handle, self.token = link, str(started["gateway"]), str(started["token"])
-        _tokens.known[_tokens.address(self.host, self.port)] = self.token
+        _tokens.known[address(self.host, self.port)] = self.token
 
     async def stop(self, timeout: float = 10) -> None:
         """Ends the gateway and its kernels, by force after so many seconds."""
@@ -149,8 +149,8 @@ class KernelGateway(Lifecycle):
         link, self._link = self._link, None
         if link is not None:
             link.release()
-            if _tokens.known.get(_tokens.address(self.host, self.port)) == self.token:
-                del _tokens.known[_tokens.address(self.host, self.port)]
+            if _tokens.known.get(address(self.host, self.port)) == self.token:
+                del _tokens.known[address(self.host, self.port)]
 
 
 async def main() -> None:

@@ -18,6 +18,7 @@ from .._errors import (
     ToolRunnerError,
 )
 from .._host import Connection
+from .._options import address
 
 JsonObject = dict[str, Any]
 
@@ -68,26 +69,26 @@ _all: dict[tuple[str, int], Served] = {}
 def add(host: str, port: int, served: Served) -> None:
     """It listens there."""
     with _lock:
-        _all[_address(host, port)] = served
+        _all[address(host, port)] = served
 
 
 def remove(host: str, port: int, served: Served) -> None:
     """It does not any more."""
     with _lock:
-        if _all.get(_address(host, port)) is served:
-            del _all[_address(host, port)]
+        if _all.get(address(host, port)) is served:
+            del _all[address(host, port)]
 
 
 def find(host: str, port: int) -> Served | None:
     """The one that listens there."""
     with _lock:
-        return _all.get(_address(host, port))
+        return _all.get(address(host, port))
 
 
 def connect(host: str, port: int, asker: Asker) -> Served:
     """Has a tool server ask. Raises ConnectionError."""
     with _lock:
-        served = _all.get(_address(host, port))
+        served = _all.get(address(host, port))
         if served is None:
             raise ConnectionError(
                 f"no ToolServer of this process listens at {host}:{port}; approval requests leave "
@@ -117,7 +118,3 @@ def keep(task: asyncio.Future[Any]) -> None:
     """Event loops do not hold on to their tasks."""
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
-
-
-def _address(host: str, port: int) -> tuple[str, int]:
-    return ("localhost" if host in ("localhost", "127.0.0.1", "::1") else host, port)
