@@ -13,9 +13,7 @@ import os
 import sys
 import urllib.request
 
-from cell import DESCRIPTION, Cell
-
-from ipybox import CodeExecutor
+from cell import DESCRIPTION, Cell, ask_person, started
 
 TOOL = {
     "type": "function",
@@ -52,21 +50,12 @@ async def run(executor, code):
     cell = Cell(executor, code)
     waits = await cell.advance()
     while waits:
-        # text is safe to show: what code wrote is escaped in it.
-        print(f"{cell.question.call.text}\nMay it? [y/N] ", end="", flush=True)
-        line = await asyncio.to_thread(sys.stdin.readline)
-        waits = await cell.answer(line.strip().lower() == "y", by="terminal")
+        waits = await cell.answer(await ask_person(cell.question.call.text), by="terminal")
     return cell.output
 
 
 async def main(task, config=None):
-    servers = {}
-    if config:
-        with open(config, encoding="utf-8") as file:
-            servers = json.load(file)["mcpServers"]
-    async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
-        for name, params in servers.items():
-            await executor.add_server(name, params)
+    async with started(config) as executor:
         messages = [{"role": "user", "content": task}]
         while True:
             message = await asyncio.to_thread(complete, messages)

@@ -1,14 +1,41 @@
 """A code action that stops where somebody must be asked, and goes on with the answer.
 
-What the examples for agent frameworks share: a framework that asks a person ends its run, and
-begins another one with the answer. Meanwhile the code waits in its kernel.
+A framework that asks a person ends its run, and begins another one with the answer. Meanwhile the
+code waits in its kernel. And what else the examples for agent frameworks share.
 """
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
 
 from ipybox import ApprovalRequest, CodeExecutionError, CodeExecutionResult, CodeExecutor
 
 DESCRIPTION = """Executes Python in an IPython kernel whose state lasts, and returns what it prints.
 
 MCP tools are functions: `from ipybox_kernel import tools; print(tools.search("task"))` finds."""
+
+
+@contextlib.asynccontextmanager
+async def started(config=None):
+    """An executor, with the MCP servers of an mcp.json."""
+    servers = {}
+    if config:
+        with open(config, encoding="utf-8") as file:
+            servers = json.load(file)["mcpServers"]
+    async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
+        for name, params in servers.items():
+            await executor.add_server(name, params)
+        yield executor
+
+
+async def ask_person(call: str) -> bool:
+    """Asks at the terminal about a call, whose text is safe to show: what code wrote is
+    escaped in it."""
+    print(f"{call}\nMay it? [y/N] ", end="", flush=True)
+    line = await asyncio.to_thread(sys.stdin.readline)
+    return line.strip().lower() == "y"
 
 
 class Cell:
@@ -29,10 +56,8 @@ class Cell:
                     return True
                 if isinstance(event, CodeExecutionResult):
                     self.output = event.text or "(it printed nothing)"
-        except CodeExecutionError as error:
+        except (CodeExecutionError, asyncio.TimeoutError) as error:
             self.output = str(error)  # the model sees the traceback
-        except TimeoutError as error:
-            self.output = str(error)
         return False
 
     async def answer(self, allow: bool, by: str) -> bool:

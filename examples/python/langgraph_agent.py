@@ -9,19 +9,16 @@ Needs langgraph and langchain-openai; AGENT_BASE_URL, AGENT_MODEL, AGENT_API_KEY
 """
 
 import asyncio
-import json
 import os
 import sys
 
-from cell import DESCRIPTION, Cell
+from cell import DESCRIPTION, Cell, ask_person, started
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-
-from ipybox import CodeExecutor
 
 
 @tool(description=DESCRIPTION)
@@ -91,25 +88,18 @@ def build(executor, model):
 
 
 async def main(task, config=None):
-    servers = {}
-    if config:
-        with open(config, encoding="utf-8") as file:
-            servers = json.load(file)["mcpServers"]
     model = ChatOpenAI(
         model=os.environ["AGENT_MODEL"],
         base_url=os.environ["AGENT_BASE_URL"],
         api_key=os.environ["AGENT_API_KEY"],
     )
-    async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
-        for name, params in servers.items():
-            await executor.add_server(name, params)
+    async with started(config) as executor:
         graph = build(executor, model)
         thread = {"configurable": {"thread_id": "1"}}
         state = await graph.ainvoke({"messages": [("user", task)]}, thread)
         while "__interrupt__" in state:
-            print(state["__interrupt__"][0].value["call"] + "\nMay it? [y/N] ", end="", flush=True)
-            line = await asyncio.to_thread(sys.stdin.readline)
-            answer = "yes" if line.strip().lower() == "y" else "no"
+            allowed = await ask_person(state["__interrupt__"][0].value["call"])
+            answer = "yes" if allowed else "no"
             state = await graph.ainvoke(Command(resume=answer), thread)
         print(state["messages"][-1].content)
 

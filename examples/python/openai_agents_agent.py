@@ -10,16 +10,13 @@ Needs openai-agents; AGENT_BASE_URL, AGENT_MODEL, AGENT_API_KEY name the model.
 """
 
 import asyncio
-import json
 import os
 import sys
 
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from agents.tool_context import ToolContext
-from cell import DESCRIPTION, Cell
+from cell import DESCRIPTION, Cell, ask_person, started
 from openai import AsyncOpenAI
-
-from ipybox import CodeExecutor
 
 WAITS = "The code waits at a call that needs approval. Call go_on() to let it go on."
 
@@ -83,10 +80,6 @@ def build(executor, model):
 
 
 async def main(task, config=None):
-    servers = {}
-    if config:
-        with open(config, encoding="utf-8") as file:
-            servers = json.load(file)["mcpServers"]
     set_tracing_disabled(True)
     model = OpenAIChatCompletionsModel(
         model=os.environ["AGENT_MODEL"],
@@ -94,18 +87,14 @@ async def main(task, config=None):
             base_url=os.environ["AGENT_BASE_URL"], api_key=os.environ["AGENT_API_KEY"]
         ),
     )
-    async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
-        for name, params in servers.items():
-            await executor.add_server(name, params)
+    async with started(config) as executor:
         agent, desk = build(executor, model)
         result = await Runner.run(agent, task)
         while result.interruptions:
             state = result.to_state()
             for interruption in result.interruptions:
                 call_id = interruption.raw_item.call_id
-                print(desk.text(call_id) + "\nMay it? [y/N] ", end="", flush=True)
-                line = await asyncio.to_thread(sys.stdin.readline)
-                await desk.answer(call_id, line.strip().lower() == "y")
+                await desk.answer(call_id, await ask_person(desk.text(call_id)))
                 # A yes to the model's call in any case: code that was told no raises.
                 state.approve(interruption)
             result = await Runner.run(agent, state)

@@ -7,11 +7,10 @@ Needs pydantic-ai-slim[openai]; AGENT_BASE_URL, AGENT_MODEL, AGENT_API_KEY name 
 """
 
 import asyncio
-import json
 import os
 import sys
 
-from cell import DESCRIPTION, Cell
+from cell import DESCRIPTION, Cell, ask_person, started
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -21,8 +20,6 @@ from pydantic_ai import (
 )
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-
-from ipybox import CodeExecutor
 
 
 def build(executor, model):
@@ -48,28 +45,21 @@ async def answer_all(requests, cells):
     """Asks a person about each call; the code goes on with the answer, and may ask again."""
     results = DeferredToolResults()
     for call in requests.approvals:
-        print(requests.metadata[call.tool_call_id]["call"] + "\nMay it? [y/N] ", end="", flush=True)
-        line = await asyncio.to_thread(sys.stdin.readline)
-        await cells[call.tool_call_id].answer(line.strip().lower() == "y", by="pydantic-ai")
+        allowed = await ask_person(requests.metadata[call.tool_call_id]["call"])
+        await cells[call.tool_call_id].answer(allowed, by="pydantic-ai")
         # A yes to the model's call in any case: code that was told no raises.
         results.approvals[call.tool_call_id] = True
     return results
 
 
 async def main(task, config=None):
-    servers = {}
-    if config:
-        with open(config, encoding="utf-8") as file:
-            servers = json.load(file)["mcpServers"]
     model = OpenAIChatModel(
         os.environ["AGENT_MODEL"],
         provider=OpenAIProvider(
             base_url=os.environ["AGENT_BASE_URL"], api_key=os.environ["AGENT_API_KEY"]
         ),
     )
-    async with CodeExecutor(sandbox=True, python=os.environ.get("IPYBOX_PYTHON")) as executor:
-        for name, params in servers.items():
-            await executor.add_server(name, params)
+    async with started(config) as executor:
         agent, cells = build(executor, model)
         result = await agent.run(task)
         while isinstance(result.output, DeferredToolRequests):
