@@ -35,8 +35,8 @@ def code(text):
     return "execute_ipython_cell", {"code": text}
 
 
-class ExampleCase(Workspace):
-    """One example: its file, and what it needs of PyPI."""
+class Example:
+    """Tests of one example: its file, and what it needs of PyPI."""
 
     EXAMPLE = ""
     PACKAGES = []
@@ -63,7 +63,7 @@ class ExampleCase(Workspace):
         return done.stdout, ["".join(part["text"] for part in text) if isinstance(text, list) else text
                              for text in read]
 
-    def check_an_exchange(self):
+    def test_an_exchange(self):
         shown, read = self.agent(
             message(None, code("x = 20\nprint(x + 1)")),
             message("Both in one cell.", code(TWO_CALLS)), *self.AFTER_A_QUESTION,
@@ -77,56 +77,31 @@ class ExampleCase(Workspace):
         self.assertIn("ZeroDivisionError", read[-1])
         self.assertNotIn(KEY, "".join(read))
 
-    def check_a_no(self):
+    def test_a_no(self):
         shown, read = self.agent(message(None, code(TWO_CALLS)), message("I may not."), typed=["n"])
         self.assertEqual(shown.count("May it?"), 1)
         self.assertTrue(shown.endswith("I may not.\n"), shown)
         self.assertRegex(read[0], "ApprovalRejectedError.*said no")
 
 
-class AgentLoopTest(ExampleCase):
+class AgentLoopTest(Example, Workspace):
     EXAMPLE = "agent_loop.py"
 
-    def test_an_exchange(self):
-        self.check_an_exchange()
 
-    def test_a_no(self):
-        self.check_a_no()
-
-
-class LangGraphTest(ExampleCase):
+class LangGraphTest(Example, Workspace):
     EXAMPLE = "langgraph_agent.py"
     PACKAGES = ["langgraph>=1,<2", "langchain-openai>=1,<2"]
 
-    def test_an_exchange(self):
-        self.check_an_exchange()
 
-    def test_a_no(self):
-        self.check_a_no()
-
-
-class PydanticAITest(ExampleCase):
+class PydanticAITest(Example, Workspace):
     EXAMPLE = "pydantic_ai_agent.py"
     PACKAGES = ["pydantic-ai-slim[openai]>=2,<3"]
 
-    def test_an_exchange(self):
-        self.check_an_exchange()
 
-    def test_a_no(self):
-        self.check_a_no()
-
-
-class OpenAIAgentsTest(ExampleCase):
+class OpenAIAgentsTest(Example, Workspace):
     EXAMPLE = "openai_agents_agent.py"
     PACKAGES = ["openai-agents>=0.24,<0.25"]
     AFTER_A_QUESTION = (message(None, ("go_on", {})),)
-
-    def test_an_exchange(self):
-        self.check_an_exchange()
-
-    def test_a_no(self):
-        self.check_a_no()
-
 
 
 if __name__ == "__main__":
