@@ -286,8 +286,10 @@ private:
         auto& filter = chunk.is_stderr ? error_filter_ : output_filter_;
         auto& stream = chunk.is_stderr ? std::cerr : std::cout;
         // A terminal gets text only: escape sequences of the kernel could fake a question.
-        output_.print(stream, ::isatty(fd) == 1 ? filter(chunk.text) : chunk.text);
-        if (!chunk.text.empty()) line_open_ = chunk.text.back() != '\n';
+        std::string text = ::isatty(fd) == 1 ? filter(chunk.text) : chunk.text;
+        // As it is seen: a newline within an escape sequence ends no line.
+        if (!text.empty()) line_open_ = text.back() != '\n';
+        output_.print(stream, std::move(text));
         printed_at_ = Clock::now();
     }
 

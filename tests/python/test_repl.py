@@ -487,6 +487,18 @@ class ApprovalTest(ReplTest):
         self.assertEqual(self.carried_out(), [])
         self.leave(terminal)
 
+    def test_a_question_and_the_prompt_begin_a_line(self):
+        """A newline within a sequence is not seen, so that it ends no line."""
+        terminal = self.repl("--config", str(self.config))
+        terminal.send(r"print('forged\x1b]0;\n', end='')" + "\r")
+        terminal.expect(r"\nforged\n" + READY)
+        terminal.send(r"print('forged\x1b]0;\n', end='', flush=True); " + self.CALL.format("begun") + "\r")
+        terminal.expect(r"\nforged\n" + self.ASKED.format("begun"))
+        terminal.send("n\r")
+        terminal.expect(READY)
+        self.assertEqual(self.carried_out(), [])
+        self.leave(terminal)
+
 
 class ColourTest(ReplTest):
     def test_colours_are_heard_of(self):
