@@ -98,9 +98,12 @@ awaitable<json::object> call_of_tools(HostPtr host, RequestPtr request) {
     // Connections are kept where the time is not limited.
     const bool kept = options.timeout == Duration::zero();
     std::shared_ptr<ToolRunner> runner;
-    if (kept) runner = tools->runners[server];
-    if (!runner) runner = std::make_shared<ToolRunner>(host->executor, server, options);
-    if (kept && tools->runners.size() <= max_objects) tools->runners[server] = runner;
+    if (const auto found = tools->runners.find(server); kept && found != tools->runners.end())
+        runner = found->second;
+    if (!runner) {
+        runner = std::make_shared<ToolRunner>(host->executor, server, options);
+        if (kept && tools->runners.size() < max_objects) tools->runners.emplace(server, runner);
+    }
     auto tool = text_of(params, "tool");
     auto arguments = take_object(params, "arguments");
     auto output = co_await runner->run(std::move(tool), std::move(arguments));
