@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 sys.path.insert(0, str(SUPPORT))
 from approver import Approver  # noqa: E402
-from approval_page import Events, Program, Served, Visitor, make_directory, sign_in, text_of  # noqa: E402
+from approval_page import Events, Program, Served, Visitor, sign_in, text_of  # noqa: E402
+from workspace import make_directory  # noqa: E402
 
 ECHO = "from mcptools.own import echo\nprint(echo.run(text='hello'))"
 CAUGHT = "from mcptools.own import echo\ntry: print(echo.run(text='hello'))\nexcept Exception as error: print(type(error).__name__)"
@@ -23,7 +24,7 @@ REFUSED = "This browser is not signed in"
 
 class PageTest(unittest.TestCase):
     def setUp(self):
-        self.directory = make_directory()
+        self.directory = make_directory("ipybox-page-")
         self.workspace = self.directory / "workspace"
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         (self.directory / "mcp.json").write_text(json.dumps({"mcpServers": {"own": {

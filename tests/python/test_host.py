@@ -17,6 +17,8 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, os.environ["IPYBOX_TEST_SUPPORT"])
+from workspace import make_directory  # noqa: E402
+
 try:
     from host_client import PROGRAM, PROTOCOL, HostClient, HostError, started
 except ImportError as error:
@@ -52,14 +54,9 @@ async def gone(text, seconds):
 
 class HostTest(unittest.IsolatedAsyncioTestCase):
     def setUp(self):
-        self.directory = Path(tempfile.mkdtemp(prefix="ipybox-host-"))
+        self.directory = make_directory("ipybox-host-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.workspace = self.directory / "workspace"
-        self.workspace.mkdir()
-        for path in (self.directory, self.workspace):
-            os.chmod(path, 0o755)
-            if os.geteuid() == 0:  # a sandbox drops root
-                os.chown(path, 65534, 65534)
 
     def environment(self):
         return {"PATH": os.environ["PATH"], "HOME": str(self.directory), "IPYBOX_PYTHON": PYTHON}

@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
+import sys
 import unittest
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,6 +28,9 @@ except ImportError as error:
 PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 PYTHON = os.environ["IPYBOX_TEST_PYTHON"]
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
+sys.path.insert(0, str(SUPPORT))
+from workspace import make_directory  # noqa: E402
+
 OWN = {"command": "python3", "args": [str(SUPPORT / "mcp_server.py")]}
 ERAS = ("legacy", "2026-07-28")
 IMAGE = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
@@ -39,14 +42,9 @@ def text(result):
 
 class ServeTest(unittest.IsolatedAsyncioTestCase):
     def setUp(self):
-        self.directory = Path(tempfile.mkdtemp(prefix="ipybox-serve-"))
+        self.directory = make_directory("ipybox-serve-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.workspace = self.directory / "workspace"
-        self.workspace.mkdir()
-        for path in (self.directory, self.workspace):
-            os.chmod(path, 0o755)
-            if os.geteuid() == 0:  # a sandbox drops root
-                os.chown(path, 65534, 65534)
         self.errors = (self.directory / "stderr").open("w+")
         self.addCleanup(self.errors.close)
 

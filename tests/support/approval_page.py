@@ -6,25 +6,12 @@ import os
 import queue
 import re
 import subprocess
-import tempfile
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
 PROGRAM = os.environ["IPYBOX_TEST_PROGRAM"]
 LINK = re.compile(r"^approval page: (http://\S+)$", re.MULTILINE)
-
-
-def make_directory():
-    """For a program: with an empty workspace."""
-    directory = Path(tempfile.mkdtemp(prefix="ipybox-page-"))
-    workspace = directory / "workspace"
-    workspace.mkdir()
-    for path in (directory, workspace):
-        path.chmod(0o755)
-        if os.geteuid() == 0:  # the sandbox drops root
-            os.chown(path, 65534, 65534)
-    return directory
 
 
 class Program:
