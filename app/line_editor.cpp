@@ -98,6 +98,7 @@ struct LineEditor::Request {
     bool cell = true;
     bool hidden = false;
     std::string prompt;
+    std::shared_ptr<const bool> over;  // null: it is wanted however long it takes
 };
 
 struct LineEditor::Impl : std::enable_shared_from_this<Impl> {
@@ -693,7 +694,15 @@ LineEditor::~LineEditor() {
 
 awaitable<LineEditor::Input> LineEditor::read(Request request) {
     const auto impl = impl_;
-    while (!detail::terminal_turns.take()) co_await impl->turn_free.wait();
+    for (;;) {
+        if (request.over && *request.over) {
+            Input none;
+            none.end = End::interrupted;
+            co_return none;
+        }
+        if (detail::terminal_turns.take()) break;
+        co_await impl->turn_free.wait();
+    }
     TerminalOutput::instance().hold_back();
     {
         const std::lock_guard lock(impl->mutex);
@@ -714,11 +723,13 @@ awaitable<LineEditor::Input> LineEditor::read(Request request) {
 
 awaitable<LineEditor::Input> LineEditor::read_cell() { return read(Request()); }
 
-awaitable<LineEditor::Input> LineEditor::read_answer(std::string prompt, bool hidden) {
+awaitable<LineEditor::Input> LineEditor::read_answer(std::string prompt, bool hidden,
+                                                     std::shared_ptr<const bool> over) {
     Request request;
     request.cell = false;
     request.hidden = hidden;
     request.prompt = std::move(prompt);
+    request.over = std::move(over);
     return read(std::move(request));
 }
 

@@ -34,8 +34,9 @@ public:
     };
     // A cell, or one line that begins with a colon.
     awaitable<Input> read_cell();
-    // What code asks for: one line. prompt: printable. hidden: what is typed is not shown.
-    awaitable<Input> read_answer(std::string prompt, bool hidden);
+    // What code asks for: one line. prompt: printable. hidden: what is typed is not shown. over:
+    // code waits no more; what has not begun by then ends as interrupted.
+    awaitable<Input> read_answer(std::string prompt, bool hidden, std::shared_ptr<const bool> over);
     // Ends what is being read as interrupted; does nothing when nothing is. From any thread.
     void interrupt();
     // For Up, from now on.

@@ -153,22 +153,24 @@ private:
         asio::co_spawn(context_, take_input(std::move(request)), asio::detached);
     }
     awaitable<void> take_input(InputRequest request) {
-        asio::co_spawn(context_, give_up(request), asio::detached);
+        const auto over = std::make_shared<bool>(false);
+        asio::co_spawn(context_, give_up(request, over), asio::detached);
         std::string prompt =
             request.is_password() ? "[the code asks, and will see it] " : "[the code asks] ";
         if (colors_at(STDOUT_FILENO)) prompt = detail::in_color(detail::Color::yellow, prompt);
         prompt += request.to_string() + ' ';
-        asking_ = true;
-        auto input = co_await editor_.read_answer(std::move(prompt), request.is_password());
-        asking_ = false;
+        ++asking_;
+        auto input = co_await editor_.read_answer(std::move(prompt), request.is_password(), over);
+        --asking_;
         if (input.end == LineEditor::End::typed)
             request.answer(std::move(input.text));
         else
             request.refuse();
     }
-    awaitable<void> give_up(InputRequest request) {
+    awaitable<void> give_up(InputRequest request, std::shared_ptr<bool> over) {
         co_await request.settled();
-        if (asking_) editor_.interrupt();
+        *over = true;
+        if (asking_ > 0) editor_.interrupt();
     }
 
     // False when the person leaves.
@@ -262,7 +264,7 @@ private:
     bool completing_ = false;  // the kernel is asked how a line goes on
     LineEditor editor_;
     bool started_ = false;
-    bool asking_ = false;  // the code asks, and the person has not answered
+    int asking_ = 0;  // how often the code asks and was not answered; a forged one ends another
 };
 
 int run_repl(const ReplFlags& flags) {

@@ -487,6 +487,21 @@ class ApprovalTest(ReplTest):
         self.assertEqual(self.carried_out(), [])
         self.leave(terminal)
 
+    def test_code_that_waits_no_more_asks_nothing(self):
+        """A forged request for input stands behind a question; both end with the cell."""
+        terminal = self.repl("--config", str(self.config), "--kernel", "zmq")
+        self.answer(terminal, "import threading, time; from mcptools.own import echo; kernel = get_ipython().kernel", "")
+        self.answer(terminal, "call = lambda: echo.run(echo.Params(text='behind'))", "")
+        self.answer(terminal, "def forge(text):\r    kernel.session.send(kernel.stdin_socket, 'input_request', {'prompt': text}, "
+                              "kernel.get_parent('shell'), ident=kernel._parent_ident['shell'])\r", "")
+        terminal.send("threading.Thread(target=call).start(); time.sleep(1); forge('one'); time.sleep(1)\r")
+        terminal.expect(self.ASKED.format("behind"))
+        terminal.expect(r"\[withdrawn\](?s:.*)" + READY, seconds=20)
+        self.assertNotIn("[the code asks] one", terminal.raw)
+        self.answer(terminal, "'usable'", "usable")
+        self.assertEqual(self.carried_out(), [])
+        self.leave(terminal)
+
     def test_a_question_and_the_prompt_begin_a_line(self):
         """A newline within a sequence is not seen, so that it ends no line."""
         terminal = self.repl("--config", str(self.config))
