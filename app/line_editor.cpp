@@ -4,7 +4,6 @@
 #include <histedit.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -33,6 +32,7 @@
 
 #include "cell_input.hpp"
 #include "repl_commands.hpp"
+#include "table.hpp"
 #include "terminal_output.hpp"
 
 namespace ipybox::app {
@@ -57,6 +57,11 @@ std::string narrow(std::wstring_view text) {
     std::string result;
     for (const wchar_t c : text) detail::append_utf8(result, static_cast<char32_t>(c));
     return result;
+}
+
+std::size_t screen_width() {
+    const auto columns = terminal_columns(STDIN_FILENO);
+    return columns > 0 ? columns : 80;
 }
 
 // Pasted or typed: what an editor shows as it is.
@@ -458,9 +463,7 @@ unsigned char LineEditor::Impl::complete_here() {
 
 // Below what is being typed, which is drawn again behind it.
 unsigned char LineEditor::Impl::list() {
-    winsize size{};
-    ::ioctl(STDIN_FILENO, TIOCGWINSZ, &size);
-    const std::size_t width = size.ws_col > 0 ? size.ws_col : 80;
+    const auto width = screen_width();
     const auto shown = std::min(listed.size(), most_listed);
     std::size_t column = 0;
     for (std::size_t i = 0; i < shown; ++i) column = std::max(column, wide(listed[i]).size() + 2);
@@ -483,9 +486,7 @@ unsigned char LineEditor::Impl::list() {
 const wchar_t* LineEditor::Impl::prompt_text() {
     const std::wstring sign = L">>>";
     prompt = color ? L"\1\033[32m\1" + sign + L"\1\033[m\1" : sign;
-    winsize size{};
-    ::ioctl(STDIN_FILENO, TIOCGWINSZ, &size);
-    const std::size_t width = size.ws_col > 0 ? size.ws_col : 80;
+    const auto width = screen_width();
     // Several lines begin below it, at the left, so that they can be copied as they are.
     const bool several = movable && line().find(L'\n') != std::wstring_view::npos;
     prompt += several && width > sign.size() ? std::wstring(width - sign.size(), L' ') : L" ";
