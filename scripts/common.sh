@@ -42,6 +42,15 @@ clangxx() {
     return 1
 }
 
+# The version that meson.build has.
+project_version() { sed -n "s/^  version: '\([0-9.]*\)',$/\1/p" meson.build; }
+
+# The version of Boost's headers here, such as 1.83; nothing without any.
+boost_version() {
+    sed -n 's/^#define BOOST_LIB_VERSION "\([0-9]*\)_\([0-9]*\).*/\1.\2/p' \
+        /usr/include/boost/version.hpp 2>/dev/null || true
+}
+
 # The files of the project: what git would take, or all but what .gitignore names.
 project_files() {
     if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
