@@ -140,14 +140,11 @@ def bash(top: dict) -> str:
              "    if [ \"$cur\" = = ]; then cur=; fi",
              "    if [ \"$before\" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi",
              "    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do", "        case \"$command $word\" in"]
-    named = [(path, command) for path, command in all_commands(top) if path]
-    for path, _ in named:
-        lines.append(f"            {quoted(' '.join(('', *path[:-1], path[-1])) if path[:-1] else ' ' + path[-1])}) "
-                     f"command={quoted(' ' + ' '.join(path))} ;;")
+    named = {path: quoted("".join(f" {word}" for word in path)) for path, _ in all_commands(top)}
+    lines += [f"            {name}) command={name} ;;" for path, name in named.items() if path]
     lines += ["        esac", "    done", "    case \"$command\" in"]
     for path, command in all_commands(top):
-        lines.append(f"        {quoted(' ' + ' '.join(path) if path else '')})")
-        lines.append("            case \"$before\" in")
+        lines += [f"        {named[path]})", "            case \"$before\" in"]
         names, positional = [], ""
         for option in command["options"]:
             names += [name for name in option["names"] if name.startswith("--")]
