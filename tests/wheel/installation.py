@@ -3,6 +3,7 @@ a checkout nor a compiler. Where the tests run as root, both are hidden, and the
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -16,6 +17,10 @@ USER = 65534
 # What a program that was run as the user may still start.
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "clang++", "ld", "ninja", "meson", "cmake")
+
+
+# dist/ may have the wheel of another machine, too.
+WHEEL = f"*_{platform.machine()}.whl"
 
 
 def built(pattern: str) -> Path:
@@ -46,8 +51,8 @@ class Machine:
     def __init__(self) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="ipybox-wheel-", dir="/var/tmp"))
         self.home = self.place / "home"
-        self.wheel = self.place / built("*.whl").name
-        shutil.copy(built("*.whl"), self.wheel)
+        self.wheel = self.place / built(WHEEL).name
+        shutil.copy(built(WHEEL), self.wheel)
         self.home.mkdir()
         # The installers, out of the checkout.
         shutil.copytree(next((TOOLS / "lib").glob("python3.*")) / "site-packages", self.place / "tools")

@@ -11,7 +11,7 @@ import unittest
 import zipfile
 from pathlib import Path
 
-from installation import COMPILERS, ROOT, TOOLS, Machine, built, interpreters, remedy
+from installation import COMPILERS, ROOT, TOOLS, WHEEL, Machine, built, interpreters, remedy
 
 PROGRAM = Path(os.environ["IPYBOX_TEST_PROGRAM"])
 VERSION = re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(), re.M)[1]
@@ -274,7 +274,7 @@ class ContentsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.place = Path(tempfile.mkdtemp(prefix="ipybox-wheel-contents-"))
         cls.addClassCleanup(shutil.rmtree, cls.place)
-        cls.wheel = built("*.whl")
+        cls.wheel = built(WHEEL)
         with zipfile.ZipFile(cls.wheel) as file:
             cls.names = [name for name in file.namelist() if not name.endswith("/")]
             file.extractall(cls.place)
@@ -366,7 +366,7 @@ class DocumentationTest(unittest.TestCase):
         for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "claude/skills/codeact/SKILL.md"):
             for name in re.findall(r"ipybox_cpp-[\w.+-]+?\.whl", page.read_text()):
                 found += 1
-                self.assertEqual(name, built("*.whl").name, page.name)
+                self.assertEqual(name, built(WHEEL).name, page.name)
         self.assertGreaterEqual(found, 3)
 
 
