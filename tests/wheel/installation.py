@@ -60,12 +60,12 @@ class Machine:
         for name in ("uv", "uvx"):
             shutil.copy(TOOLS / "bin" / name, self.place / "tools-bin" / name)
         self.home_of_root = Path.home()
-        self.prepare = self.place / "enter"
-        if os.geteuid() == 0:
-            self.prepare.write_text(self._hiding())
-            for path in (self.place, *self.place.rglob("*")):
-                os.chown(path, USER, USER, follow_symlinks=False)
         self.place.chmod(0o755)
+        if os.geteuid() == 0:
+            for path in self.place.rglob("*"):
+                os.chown(path, USER, USER, follow_symlinks=False)
+            # Root runs it: neither it nor the place of its mounts is the user's.
+            self.hiding = self._hiding()
 
     def _hiding(self) -> str:
         """In a mount namespace of its own: nothing there of the checkout, of root's home but for interpreters in it, and
@@ -96,7 +96,7 @@ class Machine:
         plain = [str(word) for word in words]
         if os.geteuid() != 0:
             return plain
-        return ["unshare", "--mount", "--", "sh", str(self.prepare), *plain]
+        return ["unshare", "--mount", "--", "sh", "-c", self.hiding, "sh", *plain]
 
     def environment(self, **more: str) -> dict[str, str]:
         return {"HOME": str(self.home), "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "PIP_DISABLE_PIP_VERSION_CHECK": "1",

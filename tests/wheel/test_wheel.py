@@ -87,6 +87,10 @@ class MachineTest(WheelTest):
         seen = self.machine.run("sh", "-c", f"id -u; ls {ROOT} | wc -l; for name in {' '.join(COMPILERS)}; do "
                                             "if $name --version >/dev/null 2>&1; then echo $name; fi; done")
         self.assertEqual(seen.split(), ["65534", "0"])
+        # What root does there for the user is not the user's to change.
+        place = self.machine.place
+        self.assertEqual(self.machine.run("sh", "-c", f"for path in {place} {place}/aside {place}/aside/*; do "
+                                                      "[ ! -w $path ] || echo $path; done"), "")
 
 
 class InstallersTest(WheelTest):
