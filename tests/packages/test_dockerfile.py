@@ -3,14 +3,18 @@
 This is no Docker: layers and what the images of Debian leave out are not looked at.
 """
 import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 from clean_root import ROOT, CleanRoot, packages
+
+sys.path.insert(0, os.environ["IPYBOX_TEST_SUPPORT"])
 from mcp_lines import code_action, serve
 
 

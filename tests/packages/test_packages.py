@@ -1,9 +1,13 @@
 """The Debian packages, installed on a system that has neither the checkout nor a compiler, as their users do it."""
 import json
+import os
+import sys
 import unittest
 from pathlib import Path
 
 from clean_root import ROOT, CleanRoot, packages
+
+sys.path.insert(0, os.environ["IPYBOX_TEST_SUPPORT"])
 from mcp_lines import code_action, serve
 
 KERNEL_PACKAGES = ("ipykernel", "pydantic>=2.7")

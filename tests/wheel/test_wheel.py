@@ -6,12 +6,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 import zipfile
 from pathlib import Path
 
 from installation import COMPILERS, ROOT, TOOLS, WHEEL, Machine, built, interpreters, remedy
+
+sys.path.insert(0, os.environ["IPYBOX_TEST_SUPPORT"])
+from mcp_lines import code_action, serve
 
 PROGRAM = Path(os.environ["IPYBOX_TEST_PROGRAM"])
 VERSION = re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(), re.M)[1]
@@ -49,34 +53,12 @@ class WheelTest(unittest.TestCase):
 
     def serves(self, *command, **environment):
         """A client of MCP gets an answer over standard input and output."""
-        server = subprocess.Popen(
-            self.machine.command(*command, "serve", "--workspace", self.workspace(), "--sandbox", "--kernel-init-timeout", "60"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.machine.home,
-            env=self.machine.environment(**environment))
-
-        def end():
-            if server.returncode is None:
-                server.kill()
-                server.communicate()
-
-        self.addCleanup(end)
-
-        def ask(number, method, **params):
-            server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n")
-            server.stdin.flush()
-            for line in server.stdout:
-                message = json.loads(line)
-                if message.get("id") == number:
-                    return message["result"]
-            raise AssertionError(server.stderr.read())
-
-        hello = ask(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "test", "version": "1"})
-        self.assertEqual(hello["serverInfo"]["version"], VERSION)
-        server.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
-        answer = ask(2, "tools/call", name="execute_ipython_cell", arguments={"code": "print(6 * 7)"})
-        self.assertEqual(text_of(answer).strip(), "42")
-        _, said = server.communicate(timeout=30)
-        self.assertEqual(server.returncode, 0, said)
+        command = self.machine.command(*command, "serve", "--workspace", self.workspace(), "--sandbox",
+                                       "--kernel-init-timeout", "60")
+        answers = serve(command, code_action("print(6 * 7)"), cwd=self.machine.home,
+                        env=self.machine.environment(**environment))
+        self.assertEqual(answers[1]["result"]["serverInfo"]["version"], VERSION)
+        self.assertEqual(text_of(answers[2]["result"]).strip(), "42")
 
 
 class MachineTest(WheelTest):

@@ -14,25 +14,27 @@ def code_action(code):
             request(2, "tools/call", name="execute_ipython_cell", arguments={"code": code})]
 
 
-def serve(command, lines, last=2):
-    """What the server says to these lines by the requests' numbers, up to that number."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def serve(command, lines, **how):
+    """What the server says to these lines by the requests' numbers, up to 2; then it must end well. `how` is that of
+    subprocess.Popen."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               **how)
     answers = {}
     try:
         process.stdin.write("".join(f"{line}\n" for line in lines))
         process.stdin.flush()
-        while last not in answers:
+        while 2 not in answers:
             line = process.stdout.readline()
             assert line, f"the server ended: {process.stderr.read()[-2000:]}"
             said = json.loads(line)
             if "id" in said and "method" not in said:
                 answers[said["id"]] = said
-    finally:
         process.stdin.close()
-        try:
-            process.wait(60)
-        finally:
-            process.kill()
-            process.stdout.close()
-            process.stderr.close()
+        process.wait(60)
+        assert process.returncode == 0, process.stderr.read()[-2000:]
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
     return answers
