@@ -86,14 +86,11 @@ def reference(document):
         yield from (f"#### `{name}`", "", method["description"], "")
         yield from part("Params", method["params"], document)
         yield from part("Result", method["result"], document)
-    yield from ("## Notifications to the host", "")
-    for name, notification in document["client_notifications"].items():
-        yield from (f"#### `{name}`", "", notification["description"], "")
-        yield from part("Params", notification["params"], document)
-    yield from ("## Notifications of the host", "")
-    for name, notification in document["notifications"].items():
-        yield from (f"#### `{name}`", "", notification["description"], "")
-        yield from part("Params", notification["params"], document)
+    for direction, notifications in (("to", "client_notifications"), ("of", "notifications")):
+        yield from (f"## Notifications {direction} the host", "")
+        for name, notification in document[notifications].items():
+            yield from (f"#### `{name}`", "", notification["description"], "")
+            yield from part("Params", notification["params"], document)
     yield from ("## Errors", "", document["errors"]["description"], "")
     yield from table(document["errors"]["error"], document)
     yield from ("## Types", "")
