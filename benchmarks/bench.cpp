@@ -1,10 +1,12 @@
 // Measures ipybox against floors and peers in one process, in turns, and prints ratios. Every
 // output is compared byte for byte: a fast way to lose some does not count.
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/json/parse.hpp>
@@ -13,6 +15,7 @@
 #include <fstream>
 #include <ipybox/jupyter/wire.hpp>
 #include <ipybox/registry.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,7 +45,31 @@ struct Options {
     int apigen_rounds = 5;
     std::string sandbox = "none";
     std::string only;
+    bool awake = false;
     std::string write;
+};
+
+// A loop on each processor that gives way to everything else.
+class Awake {
+public:
+    Awake() {
+        for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i)
+            loops_.emplace_back([this] {
+                const sched_param none{};
+                ::sched_setscheduler(0, SCHED_IDLE, &none);  // of this thread
+                while (!over_.load(std::memory_order_relaxed)) continue;
+            });
+    }
+    ~Awake() {
+        over_ = true;
+        for (auto& loop : loops_) loop.join();
+    }
+    Awake(const Awake&) = delete;
+    Awake& operator=(const Awake&) = delete;
+
+private:
+    std::atomic<bool> over_ = false;
+    std::vector<std::thread> loops_;
 };
 
 // The least that a ZeroMQ client in C++ can do: blocking sockets, no check of any signature, no
@@ -318,6 +345,9 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--write", options.write,
                    "a page, docs/performance.md: the table of forked kernels is written there");
+    app.add_flag("--awake", options.awake,
+                 "keep the processors from halting: in a virtual machine waking one takes as long "
+                 "as what is measured");
     app.add_option("--only", options.only, "one measurement")
         ->check(CLI::IsMember({"start", "execute", "prints", "gateway", "tools", "approval",
                                "apigen", "many-kernels", "fork", "programs", "host"}));
@@ -330,6 +360,8 @@ int main(int argc, char** argv) {
         ::getloadavg(load, 3);
         std::printf("%s %s, %u cores, load %.2f %.2f %.2f\n", system.sysname, system.release,
                     std::thread::hardware_concurrency(), load[0], load[1], load[2]);
+        std::optional<Awake> awake;
+        if (options.awake) awake.emplace();
         const auto& only = options.only;
         const bool of_kernels = only == "start" || only == "execute" || only == "prints";
         if (only.empty() || of_kernels) kernels(options);

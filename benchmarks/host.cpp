@@ -27,7 +27,8 @@ json::object server_params() {
 // `ipybox host` as a program that embeds it sees it: blocking reads and writes.
 class HostProgram {
 public:
-    HostProgram() {
+    // approval: "ask" asks this side, which says yes at once.
+    explicit HostProgram(const char* approval) {
         int to[2], from[2];
         if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0)
             throw std::runtime_error("pipe failed");
@@ -50,6 +51,7 @@ public:
         const auto made = call("session/create", {{"options",
                                                    {{"sandbox", "none"},
                                                     {"workspace", workspace_.path.string()},
+                                                    {"approval", approval},
                                                     {"kernel_init_timeout", 60},
                                                     {"python", required("IPYBOX_TEST_PYTHON")}}}});
         session_ = std::string(made.at("session").as_string());
@@ -121,8 +123,9 @@ private:
 // The same in this process, with somebody who says yes at once.
 class Direct {
 public:
-    Direct() {
+    explicit Direct(const char* approval) {
         CodeExecutorOptions options;
+        options.approval = approval;
         options.sandbox = "none";
         options.workspace = workspace_.path;
         options.kernel_init_timeout = std::chrono::seconds(60);
@@ -170,14 +173,17 @@ private:
 
 void measure_host(int rounds) {
     const std::string by_host = "ipybox host", direct = "CodeExecutor";
-    HostProgram host;
-    Direct here;
     struct Case {
         const char* what;
         const char* code;
+        const char* approval;
     };
-    for (const auto& [what, code] : {Case{"`pass` by ipybox host", "pass"},
-                                     Case{"a call that is asked about, by ipybox host", calling}}) {
+    for (const auto& [what, code, approval] :
+         {Case{"`pass` by ipybox host", "pass", "ask"},
+          Case{"a tool call by ipybox host", calling, "allow"},
+          Case{"a tool call that its client is asked about", calling, "ask"}}) {
+        HostProgram host(approval);
+        Direct here(approval);
         Table table(what, direct);
         for (int i = 0; i < 50; ++i) host.execute(code), here.execute(code);
         for (int i = 0; i < rounds; ++i) {

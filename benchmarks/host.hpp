@@ -1,4 +1,5 @@
 #pragma once
 
-// What `ipybox host` adds to an execution and to a call that is asked about, printed as tables.
+// What `ipybox host` adds to an execution, to a call, and to one that its client is asked about,
+// printed as tables.
 void measure_host(int rounds);

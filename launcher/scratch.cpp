@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <linux/openat2.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -125,8 +126,42 @@ bool make_name(const char* name) {
     return good;
 }
 
+// Puts a mount of its own on what is there, so that nobody can write, rename or remove it. Here and
+// not by bwrap, which reads the list of all mounts for each.
+bool pin(int layer, const char* name) {
+    open_how how{};
+    how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+    const int found = static_cast<int>(::syscall(SYS_openat2, layer, name, &how, sizeof how));
+    if (found < 0) return false;
+    const int copy = static_cast<int>(
+        ::syscall(SYS_open_tree, found, "",
+                  OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE));
+    mount_attr attributes{};
+    attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+    const bool good = copy >= 0 &&
+                      ::syscall(SYS_mount_setattr, copy, "", AT_EMPTY_PATH, &attributes,
+                                sizeof attributes) == 0 &&
+                      ::syscall(SYS_move_mount, copy, "", found, "",
+                                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0;
+    const int why = errno;
+    ::close(found);
+    ::close(copy);
+    errno = why;
+    return good;
+}
+
+bool pin_names(const char* target, Words names) {
+    const int layer = ::open(target, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool good = layer >= 0;
+    for (const char* name = names.next(); good && *name != '\0'; name = names.next())
+        good = pin(layer, name);
+    ::close(layer);
+    return good;
+}
+
 // At /sys/layerN, the workspace as it is on the host, written through, with names below that it
-// lacks.
+// lacks, which are read-only.
 bool mount_layer(Words& words, unsigned number) {
     char names[] = "/sys/names/0", target[] = "/sys/layer0";
     names[sizeof names - 2] = target[sizeof target - 2] = static_cast<char>('0' + number);
@@ -138,6 +173,7 @@ bool mount_layer(Words& words, unsigned number) {
         ::chdir(names) != 0)
         return false;
     const int lower = ::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const Words held = words;
     for (const char* name = words.next(); *name != '\0'; name = words.next())
         if (!make_name(name)) return false;
     struct statvfs status{};
@@ -161,7 +197,7 @@ bool mount_layer(Words& words, unsigned number) {
     const bool good = mounted >= 0 && ::syscall(SYS_move_mount, mounted, "", AT_FDCWD, target,
                                                 MOVE_MOUNT_F_EMPTY_PATH) == 0;
     for (const int file : {upper, work, lower, context, mounted}) ::close(file);
-    return good;
+    return good && pin_names(target, held);
 }
 
 // Forgets what names meant: the host may have replaced or removed what they led to, or made them.

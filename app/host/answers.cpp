@@ -178,6 +178,13 @@ json::object variables_json(const std::vector<CodeVariable>& variables) {
     return only("variables", std::move(array));
 }
 
+json::object completions_json(const CodeCompletions& found) {
+    json::object object;
+    object.emplace("start", found.start);
+    object.emplace("matches", texts_json(found.matches));
+    return object;
+}
+
 json::object servers_json(const std::vector<ServerInfo>& servers) {
     using State = ServerInfo::State;
     json::array array;

@@ -17,6 +17,7 @@ json::object progress_json(const std::string& session, const std::string& tools,
                            const std::string& call, const CallProgress& report);
 json::object call_json(const ToolCall& call);
 json::object variables_json(const std::vector<CodeVariable>& variables);
+json::object completions_json(const CodeCompletions& found);
 json::object servers_json(const std::vector<ServerInfo>& servers);
 json::object tools_json(std::vector<ToolInfo> tools);
 json::object output_json(ToolOutput output);

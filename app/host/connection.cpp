@@ -96,8 +96,8 @@ auto find_object(const Map& objects, const json::object& params, std::string_vie
 
 std::string_view schema() { return schema_text; }
 
-void HostState::notify(std::string_view method, json::object params) {
-    outbox->put(mcp::rpc_notification(method, std::move(params)));
+void HostState::notify(std::string_view method, json::object params, Urgency urgency) {
+    outbox->put(mcp::rpc_notification(method, std::move(params)), urgency);
 }
 
 void HostState::offer(std::string_view method, json::object params) {

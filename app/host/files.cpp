@@ -1,5 +1,6 @@
 // Files of sessions, generated APIs and audit logs.
 #include <boost/asio/co_spawn.hpp>
+#include <ipybox/approval/audit_key.hpp>
 #include <ipybox/approval/audit_verification.hpp>
 #include <ipybox/detail/base64.hpp>
 #include <ipybox/tools/apigen.hpp>
@@ -209,14 +210,19 @@ awaitable<json::object> verify_audit(HostPtr host, RequestPtr request) {
     co_return co_await on_reader(host, std::move(work));
 }
 
+awaitable<json::object> show_audit_key(HostPtr host, RequestPtr) {
+    std::function<json::object()> work = [] {
+        return only("pem", AuditKey::of(approval::audit_directory()).public_text());
+    };
+    co_return co_await on_reader(host, std::move(work));
+}
+
 }  // namespace
 
 Methods file_methods() {
-    return {{"session/upload", nullptr, upload},
-            {"session/download", nullptr, download},
-            {"apigen/generate", nullptr, generate_api},
-            {"audit/show", nullptr, show_audit},
-            {"audit/verify", nullptr, verify_audit}};
+    return {{"session/upload", nullptr, upload},        {"session/download", nullptr, download},
+            {"apigen/generate", nullptr, generate_api}, {"audit/show", nullptr, show_audit},
+            {"audit/verify", nullptr, verify_audit},    {"audit/key", nullptr, show_audit_key}};
 }
 
 }  // namespace ipybox::app::host

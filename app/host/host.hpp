@@ -99,7 +99,7 @@ struct Question {
     Event changed;
     // What the client is told of its end.
     json::value request;
-    std::string outcome = "withdrawn", by;
+    std::string outcome, by;  // empty: nobody's answer
 };
 
 // Everything of one client. On the thread of its executor.
@@ -145,7 +145,8 @@ struct HostState : std::enable_shared_from_this<HostState> {
     static awaitable<void> finish(std::shared_ptr<HostState> self, Duration grace);
 
     // A notification that its sender had room for, and one that is left out when nobody reads.
-    void notify(std::string_view method, json::object params);
+    using Urgency = Outbox::Urgency;
+    void notify(std::string_view method, json::object params, Urgency urgency = Urgency::now);
     void offer(std::string_view method, json::object params);
 
     // The log of a session, or of none.

@@ -113,6 +113,13 @@ awaitable<json::object> variables_of_kernel(HostPtr host, RequestPtr request) {
     co_return variables_json(found);
 }
 
+awaitable<json::object> complete_in_kernel(HostPtr host, RequestPtr request) {
+    const auto kernel = host->kernel_of(*request);
+    auto code = text_of(request->params, "code");
+    const auto found = co_await kernel->client->complete(std::move(code));
+    co_return completions_json(found);
+}
+
 awaitable<json::object> disconnect_kernel(HostPtr host, RequestPtr request) {
     const auto kernel = host->kernel_of(*request);
     host->kernels.erase(kernel->handle);
@@ -132,6 +139,7 @@ Methods kernel_methods() {
             {"kernel/interrupt", interrupt_kernel},
             {"kernel/reset", nullptr, reset_kernel},
             {"kernel/variables", nullptr, variables_of_kernel},
+            {"kernel/complete", nullptr, complete_in_kernel},
             {"kernel/disconnect", nullptr, disconnect_kernel}};
 }
 

@@ -12,10 +12,15 @@ namespace ipybox::app::host {
 
 // Output waits in its source while room() does; answers are always taken, because a client that
 // waits for one may not be reading yet. One that sends requests and never reads is not read from.
-class Outbox {
+class Outbox : public std::enable_shared_from_this<Outbox> {
 public:
+    // Whether somebody waits for a message on the spot. What is not urgent goes with the next that
+    // is, or a millisecond later: each write wakes the client, which takes a processor from the
+    // code.
+    enum class Urgency { now, soon };
+
     explicit Outbox(const asio::any_io_executor& executor)
-        : filled_(executor), drained_(executor) {}
+        : filled_(executor), drained_(executor), soon_(executor) {}
 
     // An answer to a request.
     void answer(const json::object& message) {
@@ -24,11 +29,14 @@ public:
         answers_ += lines_.size() - before;
     }
     // What its sender had room() for.
-    void put(const json::object& message) {
+    void put(const json::object& message, Urgency urgency = Urgency::now) {
         if (broken_) return;
         detail::append_json(lines_, message);
         lines_ += '\n';
-        filled_.notify();
+        if (urgency == Urgency::now)
+            write_now();
+        else if (!due_ && !soon_is_set_)
+            write_soon();
     }
     // What nobody waits for. False: it is left out, because the client does not read.
     bool offer(const json::object& message) {
@@ -54,10 +62,12 @@ public:
     static awaitable<void> write_all(std::shared_ptr<Outbox> self,
                                      std::shared_ptr<asio::posix::stream_descriptor> output) {
         while (!self->broken_) {
-            if (self->lines_.empty()) {
+            if (!self->due_) {
                 co_await self->filled_.wait();
                 continue;
             }
+            self->due_ = false;
+            if (self->soon_is_set_) self->soon_.cancel();
             const std::string lines = std::exchange(self->lines_, {});
             self->writing_ = lines.size();
             self->writing_answers_ = std::exchange(self->answers_, 0);
@@ -74,6 +84,7 @@ public:
         lines_.clear();
         filled_.notify();
         drained_.notify();
+        soon_.cancel();
     }
 
 private:
@@ -82,11 +93,28 @@ private:
     static constexpr std::size_t most_answers = std::size_t{16} << 20;
 
     std::size_t waiting() const noexcept { return lines_.size() + writing_; }
+    void write_now() {
+        due_ = true;
+        filled_.notify();
+    }
+    void write_soon() {
+        soon_is_set_ = true;
+        soon_.expires_after(std::chrono::milliseconds(1));
+        soon_.async_wait([weak = weak_from_this()](const boost::system::error_code&) {
+            const auto self = weak.lock();
+            if (!self) return;
+            self->soon_is_set_ = false;
+            if (!self->lines_.empty() && !self->due_) self->write_now();
+        });
+    }
 
     std::string lines_;
     std::size_t writing_ = 0, answers_ = 0, writing_answers_ = 0;
     bool broken_ = false;
+    bool due_ = false;  // there are lines that do not wait for others
+    bool soon_is_set_ = false;
     Event filled_, drained_;
+    asio::steady_timer soon_;
 };
 
 }  // namespace ipybox::app::host

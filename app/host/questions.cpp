@@ -13,6 +13,7 @@ struct QuestionEnd {
     std::weak_ptr<HostState> weak;
     std::string handle;
     bool told = false;
+    Clock::time_point deadline = never;
     ~QuestionEnd() {
         const auto host = weak.lock();
         if (!host) return;
@@ -22,6 +23,8 @@ struct QuestionEnd {
         host->questions.erase(found);
         question->pending.withdraw();
         if (!told || host->ending) return;
+        if (question->outcome.empty())
+            question->outcome = Clock::now() < deadline ? "withdrawn" : "expired";
         auto params = only("approval", handle);
         params.emplace("request", question->request);
         params.emplace("outcome", question->outcome);
@@ -103,6 +106,7 @@ awaitable<Decision> ask_client(std::weak_ptr<HostState> weak, std::string sessio
         outbox = host->outbox;
         question = std::make_shared<Question>(host->executor);
         end.weak = weak;
+        end.deadline = call.deadline;
         end.handle = "a" + std::to_string(++host->asked);
         host->questions.emplace(end.handle, question);
     }

@@ -55,7 +55,7 @@ awaitable<json::object> run_to_result(HostPtr host, RequestPtr request,
     json::object started;
     started.emplace("request", request->id);
     started.emplace("execution", execution->id());
-    host->notify("execution/started", std::move(started));
+    host->notify("execution/started", std::move(started), Outbox::Urgency::soon);
     for (;;) {
         // What the client does not read waits in the kernel.
         co_await may_send(host, request);
@@ -218,6 +218,13 @@ awaitable<json::object> list_variables(HostPtr host, RequestPtr request) {
     co_return variables_json(found);
 }
 
+awaitable<json::object> complete_in_session(HostPtr host, RequestPtr request) {
+    const auto session = host->session_of(*request);
+    auto code = text_of(request->params, "code");
+    const auto found = co_await session->code->complete(std::move(code));
+    co_return completions_json(found);
+}
+
 json::object register_in_session(HostState& host, Request& request) {
     const auto session = host.session_of(request);
     const auto params = take_object(request.params, "params");
@@ -291,6 +298,7 @@ Methods session_methods() {
             {"session/execute", nullptr, execute_in_session},
             {"execution/cancel", cancel_execution},
             {"session/variables", nullptr, list_variables},
+            {"session/complete", nullptr, complete_in_session},
             {"session/register_server", register_in_session},
             {"session/add_server", nullptr, add_to_session},
             {"session/unregister_server", nullptr, unregister_in_session},

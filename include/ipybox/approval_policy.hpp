@@ -77,6 +77,8 @@ struct ToolCall {
     std::shared_ptr<const json::array> server_tools = {};
     // False when a policy says that a yes to this call must not hold for later ones.
     bool may_remember = true;
+    // When the time to answer is over and the call denied. Set by approve().
+    Clock::time_point deadline = never;
 
     // Of what states none: an empty object.
     static const std::shared_ptr<const json::object>& no_schema() {

@@ -17,6 +17,7 @@
 #include <ipybox/plugin.hpp>
 #include <ipybox/sandbox_kit/cgroup.hpp>
 #include <ipybox/sandbox_kit/confined_process.hpp>
+#include <ipybox/sandbox_kit/file_state.hpp>
 #include <ipybox/sandbox_kit/guest_identity.hpp>
 #include <ipybox/sandbox_kit/guest_view.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
@@ -26,6 +27,8 @@
 #include <launcher_image.hpp>
 #include <launcher_init.hpp>
 #include <launcher_options.hpp>
+#include <mutex>
+#include <set>
 #include <syscall_filter.hpp>
 #include <tuple>
 
@@ -268,6 +271,33 @@ private:
     unsigned own_filters_;  // that the command has besides bwrap's; 0: nobody has asked
 };
 
+// What trials have found out about this machine, which is the same for every sandbox of the process
+// that has these settings. What failed is tried again by the next: somebody may have mended it.
+struct Trials {
+    bool works = false;
+    bool userns_can_be_disabled = true;
+    bool scratch_inodes = true;
+    bool programs_held[2] = {};  // that deny and ask can be kept to
+    // Places that take part in overlays; by mount, directory for the work, and user.
+    std::set<std::tuple<std::uint64_t, fs::path, uid_t>> layerable;
+
+    // settings: all that a trial depends on.
+    static Trials known(const std::string& settings) {
+        const std::lock_guard lock(mutex);
+        return all[settings];
+    }
+    void keep(const std::string& settings) const {
+        // It may have gone without something because the machine was busy.
+        if (!works || !userns_can_be_disabled || !scratch_inodes) return;
+        const std::lock_guard lock(mutex);
+        all[settings] = *this;
+    }
+
+private:
+    static inline std::mutex mutex;
+    static inline std::map<std::string, Trials> all;
+};
+
 // What is started: a command, the pen of those who enter, or a sandbox to be entered.
 struct Role {
     enum class Kind { command, pen, open };
@@ -296,6 +326,9 @@ public:
         const auto* absent = config.if_contains("absent_names");
         overlay_ = absent == nullptr || absent->get_string() == "overlay";
         missing_ = wanted;
+        settings_ = detail::write_json(config) + " " + bwrap_.string() + " " +
+                    sandbox_kit::file_state(bwrap_) + " " + std::to_string(::geteuid());
+        trials_ = Trials::known(settings_);
     }
 
     awaitable<Capabilities> probe() override {
@@ -308,10 +341,14 @@ public:
 
     awaitable<std::string> programs_problem(Programs wanted) override {
         if (wanted == Programs::allow) co_return std::string();
-        auto& known = programs_problems_[wanted == Programs::ask ? 1 : 0];
+        const int which = wanted == Programs::ask ? 1 : 0;
+        auto& known = programs_problems_[which];
+        if (!known && trials_.programs_held[which]) known.emplace();
         if (!known) {
             std::string found = co_await try_programs(wanted);
             known = std::move(found);
+            trials_.programs_held[which] = known->empty();
+            trials_.keep(settings_);
         }
         co_return *known;
     }
@@ -423,7 +460,7 @@ private:
         Layered found;
         if (!overlay_)
             found.reason = "the option absent_names says so";
-        else if (!scratch_inodes_)
+        else if (!trials_.scratch_inodes)
             found.reason = "only bwrap may make user namespaces here";
         // Whoever sees the whole disk would see what lies behind an overlay as well.
         else if (sandbox_kit::shows_whole_disk(policy))
@@ -452,13 +489,18 @@ private:
                     !detail::make_own_directory(base))
                     continue;
                 const auto key = std::tuple(*mount, base, identity ? identity->user : ::geteuid());
-                auto known = layerable_.find(key);
-                if (known == layerable_.end()) {
-                    std::string problem = co_await try_layer(place, base, identity);
-                    known = layerable_.emplace(key, std::move(problem)).first;
+                if (!trials_.layerable.contains(key)) {
+                    auto known = unlayerable_.find(key);
+                    if (known == unlayerable_.end()) {
+                        std::string problem = co_await try_layer(place, base, identity);
+                        known = unlayerable_.emplace(key, std::move(problem)).first;
+                    }
+                    reason = known->second;
+                    if (!reason.empty()) continue;
+                    trials_.layerable.insert(key);
+                    trials_.keep(settings_);
                 }
-                reason = known->second;
-                if (!reason.empty()) continue;
+                reason.clear();
                 found.bases.emplace(place, base);
                 break;
             }
@@ -848,7 +890,7 @@ private:
         if (asks_programs(policy, role))
             options.add("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP");
         // Those of who enters lie within the pen's.
-        if (userns_can_be_disabled_ && !without("pid") && role.kind != Role::Kind::pen)
+        if (trials_.userns_can_be_disabled && !without("pid") && role.kind != Role::Kind::pen)
             options.add("--disable-userns");
         if (policy.network.mode != NetworkPolicy::Mode::full && !without("network"))
             options.add("--unshare-net");
@@ -989,7 +1031,9 @@ private:
                     if (path == "/") break;  // came first
                     [[fallthrough]];
                 case View::Kind::write_protected:
-                    options.add("--ro-bind", source(view, path), path);
+                    // What a layer holds comes with it, a read-only mount already.
+                    if (!view.holds_in_layer(path))
+                        options.add("--ro-bind", source(view, path), path);
                     break;
                 case View::Kind::hidden:
                     if (!fs::is_directory(fs::symlink_status(path))) {
@@ -1008,7 +1052,7 @@ private:
     std::unique_ptr<Confined> start_trivial(Programs programs) {
         SandboxPolicy nothing;
         nothing.programs = programs;
-        if (scratch_inodes_) nothing.limits.scratch_inodes = 64;
+        if (trials_.scratch_inodes) nothing.limits.scratch_inodes = 64;
         return start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered()).process;
     }
 
@@ -1041,9 +1085,9 @@ private:
                 missing_ + " is not installed: " + sandbox_kit::install_command("bubblewrap");
             co_return found;
         }
-        std::optional<ExitStatus> status;
         std::string said;
-        for (int attempt = 0; attempt < 5; ++attempt) {
+        for (int attempt = 0; attempt < 5 && !trials_.works; ++attempt) {
+            std::optional<ExitStatus> status;
             try {
                 const auto trial = start_trivial(Programs::allow);
                 const auto limit = deadline_after(std::chrono::seconds(10));
@@ -1052,17 +1096,19 @@ private:
             } catch (const Error& error) {
                 said = error.detail();
             }
-            if (status && status->code == 0) break;
+            trials_.works = status && status->code == 0;
+            if (trials_.works) break;
             if (said.find("--disable-userns") != std::string::npos)
                 // Before 0.8. The filter alone then keeps the guest from making user namespaces.
-                userns_can_be_disabled_ = false;
-            else if (scratch_inodes_)
+                trials_.userns_can_be_disabled = false;
+            else if (trials_.scratch_inodes)
                 // AppArmor may let bwrap make user namespaces, but not the launcher.
-                scratch_inodes_ = false;
+                trials_.scratch_inodes = false;
             else
                 break;
         }
-        found.available = status && status->code == 0;
+        trials_.keep(settings_);
+        found.available = trials_.works;
         if (!found.available) {
             found.problem = diagnosis(said);
             co_return found;
@@ -1077,7 +1123,7 @@ private:
             if (!problem.empty()) found.reasons[field] = std::move(problem);
         };
         limit(&Capabilities::scratch_inodes, "scratch_inodes",
-              scratch_inodes_ ? "" : "only bwrap may make user namespaces");
+              trials_.scratch_inodes ? "" : "only bwrap may make user namespaces");
         limit(&Capabilities::memory_total, "memory_total", Cgroup::problem());
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
         limit(&Capabilities::workspace_size, "workspace_size",
@@ -1129,11 +1175,11 @@ private:
     std::optional<uid_t> user_;
     bool kernel_log_ = false;
     bool overlay_ = true;  // absent names are held by overlays where that can be
-    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string>
-        layerable_;  // what try_layer() found
+    std::string settings_;
+    Trials trials_;
+    // Why not; by what Trials has. Empty: it is.
+    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string> unlayerable_;
     std::optional<Capabilities> probed_;
-    bool userns_can_be_disabled_ = true;
-    bool scratch_inodes_ = true;
     std::optional<std::string> programs_problems_[2];  // of deny, of ask
 };
 

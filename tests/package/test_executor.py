@@ -40,6 +40,7 @@ class OutputTest(Workspace):
             self.assertEqual(caught.exception.result.text, "before")
             self.assertEqual(caught.exception.result.error_name, "ZeroDivisionError")
             self.assertEqual([variable.name for variable in await box.variables()], ["x", "y"])
+            self.assertEqual(await box.complete("grüße = x.bit_l"), ipybox.CodeCompletions(10, ["bit_length"]))
             await box.reset()
             with self.assertRaisesRegex(CodeExecutionError, "NameError"):
                 await box.execute("x")
@@ -330,6 +331,7 @@ class ApprovalTest(Workspace):
         self.assertIn("Ada", json.dumps(records))
         self.assertEqual([record async for record in ipybox.show_audit(log, session="other")], [])
         self.assertIn((await ipybox.verify_audit([log])).outcome, ("whole", "unknown"))
+        self.assertTrue((await ipybox.audit_key()).startswith("-----BEGIN PUBLIC KEY-----"))
         log.write_text(log.read_text().replace("Ada", "Eve"))
         self.assertEqual((await ipybox.verify_audit([log])).outcome, "broken")
 

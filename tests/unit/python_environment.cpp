@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <fstream>
 #include <ipybox/sandbox_kit/python_environment.hpp>
+#include <iterator>
 
 #include "test_support.hpp"
 
@@ -130,6 +132,52 @@ BOOST_AUTO_TEST_CASE(start_up_files_and_packages_of_the_interpreter_do_not_run) 
     // So it would have been.
     BOOST_REQUIRE(std::system((python.string() + " -I -c pass").c_str()) == 0);
     BOOST_TEST(fs::exists(mark));
+}
+
+BOOST_AUTO_TEST_CASE(an_interpreter_is_asked_again_only_when_something_has_changed) {
+    const auto venv = directory.path() / "venv", log = directory.path() / "log";
+    const auto make = test::kernel_python().string() + " -m venv --without-pip " + venv.string();
+    BOOST_REQUIRE(std::system(make.c_str()) == 0);
+    const auto python = venv / "bin/python", real = fs::canonical(python);
+    fs::remove(python);
+    program("venv/bin/python", "#!/bin/bash\necho asked >> " + log.string() + "\nexec -a \"$0\" " +
+                                   real.string() + " \"$@\"\n");
+    fs::path packages;
+    for (const auto& entry : fs::directory_iterator(venv / "lib"))
+        packages = entry.path() / "site-packages";
+    const auto added = directory.path() / "added";
+    fs::create_directory(added);
+    const auto install = [](const fs::path& place, const std::string& name) {
+        fs::create_directory(place / (name + "-2.9.dist-info"));
+        test::write_file(place / (name + "-2.9.dist-info/METADATA"),
+                         "Metadata-Version: 2.1\nName: " + name + "\nVersion: 2.9\n");
+    };
+    const auto know = [&] {
+        return test::run(context, known_python(context.get_executor(), python, 60s));
+    };
+    const auto asked = [&] {
+        std::ifstream lines(log);
+        return std::count(std::istreambuf_iterator(lines), {}, '\n');
+    };
+    BOOST_TEST(!know().pydantic);
+    BOOST_TEST(!know().pydantic);
+    BOOST_TEST(asked() == 1);
+    install(packages, "pydantic");
+    BOOST_TEST(know().pydantic.value_or("none") == "2.9");
+    BOOST_TEST(asked() == 2);
+    test::write_file(packages / "added.pth", "/no/such/place\n");
+    BOOST_TEST(!know().ipykernel);
+    BOOST_TEST(asked() == 3);
+    test::write_file(packages / "added.pth", added.string() + "\n");
+    BOOST_TEST(!know().ipykernel);
+    install(added, "ipykernel");
+    BOOST_TEST(know().ipykernel.value_or("none") == "2.9");
+    BOOST_TEST(asked() == 5);
+    test::write_file(venv / "pyvenv.cfg", "home = /usr/bin\n");
+    know();
+    BOOST_TEST(asked() == 6);
+    BOOST_TEST(know().version == inspect(python).version);
+    BOOST_TEST(asked() == 7);
 }
 
 BOOST_AUTO_TEST_CASE(what_code_could_write_is_no_interpreter_unless_it_is_named) {

@@ -36,6 +36,7 @@ from ._host import shutdown
 from ._program import find_program
 from ._results import (
     CallProgress,
+    CodeCompletions,
     CodeExecutionChunk,
     CodeExecutionDisplay,
     CodeExecutionResult,
@@ -50,7 +51,7 @@ from ._results import (
 )
 from ._version import VERSION as __version__
 from .apigen import generate_mcp_sources
-from .audit import AuditVerdict, show_audit, verify_audit
+from .audit import AuditVerdict, audit_key, show_audit, verify_audit
 from .code_exec import CodeExecutor
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "BlockingCodeExecutor",
     "BlockingInputRequest",
     "CallProgress",
+    "CodeCompletions",
     "CodeExecutionChunk",
     "CodeExecutionDisplay",
     "CodeExecutionError",
@@ -85,6 +87,7 @@ __all__ = [
     "ToolInfo",
     "Violation",
     "__version__",
+    "audit_key",
     "find_program",
     "generate_mcp_sources",
     "show_audit",

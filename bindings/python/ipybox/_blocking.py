@@ -227,6 +227,7 @@ class BlockingCodeExecutor:
     stream = _iterates(CodeExecutor.stream)
     execute = _waits(CodeExecutor.execute)
     variables = _waits(CodeExecutor.variables)
+    complete = _waits(CodeExecutor.complete)
     register_server = _waits(CodeExecutor.register_server)
     add_server = _waits(CodeExecutor.add_server)
     unregister_server = _waits(CodeExecutor.unregister_server)

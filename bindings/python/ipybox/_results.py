@@ -137,6 +137,19 @@ class CodeVariable:
 
 
 @dataclass(frozen=True)
+class CodeCompletions:
+    """How code can go on.
+
+    Attributes:
+        start: From there on the code would be replaced.
+        matches: What would be put there, 500 at most.
+    """
+
+    start: int
+    matches: list[str]
+
+
+@dataclass(frozen=True)
 class ServerInfo:
     """A registered MCP server.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union
 from ._host import connection
 from ._options import absolute
 
-__all__ = ["AuditVerdict", "show_audit", "verify_audit"]
+__all__ = ["AuditVerdict", "audit_key", "show_audit", "verify_audit"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -79,3 +79,12 @@ async def verify_audit(
     return AuditVerdict(
         answer["outcome"], answer["what"], list(answer["notes"]), answer["first"], answer["last"]
     )
+
+
+async def audit_key() -> str:
+    """The public half of the key that signs this user's logs, in PEM: for who verifies them."""
+    link = connection()
+    try:
+        return str((await link.request("audit/key", {}))["pem"])
+    finally:
+        link.release()

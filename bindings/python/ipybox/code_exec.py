@@ -33,6 +33,7 @@ from ._options import (
 )
 from ._results import (
     CallProgress,
+    CodeCompletions,
     CodeExecutionChunk,
     CodeExecutionDisplay,
     CodeExecutionResult,
@@ -478,6 +479,16 @@ class CodeExecutor(Lifecycle):
         """The variables of the code that ran so far, 1000 at most. None of their code runs."""
         answer = await self._ask("session/variables")
         return [CodeVariable(**variable) for variable in answer["variables"]]
+
+    async def complete(self, code: str) -> CodeCompletions:
+        """How code can go on: names, attributes, parameters, files. None of the user's code runs.
+
+        Args:
+            code: What stands before the cursor.
+        """
+        answer = await self._ask("session/complete", code=code)
+        before = code.encode("utf-8", "replace")[: answer["start"]]
+        return CodeCompletions(len(before.decode("utf-8", "ignore")), list(answer["matches"]))
 
     # MCP servers.
 

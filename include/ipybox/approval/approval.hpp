@@ -125,11 +125,12 @@ inline awaitable<void> decide_into(Decision& decision, ApprovalPolicy& policy, T
 // timeout zero: unlimited. Returns a Decision whose verdict is allow or deny, never pass.
 inline awaitable<Decision> approve(ApprovalPolicy& policy, ToolCall call, Duration timeout) {
     Decision decision;
+    const auto deadline = call.deadline = deadline_after(timeout);
     auto work = approval::decide_into(decision, policy, std::move(call));
-    if (timeout <= Duration::zero()) {
+    if (deadline == never) {
         co_await std::move(work);
     } else {
-        auto limit = sleep_until(Clock::now() + timeout);
+        auto limit = sleep_until(deadline);
         const bool decided = co_await ends_first(std::move(work), std::move(limit));
         if (!decided) {
             decision = Decision(Verdict::deny, "nobody answered in time");

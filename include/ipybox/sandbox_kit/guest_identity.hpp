@@ -1,11 +1,14 @@
 #pragma once
 // Whose rights a sandboxed process has, for sandboxes started by root and by others.
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -38,44 +41,59 @@ struct Access {
     int mode;  // R_OK | W_OK | X_OK
 };
 
-// The index of the first access that is not granted; asked as somebody else in a child process,
-// because only the kernel knows what modes, groups and ACLs add up to.
+// What the calling thread may do with files is what that user may, as long as this lives. Only root
+// may become somebody else so. By system calls, because libc's are for all threads.
+class FileRightsOf {
+public:
+    // Throws Error: io_error.
+    explicit FileRightsOf(const Identity& who) {
+        const int count = ::getgroups(0, nullptr);
+        groups_.resize(static_cast<std::size_t>(std::max(count, 0)));
+        if (count < 0 || ::getgroups(count, groups_.data()) != count ||
+            ::syscall(SYS_setgroups, 0, nullptr) != 0)
+            throw Error(errc::io_error, "the groups of this process: " + errno_text());
+        group_ = static_cast<gid_t>(::setfsgid(who.group));
+        user_ = static_cast<uid_t>(::setfsuid(who.user));
+        // They do not say whether they did it.
+        is_right_ = static_cast<gid_t>(::setfsgid(who.group)) == who.group &&
+                    static_cast<uid_t>(::setfsuid(who.user)) == who.user;
+    }
+    ~FileRightsOf() {
+        ::setfsuid(user_);
+        ::setfsgid(group_);
+        // With fewer groups than it had nothing more is allowed.
+        ::syscall(SYS_setgroups, groups_.size(), groups_.data());
+    }
+    FileRightsOf(const FileRightsOf&) = delete;
+    FileRightsOf& operator=(const FileRightsOf&) = delete;
+
+    // Throws Error: sandbox_refused (Linux cannot tell).
+    bool may(const Access& wanted) const {
+        if (!is_right_) return false;
+        if (::syscall(SYS_faccessat2, AT_FDCWD, wanted.path.c_str(), wanted.mode, AT_EACCESS) == 0)
+            return true;
+        if (errno == ENOSYS) refuse("Linux 5.8 or newer is needed to run it as another user");
+        return false;
+    }
+
+private:
+    std::vector<gid_t> groups_;
+    uid_t user_ = 0;
+    gid_t group_ = 0;
+    bool is_right_ = false;
+};
+
+// The index of the first access that is not granted; the kernel is asked, because only it knows
+// what modes, groups and ACLs add up to. nullopt as `who`: this process as it is.
 inline std::optional<std::size_t> first_refused(const std::optional<Identity>& who,
                                                 const std::vector<Access>& wanted) {
-    const auto check = [&wanted]() noexcept -> int {
-        for (std::size_t i = 0; i < wanted.size(); ++i)
-            if (::access(wanted[i].path.c_str(), wanted[i].mode) != 0) return static_cast<int>(i);
-        return -1;
-    };
-    int answer = -1;
-    if (!who) {
-        answer = check();
-    } else {
-        auto [reader, writer] = sandbox_kit::make_pipe();
-        pid_t pid = -1;
-        {
-            const sandbox_kit::BlockSignals blocked;
-            pid = ::fork();
-            if (pid == 0) {
-                answer = 0;
-                if (::setgroups(0, nullptr) == 0 &&
-                    ::setresgid(who->group, who->group, who->group) == 0 &&
-                    ::setresuid(who->user, who->user, who->user) == 0)
-                    answer = check();
-                const auto sent = ::write(writer.get(), &answer, sizeof answer);
-                ::_exit(sent == sizeof answer ? 0 : 1);
-            }
-        }
-        if (pid < 0) throw Error(errc::io_error, "fork failed: " + errno_text());
-        writer.reset();
-        ssize_t count = 0;
-        do count = ::read(reader.get(), &answer, sizeof answer);
-        while (count < 0 && errno == EINTR);
-        if (count != sizeof answer) answer = 0;
-        while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-        }
-    }
-    return answer < 0 ? std::nullopt : std::optional<std::size_t>(answer);
+    std::optional<FileRightsOf> rights;
+    if (who) rights.emplace(*who);
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+        if (rights ? !rights->may(wanted[i])
+                   : ::access(wanted[i].path.c_str(), wanted[i].mode) != 0)
+            return i;
+    return std::nullopt;
 }
 
 // Whom root becomes; nothing for everybody else. configured: where the policy names nobody.

@@ -105,6 +105,8 @@ public:
     // The layer that a path is seen through, by its place among layers(), and what it is called
     // there.
     std::optional<std::pair<std::size_t, fs::path>> in_layer(const fs::path& path) const;
+    // Whether it is one of the names that a layer holds.
+    bool holds_in_layer(const fs::path& path) const { return held_in_layers_.contains(path); }
 
 private:
     View() = default;
@@ -166,6 +168,7 @@ private:
     bool by_directories_ = true;
     std::set<fs::path> layered_;
     std::map<fs::path, detail::HeldNames> layers_;
+    std::set<fs::path> held_in_layers_;
     std::size_t searched_ = 0;
     std::size_t found_ = 0;
 };

@@ -9,8 +9,11 @@
 #include <ipybox/async.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/error.hpp>
+#include <ipybox/sandbox_kit/file_state.hpp>
 #include <ipybox/sandbox_kit/host_program.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +29,8 @@ struct PythonEnvironment {
     std::optional<std::string> pydantic;
     bool pip = false;      // its own pip can install packages
     bool managed = false;  // by the system (PEP 668): pip refuses to install into it
+    // Files and directories that decide about the rest, some of which may not be there.
+    std::vector<std::filesystem::path> sources;
 };
 
 namespace sandbox_kit {
@@ -108,7 +113,8 @@ inline constexpr const char* inspection = R"(
 import os, sys
 prefixes = [sys.prefix]
 directory = os.path.dirname(os.path.abspath(sys.executable))
-for cfg in (os.path.join(directory, "pyvenv.cfg"), os.path.join(os.path.dirname(directory), "pyvenv.cfg")):
+sources = [os.path.join(directory, "pyvenv.cfg"), os.path.join(os.path.dirname(directory), "pyvenv.cfg")]
+for cfg in sources:
     if os.path.isfile(cfg):
         with open(cfg, encoding="utf-8", errors="replace") as lines:
             pairs = [line.split("=", 1) for line in lines.read(65536).splitlines() if "=" in line]
@@ -127,6 +133,7 @@ for path in [p for prefix in prefixes for p in site.getsitepackages([prefix])]:
     for name in sorted(os.listdir(path)):
         if not name.endswith(".pth") or name.startswith(".") or not os.path.isfile(os.path.join(path, name)):
             continue
+        sources.append(os.path.join(path, name))
         with open(os.path.join(path, name), encoding="utf-8", errors="replace") as lines:
             for line in lines.read(65536).splitlines():
                 line = line.rstrip()
@@ -150,7 +157,8 @@ print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipyke
                   "pydantic": version("pydantic"), "pip": version("pip") is not None,
                   "managed": sys.prefix == sys.base_prefix and
                              os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
-                  "paths": [p for p in paths if os.path.isdir(p)]}))
+                  "paths": [p for p in paths if os.path.isdir(p)],
+                  "sources": [sys.executable, *sources, *paths]}))
 )";
 
 // Appends what a process writes to its standard output, at most `limit` bytes of it.
@@ -237,6 +245,9 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     found.executable = std::move(python);
     found.version = *version;
     found.readable = sandbox_kit::outermost(paths->get_array());
+    if (const auto* sources = answer->if_contains("sources"); sources && sources->is_array())
+        for (const auto& source : sources->get_array())
+            if (source.is_string()) found.sources.emplace_back(std::string(source.get_string()));
     const auto package = [&](const char* key) -> std::optional<std::string> {
         const auto* text = detail::find_string(*answer, key);
         return text ? std::optional<std::string>(*text) : std::nullopt;
@@ -253,6 +264,35 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
         throw Error(errc::missing_dependency,
                     name + " is Python " + found.version + "; 3.10 or newer is needed");
     co_return found;
+}
+
+// As inspect_python(), which runs only if anything that decides about its answer has changed since
+// it last did in this process. From any thread.
+inline awaitable<PythonEnvironment> known_python(asio::any_io_executor executor,
+                                                 std::filesystem::path python, Duration limit) {
+    struct Known {
+        PythonEnvironment environment;
+        std::string state;
+    };
+    static std::mutex mutex;
+    static std::map<std::filesystem::path, Known> all;
+    const auto state_of = [](const PythonEnvironment& environment) {
+        std::string text = sandbox_kit::file_state(environment.executable);
+        for (const auto& source : environment.sources) text += sandbox_kit::file_state(source);
+        return text;
+    };
+    {
+        const std::lock_guard lock(mutex);
+        const auto known = all.find(python);
+        if (known != all.end() && state_of(known->second.environment) == known->second.state)
+            co_return known->second.environment;
+    }
+    Known found;
+    found.environment = co_await inspect_python(std::move(executor), python, limit);
+    found.state = state_of(found.environment);
+    const std::lock_guard lock(mutex);
+    all.insert_or_assign(std::move(python), found);
+    co_return std::move(found.environment);
 }
 
 namespace sandbox_kit {

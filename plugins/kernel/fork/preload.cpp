@@ -1,8 +1,7 @@
 #include "preload.hpp"
 
-#include <sys/stat.h>
-
 #include <ipybox/detail/within.hpp>
+#include <ipybox/sandbox_kit/file_state.hpp>
 #include <ipybox/sandbox_kit/writable_places.hpp>
 #include <sstream>
 #include <system_error>
@@ -11,6 +10,7 @@ namespace ipybox::forked {
 namespace {
 
 namespace fs = std::filesystem;
+using sandbox_kit::file_state;
 
 // More entries than this are not looked through.
 constexpr std::size_t most_entries = 20'000;
@@ -25,15 +25,6 @@ bool comes_too_late(std::string_view name, std::string_view value) {
           "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "MPL", "NPY_", "IPYTHON"})
         if (name.starts_with(start)) return true;
     return false;
-}
-
-std::string state_of(const fs::path& path) {
-    struct stat status{};
-    if (::stat(path.c_str(), &status) != 0) return "-";
-    std::ostringstream text;
-    text << status.st_dev << ':' << status.st_ino << ':' << status.st_mtim.tv_sec << '.'
-         << status.st_mtim.tv_nsec;
-    return text.str();
 }
 
 }  // namespace
@@ -85,8 +76,8 @@ std::string zygote_key(Sandbox& sandbox, const KernelSpec& spec,
                        const std::vector<std::filesystem::path>& packages,
                        const std::vector<std::string>& preload) {
     std::ostringstream key;
-    key << sandbox.pen_key(spec.policy) << '\n' << spec.python << state_of(spec.python) << '\n';
-    for (const auto& place : packages) key << place << state_of(place) << '\n';
+    key << sandbox.pen_key(spec.policy) << '\n' << spec.python << file_state(spec.python) << '\n';
+    for (const auto& place : packages) key << place << file_state(place) << '\n';
     for (const auto& name : preload) key << name << ' ';
     return key.str();
 }

@@ -46,7 +46,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::find_environment() {
     if (environment) co_return;
     const auto python = find_python(options.python, unconfined() ? Trust::named : Trust::judged);
     PythonEnvironment found =
-        co_await inspect_python(host.executor, python, std::chrono::seconds(30));
+        co_await known_python(host.executor, python, std::chrono::seconds(30));
     if (const auto problem = package_problem(found); !problem.empty())
         throw Error(errc::missing_dependency, problem);
     environment = std::move(found);

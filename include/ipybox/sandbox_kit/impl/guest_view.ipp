@@ -462,6 +462,7 @@ IPYBOX_DECL bool View::hold(const fs::path& path, const UniqueFd& parent, bool d
         return placeholders_.hold(root, path.lexically_relative(root), parent, directory);
     }
     layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
+    held_in_layers_.insert(path);
     return true;
 }
 
