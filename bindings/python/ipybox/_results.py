@@ -148,6 +148,12 @@ class CodeCompletions:
     start: int
     matches: list[str]
 
+    @classmethod
+    def of(cls, code: str, answer: JsonObject) -> CodeCompletions:
+        """Of what the host answers, which counts in bytes of UTF-8."""
+        before = code.encode("utf-8", "replace")[: answer["start"]]
+        return cls(len(before.decode("utf-8", "ignore")), list(answer["matches"]))
+
 
 @dataclass(frozen=True)
 class ServerInfo:

@@ -481,14 +481,8 @@ class CodeExecutor(Lifecycle):
         return [CodeVariable(**variable) for variable in answer["variables"]]
 
     async def complete(self, code: str) -> CodeCompletions:
-        """How code can go on: names, attributes, parameters, files. None of the user's code runs.
-
-        Args:
-            code: What stands before the cursor.
-        """
-        answer = await self._ask("session/complete", code=code)
-        before = code.encode("utf-8", "replace")[: answer["start"]]
-        return CodeCompletions(len(before.decode("utf-8", "ignore")), list(answer["matches"]))
+        """How code can go on that ends at the cursor. None of the user's code runs."""
+        return CodeCompletions.of(code, await self._ask("session/complete", code=code))
 
     # MCP servers.
 
