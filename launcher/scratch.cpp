@@ -126,8 +126,7 @@ bool make_name(const char* name) {
     return good;
 }
 
-// Puts a mount of its own on what is there, so that nobody can write, rename or remove it. Here and
-// not by bwrap, which reads the list of all mounts for each.
+// Puts a mount of its own on what is there, so that nobody can write, rename or remove it.
 bool pin(int layer, const char* name) {
     open_how how{};
     how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
@@ -151,17 +150,8 @@ bool pin(int layer, const char* name) {
     return good;
 }
 
-bool pin_names(const char* target, Words names) {
-    const int layer = ::open(target, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    bool good = layer >= 0;
-    for (const char* name = names.next(); good && *name != '\0'; name = names.next())
-        good = pin(layer, name);
-    ::close(layer);
-    return good;
-}
-
 // At /sys/layerN, the workspace as it is on the host, written through, with names below that it
-// lacks, which are read-only.
+// lacks. What is mounted there later is seen by those who have bound it.
 bool mount_layer(Words& words, unsigned number) {
     char names[] = "/sys/names/0", target[] = "/sys/layer0";
     names[sizeof names - 2] = target[sizeof target - 2] = static_cast<char>('0' + number);
@@ -173,7 +163,6 @@ bool mount_layer(Words& words, unsigned number) {
         ::chdir(names) != 0)
         return false;
     const int lower = ::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    const Words held = words;
     for (const char* name = words.next(); *name != '\0'; name = words.next())
         if (!make_name(name)) return false;
     struct statvfs status{};
@@ -197,7 +186,22 @@ bool mount_layer(Words& words, unsigned number) {
     const bool good = mounted >= 0 && ::syscall(SYS_move_mount, mounted, "", AT_FDCWD, target,
                                                 MOVE_MOUNT_F_EMPTY_PATH) == 0;
     for (const int file : {upper, work, lower, context, mounted}) ::close(file);
-    return good && pin_names(target, held);
+    return good && ::mount(nullptr, target, nullptr, MS_SHARED, nullptr) == 0;
+}
+
+// Makes the names that layers hold read-only.
+bool pin_all(Words words) {
+    for (char number = '0'; words.more(); ++number) {
+        const char target[] = {'/', 's', 'y', 's', '/', 'l', 'a', 'y', 'e', 'r', number, '\0'};
+        for (int word = 0; word < 4; ++word) words.next();  // mount_layer() has read them
+        const int layer = ::open(target, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        bool good = layer >= 0;
+        for (const char* name = words.next(); good && *name != '\0'; name = words.next())
+            good = pin(layer, name);
+        ::close(layer);
+        if (!good) return false;
+    }
+    return true;
 }
 
 // Forgets what names meant: the host may have replaced or removed what they led to, or made them.
@@ -216,8 +220,9 @@ bool refresh(unsigned layers) {
 }
 
 // Refreshes for each byte from the host, which gets it back, and else often enough that nothing is
-// older than a second on a busy machine either.
-[[noreturn]] void keep_fresh(unsigned layers, int control) {
+// older than a second on a busy machine either. For one that is 'p' the names in `words` are pinned
+// as well; the answer is 'f' when they could not be.
+[[noreturn]] void keep_fresh(const Words& words, unsigned layers, int control) {
     constexpr int interval = 400;  // milliseconds
     for (;;) {
         pollfd event{control, POLLIN, 0};
@@ -227,6 +232,7 @@ bool refresh(unsigned layers) {
             count = ::read(control, asked, sizeof asked);
             if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) ::_exit(0);
         }
+        if (count == 1 && asked[0] == 'p' && !pin_all(words)) asked[0] = 'f';
         refresh(layers);
         if (count > 0 && ::write(control, asked, static_cast<std::size_t>(count)) < 0 &&
             errno == EPIPE)
@@ -235,11 +241,13 @@ bool refresh(unsigned layers) {
 }
 
 // Mounts what `description` says and leaves somebody behind who keeps it fresh, as a child of our
-// parent: nothing but that one's end, the host's, or the guard ends it.
-int make_layers(int description, int control) {
+// parent: nothing but that one's end, the host's, or the guard ends it. pinned: the names are from
+// the beginning; else when the host asks for it.
+int make_layers(int description, int control, bool pinned) {
     Words words;
     if (!words.read(description)) return fail("layers");
     ::close(description);
+    const Words all = words;
     if (::mkdir("/sys/names", 0755) != 0 ||
         ::mount("tmpfs", "/sys/names", "tmpfs", MS_NOSUID | MS_NODEV,
                 "size=4m,nr_inodes=4096,mode=0755") != 0)
@@ -247,6 +255,7 @@ int make_layers(int description, int control) {
     unsigned layers = 0;
     for (; words.more(); ++layers)
         if (layers == max_layers || !mount_layer(words, layers)) return fail("a layer");
+    if (pinned && !pin_all(all)) return fail("a name in a layer");
     if (::chdir("/") != 0 || !refresh(layers)) return fail("refreshing a layer");
     ::fcntl(control, F_SETFD, FD_CLOEXEC);
     const long keeper =
@@ -258,7 +267,7 @@ int make_layers(int description, int control) {
         if (::dup2(control, 3) != 3) ::_exit(1);
         ::syscall(SYS_close_range, 4u, ~0u, 0u);
         for (const int stream : {0, 1, 2}) ::close(stream);
-        keep_fresh(layers, 3);
+        keep_fresh(all, layers, 3);
     }
     ::close(control);
     return 0;
@@ -268,6 +277,12 @@ int make_layers(int description, int control) {
 
 int scratch_main(int argc, char** argv) {
     int description = -1, control = -1;
+    bool pinned = true;
+    if (argc > 5 && std::strcmp(argv[1], "--pin-later") == 0) {
+        pinned = false;
+        --argc;
+        ++argv;
+    }
     if (argc > 4 && std::strcmp(argv[1], "--layers") == 0) {
         description = std::atoi(argv[2]);
         control = std::atoi(argv[3]);
@@ -276,12 +291,14 @@ int scratch_main(int argc, char** argv) {
     }
     if (argc < 5 || std::strcmp(argv[3], "--") != 0) {
         std::fputs(
-            "usage: ipybox-launcher scratch [--layers FD CONTROL] OPTIONS COUNT -- COMMAND "
-            "[ARGUMENT]...\n"
+            "usage: ipybox-launcher scratch [[--pin-later] --layers FD CONTROL] OPTIONS COUNT -- "
+            "COMMAND [ARGUMENT]...\n"
             "Becomes COMMAND, which sees COUNT (0 to 9) fresh tmpfs mounts with these mount\n"
             "options at /sys/0, /sys/1 …, and at /sys/layer0 … the layers that FD describes; a "
             "byte\n"
-            "to CONTROL, a socket, makes it see what the host has changed there\n",
+            "to CONTROL, a socket, makes it see what the host has changed there, and a `p` makes "
+            "the\n"
+            "names read-only that they hold, which else they are before COMMAND\n",
             stderr);
         return 2;
     }
@@ -304,7 +321,8 @@ int scratch_main(int argc, char** argv) {
             return fail(path);
     }
     if (description >= 0)
-        if (const int failed = make_layers(description, control); failed != 0) return failed;
+        if (const int failed = make_layers(description, control, pinned); failed != 0)
+            return failed;
     ::execv(argv[4], argv + 4);
     return fail(argv[4]);
 }

@@ -212,8 +212,8 @@ public:
         const std::string who = std::string(kind_of(*entry.plugin)) + " " + std::string(name);
         const auto schema = json::parse(entry.plugin->config_schema);
         if (const auto problem = detail::validate(schema, config))
-            throw Error(errc::bad_config,
-                        who + ": " + *problem + "; `ipybox plugins` shows the schema");
+            throw Error(errc::bad_config, who + ": " + *problem + "; `ipybox plugins " +
+                                              std::string(name) + "` shows the schema");
         auto made = made_by<Interface>(entry, who, host, config);
         if constexpr (std::is_same_v<Interface, Sandbox>)
             return std::make_unique<GuardedSandbox>(std::move(made), std::string(name));

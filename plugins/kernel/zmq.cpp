@@ -768,6 +768,11 @@ private:
                            "`ipybox doctor` says how "
                            "to get it here" +
                                tail);
+            if (tail.find("Too many open files") != std::string::npos)
+                link->fail(errc::kernel_start_failed,
+                           "the kernel may not open enough files to start: raise the sandbox's "
+                           "limit open-files" +
+                               tail);
             link->fail(errc::kernel_start_failed, "the kernel ended while it started (" + how +
                                                       "); `ipybox doctor` checks what it needs" +
                                                       tail);

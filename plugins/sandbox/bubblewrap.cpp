@@ -162,6 +162,15 @@ public:
         --waiting_;
         if (!answered) close();
     }
+    // Makes the names that layers hold read-only; before anything else is asked, and before there
+    // is code inside. Throws Error: sandbox_refused.
+    awaitable<void> pin() {
+        const char byte = 'p';
+        answer_ = 0;
+        if (::send(socket_.native_handle(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
+            co_await ends_first(answer(), sleep_until(Clock::now() + std::chrono::seconds(10)));
+        if (answer_ != byte) refuse("names that the workspace lacks cannot be protected");
+    }
     void close() noexcept {
         boost::system::error_code ignored;
         socket_.close(ignored);
@@ -169,11 +178,11 @@ public:
 
 private:
     awaitable<void> answer() {
-        char byte = 0;
-        co_await socket_.async_read_some(asio::buffer(&byte, 1), as_result);
+        co_await socket_.async_read_some(asio::buffer(&answer_, 1), as_result);
     }
 
     int waiting_ = 0;
+    char answer_ = 0;
     asio::local::stream_protocol::socket socket_;
 };
 
@@ -203,6 +212,10 @@ public:
 
     // Its first process, when that is the launcher's and not bwrap's.
     awaitable<UniqueFd> first_process() { return init_->first_process(*this); }
+    // What was to be pinned later; throws as LayerControl::pin() does.
+    awaitable<void> pin_names() {
+        if (control_) co_await control_->pin();
+    }
 
     awaitable<void> refresh_view() override { return refreshed(control_); }
     bool may_be_stale() const noexcept override { return control_ != nullptr; }
@@ -432,6 +445,7 @@ public:
         role.pen = &pen;
         auto started = start(policy, {}, std::move(channels), Stdio::tail, layered, role);
         started.opened.init = co_await started.process->first_process();
+        if (pins_later(policy, role)) co_await started.process->pin_names();
         started.opened.process = std::move(started.process);
         co_return std::move(started.opened);
     }
@@ -748,7 +762,7 @@ private:
         options.add("--chdir", policy.cwd.empty() || opened ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
         auto layers = make_layers(view.layers(), layered, request.identity);
-        start_by_launcher(request, policy.limits, layers, role.pen);
+        start_by_launcher(request, policy.limits, layers, role.pen, pins_later(policy, role));
         std::string first;
         if (pipes) first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
         started.process = std::make_unique<Confined>(
@@ -807,6 +821,11 @@ private:
     static bool asks_programs(const SandboxPolicy& policy, const Role& role) {
         return policy.programs == Programs::ask && role.kind != Role::Kind::pen &&
                !without("programs");
+    }
+    // bwrap reads the list of all mounts for each of its own: it is spared those of names where
+    // nobody is inside yet when it is done. A room is a copy of what was mounted before.
+    static bool pins_later(const SandboxPolicy& policy, const Role& role) {
+        return role.kind == Role::Kind::open && !asks_programs(policy, role);
     }
     // Those that a command has and the sandbox's first process has not.
     unsigned own_filters(const SandboxPolicy& policy, const Role& role) const {
@@ -979,13 +998,14 @@ private:
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
     // tells.
     void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers,
-                           const Pen* pen) const {
+                           const Pen* pen, bool pins_later = false) const {
         constexpr int description = 5, control = 6;  // below what Options hands over
         std::vector<std::string> words;
         const bool scratch = limits.scratch_inodes && !without("limits");
         if (scratch || layers.control) {
             words = {"scratch"};
             if (layers.control) {
+                if (pins_later) words.emplace_back("--pin-later");
                 for (auto word : {std::string("--layers"), std::to_string(description),
                                   std::to_string(control)})
                     words.push_back(std::move(word));
@@ -1031,7 +1051,7 @@ private:
                     if (path == "/") break;  // came first
                     [[fallthrough]];
                 case View::Kind::write_protected:
-                    // What a layer holds comes with it, a read-only mount already.
+                    // The launcher pins what a layer holds.
                     if (!view.holds_in_layer(path))
                         options.add("--ro-bind", source(view, path), path);
                     break;

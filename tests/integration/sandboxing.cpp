@@ -195,6 +195,15 @@ BOOST_AUTO_TEST_CASE(what_the_sandbox_stopped_is_told) {
     BOOST_TEST((told == std::vector<std::string>{"network", "network", "cpu"}));
 }
 
+BOOST_AUTO_TEST_CASE(a_kernel_that_may_open_too_few_files_says_so) {
+    options.limits.open_files = 16;
+    BOOST_CHECK_EXCEPTION(start("bubblewrap"), Error, [](const Error& error) {
+        BOOST_TEST_INFO(error.what());
+        return error.code() == errc::kernel_start_failed &&
+               contains(error.what(), "raise the sandbox's limit open-files");
+    });
+}
+
 BOOST_AUTO_TEST_CASE(private_networks_are_options_of_the_sandbox) {
     options.allowed_hosts = {"example.com"};
     options.sandbox_options["private_networks"] = json::array{"10.1.0.0/99"};

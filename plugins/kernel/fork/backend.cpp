@@ -104,6 +104,11 @@ awaitable<void> report_failed_start(LinkPtr link) {
                    "the Python interpreter has no IPython (pip install ipykernel); "
                    "`ipybox doctor` says how to get it here" +
                        tail);
+    if (tail.find("Too many open files") != std::string::npos)
+        link->fail(
+            errc::kernel_start_failed,
+            "the kernel may not open enough files to start: raise the sandbox's limit open-files" +
+                tail);
     link->fail(errc::kernel_start_failed, "the kernel ended while it started (" + how +
                                               "); `ipybox doctor` checks what it needs" + tail);
 }
