@@ -490,7 +490,9 @@ class EndTest(Workspace):
         with self.assertRaisesRegex(RuntimeError, "started already"):
             await box.start()
         await box.stop()
-        await box.start()  # again
+        both = await asyncio.gather(box.start(), box.start(), return_exceptions=True)  # again
+        self.assertIsNone(both[0])
+        self.assertRegex(str(both[1]), "being started already")
         self.assertEqual((await box.execute("1")).text, "1")
         await box.stop()
         await box.stop()

@@ -22,7 +22,7 @@ from ._errors import (
     OutputLimitError,
 )
 from ._host import Connection, call_soon, connection
-from ._lifecycle import Lifecycle
+from ._lifecycle import Lifecycle, one_at_a_time
 from ._options import (
     absolute,
     changed_environment,
@@ -299,6 +299,7 @@ class CodeExecutor(Lifecycle):
 
     # Its life.
 
+    @one_at_a_time("the executor is being started already")
     async def start(self) -> None:
         """Starts the kernel. Works again after `stop()`, and after the host process died.
 
