@@ -279,17 +279,33 @@ BOOST_AUTO_TEST_CASE(what_comes_too_late_for_a_fork_is_started_on_its_own) {
 
 BOOST_AUTO_TEST_CASE(installed_packages_come_from_a_new_warm_process) {
     Machine machine;
-    machine.with_kernel([](Kernel&) -> awaitable<void> { co_return; });
+    // Its own environment: other suites fork from the one that is installed.
+    const test::TemporaryDirectory own;
+    const auto installed = kernel_python().parent_path().parent_path();
+    std::filesystem::path packages;
+    for (const auto& version : std::filesystem::directory_iterator(installed / "lib"))
+        if (std::filesystem::is_directory(version.path() / "site-packages"))
+            packages = version.path() / "site-packages";
+    const auto place = own.path() / packages.lexically_relative(installed);
+    std::filesystem::create_directories(place);
+    std::filesystem::create_directories(own.path() / "bin");
+    std::filesystem::permissions(own.path(), std::filesystem::perms(0755));
+    std::filesystem::create_symlink(std::filesystem::canonical(kernel_python()),
+                                    own.path() / "bin" / "python");
+    std::filesystem::copy_file(installed / "pyvenv.cfg", own.path() / "pyvenv.cfg");
+    write_file(place / "installed.pth", packages.string() + "\n");
+    auto spec = machine.spec();
+    spec.python = own.path() / "bin" / "python";
+    spec.interpreter.push_back(own.path());
+    spec.policy.readable.push_back(own.path());
+    const auto nothing = [](Kernel&) -> awaitable<void> { co_return; };
+    machine.with_kernel(spec, nothing);
     const auto before = zygotes();
-    machine.with_kernel([](Kernel&) -> awaitable<void> { co_return; });
+    machine.with_kernel(spec, nothing);
     BOOST_TEST((zygotes() == before));
     // As pip leaves the directory.
-    const auto library = kernel_python().parent_path().parent_path() / "lib";
-    for (const auto& version : std::filesystem::directory_iterator(library))
-        if (std::filesystem::is_directory(version.path() / "site-packages"))
-            std::filesystem::last_write_time(version.path() / "site-packages",
-                                             std::filesystem::file_time_type::clock::now());
-    machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+    std::filesystem::create_directory(place / "new");
+    machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
         BOOST_TEST(co_await is_forked(kernel));
         const auto now = zygotes();
         BOOST_TEST_REQUIRE(!now.empty());

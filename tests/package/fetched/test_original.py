@@ -27,7 +27,7 @@ class OriginalTest(unittest.TestCase):
         del env["IPYBOX_PYTHON"], env["IPYBOX_PROGRAM"]
         left_out = [word for beginning in repository.left_out for word in ("--deselect", beginning)]
         done = subprocess.run(
-            [venv / "bin/python", "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--timeout", "120",
+            [venv / "bin/python", "-m", "pytest", "--quiet", "--rootdir", tree, "-p", "no:cacheprovider", "--timeout", "120",
              "--junit-xml", report, "--import-mode", "importlib", *left_out, *self.ignored(repository), "tests"],
             cwd=tree, env=env, capture_output=True, text=True, timeout=1500, check=False, stdin=subprocess.DEVNULL)
         said = done.stdout[-20000:] + done.stderr[-4000:]
