@@ -12,6 +12,7 @@ import getpass
 import importlib
 import json
 import os
+import resource
 import select
 import selectors
 import signal
@@ -354,8 +355,10 @@ def _place(link: int) -> int:
     """Gives the descriptors the numbers that they have in a fork; returns where stderr went before."""
     out, err, null = os.pipe(), os.pipe(), os.open(os.devnull, os.O_RDWR)
     given = [2, null, out[1], err[1], link, out[0], err[0]]
-    words, *high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in given]
-    os.closerange(3, 64)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first = 64 if most == resource.RLIM_INFINITY else min(64, max(8, most - len(given)))
+    words, *high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first) for fd in given]
+    os.closerange(3, first)
     for to, fd in enumerate(high):
         os.dup2(fd, to, inheritable=to < 3)
         os.close(fd)

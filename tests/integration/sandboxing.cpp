@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(what_the_sandbox_stopped_is_told) {
 }
 
 BOOST_AUTO_TEST_CASE(a_kernel_that_may_open_too_few_files_says_so) {
-    options.limits.open_files = 16;
+    options.limits.open_files = 8;
     BOOST_CHECK_EXCEPTION(start("bubblewrap"), Error, [](const Error& error) {
         BOOST_TEST_INFO(error.what());
         return error.code() == errc::kernel_start_failed &&
