@@ -88,7 +88,9 @@ def environment(**more: str) -> dict[str, str]:
 def kernel_flags(kernel: str, sandbox: str) -> list[str]:
     # Else the first kernel of a program is started on its own.
     forked = kernel == "fork" and sandbox == "bubblewrap"
-    return ["--kernel", kernel, *(["--kernel-options", '{"start": "warm"}'] if forked else [])]
+    # Suites run beside each other.
+    return ["--kernel", kernel, "--kernel-init-timeout", "60",
+            *(["--kernel-options", '{"start": "warm"}'] if forked else [])]
 
 
 class InSandbox:
