@@ -598,15 +598,15 @@ LineEditor::Input LineEditor::Impl::edit() {
 
 // Without libedit, which shows all that is typed.
 LineEditor::Input LineEditor::Impl::plain_line(const Request& what) {
-    std::fputs(what.prompt.c_str(), stdout);
-    std::fflush(stdout);
     termios before{};
     const bool known = ::tcgetattr(STDIN_FILENO, &before) == 0;
-    if (known && what.hidden) {
+    if (known && what.hidden) {  // before anybody sees that it is time to type
         termios silent = before;
         silent.c_lflag &= ~static_cast<tcflag_t>(ECHO);
         ::tcsetattr(STDIN_FILENO, TCSADRAIN, &silent);
     }
+    std::fputs(what.prompt.c_str(), stdout);
+    std::fflush(stdout);
     Input input;
     Wait last = Wait::key;
     while (bytes.find('\n') == bytes.npos && bytes.size() < largest_answer && last == Wait::key)
