@@ -22,7 +22,8 @@ except ImportError as error:
 
 SUPPORT = Path(os.environ["IPYBOX_TEST_SUPPORT"])
 sys.path.insert(0, str(SUPPORT))
-from approval_page import Program, Served, make_directory, text_of  # noqa: E402
+from approval_page import Program, Served, text_of  # noqa: E402
+from workspace import make_directory  # noqa: E402
 
 CHROMIUM = shutil.which("chromium")
 FILES = Path(os.environ["IPYBOX_TEST_NODE_MODULES"]) / "@modelcontextprotocol/server-filesystem/dist/index.js"
@@ -108,7 +109,7 @@ class BrowserTest(unittest.TestCase):
         cls.addClassCleanup(cls.browser.close)
 
     def setUp(self):
-        self.directory = make_directory()
+        self.directory = make_directory("ipybox-page-")
         self.workspace = self.directory / "workspace"
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.write_config()
