@@ -765,17 +765,13 @@ private:
                 tail.find("No module named 'ipykernel") != std::string::npos)
                 link->fail(errc::missing_dependency,
                            "the Python interpreter has no ipykernel (pip install ipykernel); "
-                           "`ipybox doctor` says how "
-                           "to get it here" +
+                           "`ipybox doctor` says how to get it here" +
                                tail);
+            std::string text = "the kernel ended while it started (" + how +
+                               "); `ipybox doctor` checks what it needs";
             if (tail.find("Too many open files") != std::string::npos)
-                link->fail(errc::kernel_start_failed,
-                           "the kernel may not open enough files to start: raise the sandbox's "
-                           "limit open-files" +
-                               tail);
-            link->fail(errc::kernel_start_failed, "the kernel ended while it started (" + how +
-                                                      "); `ipybox doctor` checks what it needs" +
-                                                      tail);
+                text = "the kernel may open too few files: raise the sandbox's limit open-files";
+            link->fail(errc::kernel_start_failed, text + tail);
         }
         if (link->lost() && link->is_over()) link->fail_protocol("it closed its connection");
         if (Clock::now() >= deadline)

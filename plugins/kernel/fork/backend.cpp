@@ -104,13 +104,11 @@ awaitable<void> report_failed_start(LinkPtr link) {
                    "the Python interpreter has no IPython (pip install ipykernel); "
                    "`ipybox doctor` says how to get it here" +
                        tail);
+    std::string text =
+        "the kernel ended while it started (" + how + "); `ipybox doctor` checks what it needs";
     if (tail.find("Too many open files") != std::string::npos)
-        link->fail(
-            errc::kernel_start_failed,
-            "the kernel may not open enough files to start: raise the sandbox's limit open-files" +
-                tail);
-    link->fail(errc::kernel_start_failed, "the kernel ended while it started (" + how +
-                                              "); `ipybox doctor` checks what it needs" + tail);
+        text = "the kernel may open too few files: raise the sandbox's limit open-files";
+    link->fail(errc::kernel_start_failed, text + tail);
 }
 
 [[noreturn]] void report_slow_start(const LinkPtr& link) {
