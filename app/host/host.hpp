@@ -144,8 +144,8 @@ struct HostState : std::enable_shared_from_this<HostState> {
     // Ends all that runs, in `grace` or by force.
     static awaitable<void> finish(std::shared_ptr<HostState> self, Duration grace);
 
-    // A notification that its sender had room for, and one that is left out when nobody reads.
     using Urgency = Outbox::Urgency;
+    // A notification that its sender had room for, and one that is left out when nobody reads.
     void notify(std::string_view method, json::object params, Urgency urgency = Urgency::now);
     void offer(std::string_view method, json::object params);
 

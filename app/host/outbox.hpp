@@ -104,7 +104,7 @@ private:
             const auto self = weak.lock();
             if (!self) return;
             self->soon_is_set_ = false;
-            if (!self->lines_.empty() && !self->due_) self->write_now();
+            if (!self->lines_.empty()) self->write_now();
         });
     }
 

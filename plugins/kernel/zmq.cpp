@@ -19,6 +19,7 @@
 #include <ipybox/memory_budget.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
+#include <ipybox/sandbox_kit/start_failure.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -767,11 +768,7 @@ private:
                            "the Python interpreter has no ipykernel (pip install ipykernel); "
                            "`ipybox doctor` says how to get it here" +
                                tail);
-            std::string text = "the kernel ended while it started (" + how +
-                               "); `ipybox doctor` checks what it needs";
-            if (tail.find("Too many open files") != std::string::npos)
-                text = "the kernel may open too few files: raise the sandbox's limit open-files";
-            link->fail(errc::kernel_start_failed, text + tail);
+            link->fail(errc::kernel_start_failed, sandbox_kit::start_failure(how, tail));
         }
         if (link->lost() && link->is_over()) link->fail_protocol("it closed its connection");
         if (Clock::now() >= deadline)

@@ -290,20 +290,26 @@ struct Trials {
     bool works = false;
     bool userns_can_be_disabled = true;
     bool scratch_inodes = true;
-    bool programs_held[2] = {};  // that deny and ask can be kept to
-    // Places that take part in overlays; by mount, directory for the work, and user.
-    std::set<std::tuple<std::uint64_t, fs::path, uid_t>> layerable;
+    // Why not; empty: it works. Of deny and ask; and of places in overlays, by mount, directory for
+    // the work, and user.
+    std::optional<std::string> programs[2];
+    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string> layers;
 
     // settings: all that a trial depends on.
     static Trials known(const std::string& settings) {
         const std::lock_guard lock(mutex);
-        return all[settings];
+        const auto found = all.find(settings);
+        return found == all.end() ? Trials() : found->second;
     }
     void keep(const std::string& settings) const {
         // It may have gone without something because the machine was busy.
         if (!works || !userns_can_be_disabled || !scratch_inodes) return;
+        Trials good = *this;
+        for (auto& problem : good.programs)
+            if (problem && !problem->empty()) problem.reset();
+        std::erase_if(good.layers, [](const auto& tried) { return !tried.second.empty(); });
         const std::lock_guard lock(mutex);
-        all[settings] = *this;
+        all[settings] = std::move(good);
     }
 
 private:
@@ -354,13 +360,10 @@ public:
 
     awaitable<std::string> programs_problem(Programs wanted) override {
         if (wanted == Programs::allow) co_return std::string();
-        const int which = wanted == Programs::ask ? 1 : 0;
-        auto& known = programs_problems_[which];
-        if (!known && trials_.programs_held[which]) known.emplace();
+        auto& known = trials_.programs[wanted == Programs::ask ? 1 : 0];
         if (!known) {
             std::string found = co_await try_programs(wanted);
             known = std::move(found);
-            trials_.programs_held[which] = known->empty();
             trials_.keep(settings_);
         }
         co_return *known;
@@ -503,18 +506,14 @@ private:
                     !detail::make_own_directory(base))
                     continue;
                 const auto key = std::tuple(*mount, base, identity ? identity->user : ::geteuid());
-                if (!trials_.layerable.contains(key)) {
-                    auto known = unlayerable_.find(key);
-                    if (known == unlayerable_.end()) {
-                        std::string problem = co_await try_layer(place, base, identity);
-                        known = unlayerable_.emplace(key, std::move(problem)).first;
-                    }
-                    reason = known->second;
-                    if (!reason.empty()) continue;
-                    trials_.layerable.insert(key);
+                auto known = trials_.layers.find(key);
+                if (known == trials_.layers.end()) {
+                    std::string problem = co_await try_layer(place, base, identity);
+                    known = trials_.layers.emplace(key, std::move(problem)).first;
                     trials_.keep(settings_);
                 }
-                reason.clear();
+                reason = known->second;
+                if (!reason.empty()) continue;
                 found.bases.emplace(place, base);
                 break;
             }
@@ -1197,10 +1196,7 @@ private:
     bool overlay_ = true;  // absent names are held by overlays where that can be
     std::string settings_;
     Trials trials_;
-    // Why not; by what Trials has. Empty: it is.
-    std::map<std::tuple<std::uint64_t, fs::path, uid_t>, std::string> unlayerable_;
     std::optional<Capabilities> probed_;
-    std::optional<std::string> programs_problems_[2];  // of deny, of ask
 };
 
 constexpr Plugin self{

@@ -56,6 +56,16 @@ std::vector<pid_t> zygotes(const std::filesystem::path& python = kernel_python()
     return found;
 }
 
+// The interpreter of an environment of the kernel's Python at `place`, without packages.
+std::filesystem::path make_environment(const std::filesystem::path& place) {
+    const auto python = place / "bin" / "python",
+               installed = kernel_python().parent_path().parent_path();
+    std::filesystem::create_directories(python.parent_path());
+    std::filesystem::create_symlink(std::filesystem::canonical(kernel_python()), python);
+    std::filesystem::copy_file(installed / "pyvenv.cfg", place / "pyvenv.cfg");
+    return python;
+}
+
 // Whether the memory of a process holds a text.
 bool memory_holds(pid_t pid, const std::string& text) {
     const auto place = "/proc/" + std::to_string(pid);
@@ -266,12 +276,8 @@ BOOST_AUTO_TEST_CASE(what_comes_too_late_for_a_fork_is_started_on_its_own) {
     spec = machine.spec();
     const auto own = machine.workspace.path() / "environment",
                installed = kernel_python().parent_path().parent_path();
-    std::filesystem::create_directories(own / "bin");
-    std::filesystem::create_symlink(std::filesystem::canonical(kernel_python()),
-                                    own / "bin" / "python");
+    spec.python = make_environment(own);
     std::filesystem::create_symlink(installed / "lib", own / "lib");
-    std::filesystem::copy_file(installed / "pyvenv.cfg", own / "pyvenv.cfg");
-    spec.python = own / "bin" / "python";
     machine.with_kernel(
         spec, [&](Kernel& kernel) -> awaitable<void> { BOOST_TEST(!co_await is_forked(kernel)); });
 }
@@ -287,14 +293,10 @@ BOOST_AUTO_TEST_CASE(installed_packages_come_from_a_new_warm_process) {
             packages = version.path() / "site-packages";
     const auto place = own.path() / packages.lexically_relative(installed);
     std::filesystem::create_directories(place);
-    std::filesystem::create_directories(own.path() / "bin");
     std::filesystem::permissions(own.path(), std::filesystem::perms(0755));
-    std::filesystem::create_symlink(std::filesystem::canonical(kernel_python()),
-                                    own.path() / "bin" / "python");
-    std::filesystem::copy_file(installed / "pyvenv.cfg", own.path() / "pyvenv.cfg");
     write_file(place / "installed.pth", packages.string() + "\n");
     auto spec = machine.spec();
-    spec.python = own.path() / "bin" / "python";
+    spec.python = make_environment(own.path());
     spec.interpreter.push_back(own.path());
     spec.policy.readable.push_back(own.path());
     const auto nothing = [](Kernel&) -> awaitable<void> { co_return; };

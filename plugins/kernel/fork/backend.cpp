@@ -11,6 +11,7 @@
 #include <ipybox/net/private_listener.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
+#include <ipybox/sandbox_kit/start_failure.hpp>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -104,11 +105,7 @@ awaitable<void> report_failed_start(LinkPtr link) {
                    "the Python interpreter has no IPython (pip install ipykernel); "
                    "`ipybox doctor` says how to get it here" +
                        tail);
-    std::string text =
-        "the kernel ended while it started (" + how + "); `ipybox doctor` checks what it needs";
-    if (tail.find("Too many open files") != std::string::npos)
-        text = "the kernel may open too few files: raise the sandbox's limit open-files";
-    link->fail(errc::kernel_start_failed, text + tail);
+    link->fail(errc::kernel_start_failed, sandbox_kit::start_failure(how, tail));
 }
 
 [[noreturn]] void report_slow_start(const LinkPtr& link) {
