@@ -169,7 +169,10 @@ public:
         answer_ = 0;
         if (::send(socket_.native_handle(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
             co_await ends_first(answer(), sleep_until(Clock::now() + std::chrono::seconds(10)));
-        if (answer_ != byte) refuse("names that the workspace lacks cannot be protected");
+        if (answer_ != byte)
+            refuse(
+                "names that a writable place lacks cannot be protected: something has changed its "
+                "directories meanwhile; start again");
     }
     void close() noexcept {
         boost::system::error_code ignored;

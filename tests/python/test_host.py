@@ -2,6 +2,7 @@
 import asyncio
 import base64
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -183,6 +184,34 @@ class HostileTest(HostTest):
             peak, mapped = (int(status.split(f"{name}:")[1].split()[0]) for name in ("VmHWM", "VmPeak"))
             sanitized = mapped > 1 << 30  # AddressSanitizer maps terabytes, and keeps what was freed
             self.assertLess(peak, 800_000 if sanitized else 300_000, "kB")
+
+    async def test_a_directory_that_another_session_swaps_leads_to_no_protected_name(self):
+        """While a sandbox is opened: afterwards nobody can, because what leads there is a mount."""
+        swapping = ("import os, time\nend = time.time() + 8\nwhile time.time() < end:\n"
+                    "    try:\n"
+                    "        os.makedirs('sub', exist_ok=True); time.sleep(0.004)\n"
+                    "        os.rename('sub', 'old'); os.symlink('..', 'sub'); time.sleep(0.002)\n"
+                    "        os.unlink('sub'); os.rename('old', 'sub'); time.sleep(0.004)\n"
+                    "    except OSError: time.sleep(0.001)\n")
+        writing = "try: open('sub/held', 'w'); print('wrote')\nexcept OSError as e: print(e.errno)"
+        secret = self.workspace / "sub/held"
+        forked = {"kernel": "fork", "kernel_options": {"start": "forked"}}
+        outcomes = []
+        async with self.host() as client:
+            other = await self.session(client, **forked)
+            _, swapped = client.begin("session/execute", {"session": other, "code": swapping})
+            end = asyncio.get_running_loop().time() + 7
+            while asyncio.get_running_loop().time() < end:
+                session = await self.session(client, start=False, write_protected=[str(secret)], **forked)
+                try:
+                    await client.call("session/start", session=session)
+                    outcomes.append((await client.call("session/execute", session=session, code=writing))["text"])
+                except HostError as refused:
+                    self.assertEqual(refused.code, "sandbox_refused", str(refused))
+                await client.call("session/close", session=session)
+            self.assertEqual((await client.finish(swapped))["status"], "ok")
+        self.assertEqual(set(outcomes), {str(errno.EROFS)})
+        self.assertEqual(list(self.directory.rglob("held")), [])
 
     async def test_random_changes_of_messages(self):
         seed = int(os.environ.get("IPYBOX_FUZZ_SEED", random.randrange(1 << 30)))
