@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,8 +26,15 @@ struct ipybox_entry {
     int options;  // what confine.hpp knows, and --chdir PATH, each word ended by NUL
     int filters[4];
     int nfilters;
-    int fds[8];  // become 0, 1, 2 … of the child, from 3 on close-on-exec; all others are closed
+    // Become 0, 1, 2 … of the child, from 3 on close-on-exec; all others but those of code are
+    // closed.
+    int fds[8];
     int nfds;
+    // Files of code that libraries of the caller's keep open, by rising number, from `nfds` on: the
+    // child has them as the sandbox shows them.
+    int code[4];
+    const char* code_paths[4];
+    int ncode;
     // Where a program is started after a question only: ours of the door that its interpreter's own
     // processes are started behind, the launcher, which starts them, and the interpreter's path.
     int workers, launcher;
@@ -100,6 +108,36 @@ bool move_descriptors(const ipybox_entry& entry, int (&filters)[4], Problem& pro
     return true;
 }
 
+// The caller's open files have one place to read at and one lock for all who fork from it: each is
+// opened anew, and must be the same file.
+bool reopen_code(const ipybox_entry& entry, Problem& problem) {
+    for (int i = 0; i < entry.ncode; ++i) {
+        struct stat before, after;
+        const int opened =
+            open(entry.code_paths[i], O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+        if (opened < 0 || fstat(entry.code[i], &before) != 0 || fstat(opened, &after) != 0)
+            return fail(problem, "a library that is kept open");
+        if (before.st_dev != after.st_dev || before.st_ino != after.st_ino) {
+            errno = ESTALE;
+            return fail(problem, "a library that is kept open is another one in the sandbox");
+        }
+        if (dup3(opened, entry.code[i], O_CLOEXEC) < 0) return fail(problem, "descriptors");
+        close(opened);
+    }
+    return true;
+}
+
+bool close_others(const ipybox_entry& entry, Problem& problem) {
+    unsigned from = static_cast<unsigned>(entry.nfds);
+    for (int i = 0; i < entry.ncode; ++i) {
+        const unsigned kept = static_cast<unsigned>(entry.code[i]);
+        if (kept > from && syscall(SYS_close_range, from, kept - 1, 0u) != 0)
+            return fail(problem, "close_range");
+        from = kept + 1;
+    }
+    return syscall(SYS_close_range, from, ~0u, 0u) == 0 || fail(problem, "close_range");
+}
+
 // Before nothing can be executed any more. In the namespace of those who come after us, where its
 // parent is the first process; returns when none of them could read its memory.
 bool start_workers(const ipybox_entry& entry, int door, int launcher, bool log, Problem& problem) {
@@ -150,6 +188,7 @@ bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
             return fail(problem, "the working directory");
     if (entry.init >= 0 && !ipybox::launcher::drop_capabilities(problem)) return false;
     if (!ipybox::launcher::take_rights(words, count, problem)) return false;
+    if (!reopen_code(entry, problem)) return false;
     const bool log = ipybox::launcher::has(words, count, "--log");
     for (int i = 0; i < entry.nfilters; ++i)
         if (!ipybox::launcher::apply_filter(filters[i], log, problem)) return false;
@@ -158,9 +197,7 @@ bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
     if (ipybox::launcher::has(words, count, "--no-exec") &&
         !ipybox::launcher::refuse_programs(log, problem))
         return false;
-    if (syscall(SYS_close_range, static_cast<unsigned>(entry.nfds), ~0u, 0u) != 0)
-        return fail(problem, "close_range");
-    return true;
+    return close_others(entry, problem);
 }
 
 }  // namespace

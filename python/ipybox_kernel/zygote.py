@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -29,6 +30,8 @@ from .runner import Run, serve
 from .startup import prepare_shell
 
 _MOST_DESCRIPTORS = 16
+_KERNELS_OWN = 16  # descriptors of kernels are below; so must those be that main() gets
+_MOST_CODE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _MADV_COLLAPSE = 25
 _HUGE_PAGE = 2 << 20
@@ -41,6 +44,7 @@ class _Entry(ctypes.Structure):
         ("init", ctypes.c_int), ("cgroup", ctypes.c_int), ("options", ctypes.c_int),
         ("filters", ctypes.c_int * 4), ("nfilters", ctypes.c_int),
         ("fds", ctypes.c_int * 8), ("nfds", ctypes.c_int),
+        ("code", ctypes.c_int * _MOST_CODE), ("code_paths", ctypes.c_char_p * _MOST_CODE), ("ncode", ctypes.c_int),
         ("workers", ctypes.c_int), ("launcher", ctypes.c_int), ("interpreter", ctypes.c_char_p),
     ]
 
@@ -67,12 +71,27 @@ _REHEARSALS = {
 }
 
 
+def _open_files() -> dict[int, str]:
+    """Those that are open beside the standard streams, the host's socket, and what main() got."""
+    # The highest is that of this listing.
+    return {fd: os.readlink(path) for fd in range(_KERNELS_OWN, 1024) if os.path.lexists(path := f"/proc/self/fd/{fd}")}
+
+
+def _code() -> dict[int, str]:
+    """What libraries keep open of their own code (libffi, to map it once more), and only read: a kernel gets the
+    same file anew, under the same number."""
+    with open("/proc/self/maps") as maps:
+        mapped = {line[73:].rstrip("\n") for line in maps if line.split(" ", 2)[1] == "r-xp"}
+    found = {fd: path for fd, path in _open_files().items()
+             if path in mapped and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY}
+    return dict(sorted(found.items())[:_MOST_CODE])
+
+
 def _held() -> str:
     """What of this process a fork would not have, or share to its harm: a library that closes a descriptor of its own
     there, by number, would close one of the kernel's."""
-    # Below 4: the standard streams and the host's socket; the highest is that of this listing.
-    files = [f"descriptor {fd}: {os.readlink(path)}" for fd in range(4, 1024)
-             if os.path.lexists(path := f"/proc/self/fd/{fd}")]
+    code = _code()
+    files = [f"descriptor {fd}: {path}" for fd, path in _open_files().items() if fd not in code]
     with open("/proc/self/maps") as maps:
         files += ["shared memory: " + line[73:].strip() for line in maps if " rw-s " in line]
     threads = len(os.listdir("/proc/self/task")) - 1
@@ -141,7 +160,9 @@ def _find_blas() -> Callable[[int], object] | None:
 _blas_threads: Callable[[int], object] | None = None
 
 
-def _prepare(modules: list[str], control: socket.socket) -> tuple[Run, dict[str, Any]]:
+def _prepare(modules: list[str], control: socket.socket, low: list[int]) -> tuple[Run, dict[str, Any]]:
+    if low != list(range(4, _KERNELS_OWN)):
+        raise _Unfit("the interpreter's start leaves files open", [])
     shell, run = build_shell(), Run(_use_all_cores)
     prepare_shell(shell)
     # In a kernel the same number is its link.
@@ -149,6 +170,8 @@ def _prepare(modules: list[str], control: socket.socket) -> tuple[Run, dict[str,
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     loaded, missing = _load(modules)
     _warm(shell, loaded)
+    for fd in low:
+        os.close(fd)
     global _blas_threads
     _blas_threads = _find_blas()
     _reseed()
@@ -186,6 +209,7 @@ class _Zygote:
         self._control, self._library, self._run = control, library, run
         self._poll = select.poll()
         self._kernels: dict[int, int] = {}  # id by handle
+        self._code = [(fd, os.fsencode(path)) for fd, path in _code().items()]
 
     def loop(self) -> None:
         control = self._control.fileno()
@@ -239,6 +263,8 @@ class _Zygote:
         entry = _Entry(options=options, nfilters=count, nfds=6, workers=-1, launcher=-1)
         entry.filters[:count] = filters
         entry.fds[:6] = [null, out_w, err_w, link, out_r, err_r]
+        for i, (fd, path) in enumerate(self._code):
+            entry.code[i], entry.code_paths[i], entry.ncode = fd, path, i + 1
         entry.init = rest.pop(0) if request["enter"] else -1
         entry.cgroup = rest.pop(0) if request["cgroup"] else -1
         if request["interpreter"]:
@@ -256,13 +282,14 @@ class _Zygote:
         return pid, problem.value.decode("utf-8", "replace")
 
 
-def main() -> None:
+def main(low: list[int]) -> None:
+    """low: descriptors that are closed when all is loaded, each number below those of libraries."""
     control = socket.socket(fileno=3)
     try:
         _, path, modules = sys.argv
         library = ctypes.PyDLL(path)
         try:
-            run, answer = _prepare([name for name in modules.split(",") if name], control)
+            run, answer = _prepare([name for name in modules.split(",") if name], control, low)
         except _Unfit as error:
             control.send(json.dumps({"ready": False, "culprits": error.culprits, "problem": str(error)}).encode())
             os._exit(1)

@@ -66,6 +66,28 @@ std::filesystem::path make_environment(const std::filesystem::path& place) {
     return python;
 }
 
+// An environment of the kernel's Python at `own` with its packages and room for others, whose place
+// is `packages`.
+struct OwnEnvironment {
+    KernelSpec spec;
+    std::filesystem::path packages;
+
+    OwnEnvironment(const std::filesystem::path& own, KernelSpec of) : spec(std::move(of)) {
+        const auto installed = kernel_python().parent_path().parent_path();
+        std::filesystem::path from;
+        for (const auto& version : std::filesystem::directory_iterator(installed / "lib"))
+            if (std::filesystem::is_directory(version.path() / "site-packages"))
+                from = version.path() / "site-packages";
+        packages = own / from.lexically_relative(installed);
+        std::filesystem::create_directories(packages);
+        std::filesystem::permissions(own, std::filesystem::perms(0755));
+        write_file(packages / "installed.pth", from.string() + "\n");
+        spec.python = make_environment(own);
+        spec.interpreter.push_back(own);
+        spec.policy.readable.push_back(own);
+    }
+};
+
 // Whether the memory of a process holds a text.
 bool memory_holds(pid_t pid, const std::string& text) {
     const auto place = "/proc/" + std::to_string(pid);
@@ -286,19 +308,8 @@ BOOST_AUTO_TEST_CASE(installed_packages_come_from_a_new_warm_process) {
     Machine machine;
     // Its own environment: other suites fork from the one that is installed.
     const test::TemporaryDirectory own;
-    const auto installed = kernel_python().parent_path().parent_path();
-    std::filesystem::path packages;
-    for (const auto& version : std::filesystem::directory_iterator(installed / "lib"))
-        if (std::filesystem::is_directory(version.path() / "site-packages"))
-            packages = version.path() / "site-packages";
-    const auto place = own.path() / packages.lexically_relative(installed);
-    std::filesystem::create_directories(place);
-    std::filesystem::permissions(own.path(), std::filesystem::perms(0755));
-    write_file(place / "installed.pth", packages.string() + "\n");
-    auto spec = machine.spec();
-    spec.python = make_environment(own.path());
-    spec.interpreter.push_back(own.path());
-    spec.policy.readable.push_back(own.path());
+    const OwnEnvironment environment(own.path(), machine.spec());
+    const auto& spec = environment.spec;
     const auto nothing = [](Kernel&) -> awaitable<void> { co_return; };
     machine.with_kernel(spec, nothing);
     const auto before = zygotes(spec.python);
@@ -306,13 +317,56 @@ BOOST_AUTO_TEST_CASE(installed_packages_come_from_a_new_warm_process) {
     machine.with_kernel(spec, nothing);
     BOOST_TEST((zygotes(spec.python) == before));
     // As pip leaves the directory.
-    std::filesystem::create_directory(place / "new");
+    std::filesystem::create_directory(environment.packages / "new");
     machine.with_kernel(spec, [&](Kernel& kernel) -> awaitable<void> {
         BOOST_TEST(co_await is_forked(kernel));
         const auto now = zygotes(spec.python);
         BOOST_TEST_REQUIRE(!now.empty());
         BOOST_TEST((now != before));
     });
+}
+
+BOOST_AUTO_TEST_CASE(of_what_preloaded_modules_keep_open_kernels_have_only_code_and_each_its_own) {
+    json::object config;
+    config["preload"] = {"keeps_code", "keeps_a_file"};
+    Machine machine("bubblewrap", config);
+    const test::TemporaryDirectory own;
+    const OwnEnvironment environment(own.path(), machine.spec());
+    std::string code;
+    std::istringstream maps(read_file("/proc/self/maps"));
+    for (std::string line; std::getline(maps, line) && code.empty();)
+        if (contains(line, " r-xp ") && contains(line, "/libm.so"))
+            code = line.substr(line.find('/'));
+    BOOST_TEST_REQUIRE(!code.empty());
+    std::filesystem::copy_file(code, environment.packages / "keeps.so");
+    std::filesystem::permissions(environment.packages / "keeps.so", std::filesystem::perms(0777));
+    write_file(
+        environment.packages / "keeps_code.py",
+        "import ctypes, os\npath = os.path.dirname(os.path.realpath(__file__)) + '/keeps.so'\n"
+        "library = ctypes.CDLL(path)\nfd = os.open(path, os.O_RDONLY)\n");
+    write_file(environment.packages / "keeps_a_file.py",
+               "import os\nfd = os.open(__file__, os.O_RDONLY)\n");
+    for (int i = 0; i < 2; ++i)
+        machine.with_kernel(environment.spec, [](Kernel& kernel) -> awaitable<void> {
+            BOOST_TEST(co_await is_forked(kernel));
+            const auto cell = co_await run_cell(kernel, R"(
+import os, sys
+print(sorted(m for m in sys.modules if m.startswith("keeps")))
+import keeps_code
+place = f"/proc/self/fd/{keeps_code.fd}"
+print(os.readlink(place) == keeps_code.path, os.lseek(keeps_code.fd, 0, os.SEEK_CUR))
+print(os.read(keeps_code.fd, 4)[1:])
+for flags in (os.O_WRONLY, os.O_RDWR | os.O_TRUNC):
+    try:
+        os.open(place, flags)
+        print("opened")
+    except OSError as error:
+        print(error.strerror)
+)");
+            BOOST_TEST(cell.out ==
+                       "['keeps_code']\nTrue 0\nb'ELF'\nRead-only file system\nRead-only file "
+                       "system\n");
+        });
 }
 
 BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {

@@ -32,9 +32,10 @@ constexpr Duration fork_patience = 5s;
 // An answer of the zygote's, in bytes.
 constexpr std::size_t largest_answer = std::size_t{1} << 16;
 
+// Libraries keep files open from their first use on: not by the numbers that a kernel needs.
 constexpr const char* program =
-    "import sys; sys.path = [p for p in sys.path if p]; from ipybox_kernel.zygote import main; "
-    "main()";
+    "import os, sys; low = [os.dup(3) for _ in range(12)]; sys.path = [p for p in sys.path if p]; "
+    "from ipybox_kernel.zygote import main; main(low)";
 
 [[noreturn]] void fail_io(const char* what) {
     throw Error(errc::io_error, std::string(what) + ": " + std::strerror(errno));
