@@ -37,8 +37,8 @@ def os_release(key):
 
 
 @functools.cache
-def base(suite):
-    """What debootstrap made, kept beside the build."""
+def base(suite, *include):
+    """What debootstrap made, kept beside the build. include: packages that a suite other than this machine's has."""
     made = ROOT / f"build-package/root-{suite}"
     if made.is_dir():
         return made
@@ -46,9 +46,14 @@ def base(suite):
     made.parent.mkdir(exist_ok=True)
     fresh = made.with_name(made.name + ".new")
     subprocess.run([*AS_ROOT, "rm", "-rf", fresh], check=True)
-    components = "main,universe" if os_release("ID") == "ubuntu" else "main"
-    run = subprocess.run([*AS_ROOT, "debootstrap", "--variant=minbase", f"--components={components}",
-                          suite, fresh], capture_output=True, text=True, timeout=1200)
+    if include:
+        # debootstrap may be older than the suite: what has no name yet is made as the newest is.
+        how = [f"--include={','.join(include)}", "--keyring=/usr/share/keyrings/debian-archive-keyring.gpg", suite, fresh,
+               "http://deb.debian.org/debian", "/usr/share/debootstrap/scripts/sid"]
+    else:
+        components = "main,universe" if os_release("ID") == "ubuntu" else "main"
+        how = [f"--components={components}", suite, fresh]
+    run = subprocess.run([*AS_ROOT, "debootstrap", "--variant=minbase", *how], capture_output=True, text=True, timeout=1200)
     assert run.returncode == 0, f"debootstrap: {run.stdout[-2000:]}{run.stderr}"
     subprocess.run([*AS_ROOT, "mv", fresh, made], check=True)
     return made
@@ -65,7 +70,7 @@ def packages():
 class CleanRoot:
     """A copy of the base, in which commands run as in a system of its own."""
 
-    def __init__(self, suite=os_release("VERSION_CODENAME")):
+    def __init__(self, suite=os_release("VERSION_CODENAME"), *include):
         self.place = Path(tempfile.mkdtemp(prefix="ipybox-root-", dir="/var/tmp"))
         os.chmod(self.place, 0o755)
         self.path = self.place / "root"
@@ -75,7 +80,7 @@ class CleanRoot:
         # Where registries answer through a proxy, with a certificate of its own.
         self.environment |= {name: value for name, value in os.environ.items()
                              if name.lower() in ("http_proxy", "https_proxy", "no_proxy", "pip_index_url")}
-        subprocess.run([*AS_ROOT, "cp", "--archive", base(suite), self.path], check=True, timeout=600)
+        subprocess.run([*AS_ROOT, "cp", "--archive", base(suite, *include), self.path], check=True, timeout=600)
         # It is thrown away: what is on the disk when does not matter.
         subprocess.run([*AS_ROOT, "tee", self.path / "etc/dpkg/dpkg.cfg.d/unsafe"], input=b"force-unsafe-io\n", check=True,
                        stdout=subprocess.DEVNULL)

@@ -24,6 +24,7 @@ namespace ipybox {
 struct PythonEnvironment {
     std::filesystem::path executable;             // as configured, its directory without links
     std::string version;                          // "3.11.2"
+    std::string implementation;                   // "cpython", "pypy"
     std::vector<std::filesystem::path> readable;  // directories it reads outside /usr
     std::optional<std::string> ipykernel;         // version, absent when not installed
     std::optional<std::string> pydantic;
@@ -153,7 +154,7 @@ paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *st
          *sysconfig.get_paths().values(), *sys.path, *packages]
 if sysconfig.get_config_var("Py_ENABLE_SHARED"):
     paths.append(sysconfig.get_config_var("LIBDIR") or "")
-print(json.dumps({"version": sys.version.split()[0], "ipykernel": version("ipykernel"),
+print(json.dumps({"version": sys.version.split()[0], "implementation": sys.implementation.name, "ipykernel": version("ipykernel"),
                   "pydantic": version("pydantic"), "pip": version("pip") is not None,
                   "managed": sys.prefix == sys.base_prefix and
                              os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
@@ -244,6 +245,8 @@ inline awaitable<PythonEnvironment> inspect_python(asio::any_io_executor executo
     PythonEnvironment found;
     found.executable = std::move(python);
     found.version = *version;
+    if (const auto* kind = detail::find_string(*answer, "implementation"))
+        found.implementation = *kind;
     found.readable = sandbox_kit::outermost(paths->get_array());
     if (const auto* sources = answer->if_contains("sources"); sources && sources->is_array())
         for (const auto& source : sources->get_array())

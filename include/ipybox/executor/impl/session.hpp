@@ -85,6 +85,9 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     void require_last_program();
     // "auto": that of fork, or of zmq where there is none, and says why.
     std::unique_ptr<KernelBackend> make_backend();
+    // Kernels of fork are CPython's: "auto" takes zmq for another interpreter. Throws Error:
+    // missing_dependency (fork was asked for, and there is another).
+    void fit_backend();
 
     // See ServerPlace: a server may start before the first kernel does.
     static awaitable<bool> record_places(std::weak_ptr<Session> weak);
@@ -341,6 +344,7 @@ struct CodeExecutor::Session : std::enable_shared_from_this<Session> {
     static constexpr std::uint64_t max_answer = 8u << 20;  // bytes of an answer and of these
     static constexpr const char* answer_type = "application/vnd.ipybox.answer+json";
     bool told_unprotected = false;
+    bool left_fork = false;  // see fit_backend()
     bool told_unrecorded = false;
     bool abandoned = false;
 };

@@ -198,6 +198,18 @@ IPYBOX_DECL std::unique_ptr<KernelBackend> CodeExecutor::Session::make_backend()
     return registry.make<KernelBackend>("fork", host, options.kernel_options);
 }
 
+IPYBOX_DECL void CodeExecutor::Session::fit_backend() {
+    if (environment->implementation == "cpython") return;
+    const auto why = environment->executable.string() + " is " + environment->implementation +
+                     ", and kernels of fork are CPython's";
+    if (options.kernel == "fork")
+        throw Error(errc::missing_dependency,
+                    why + "; take --kernel zmq, or name a CPython with --python");
+    if (options.kernel != "auto" || std::exchange(left_fork, true)) return;
+    host.logger(LogLevel::warning, "kernels of zmq are used: " + why);
+    doors->backend = registry.make<KernelBackend>("zmq", host, json::object{});
+}
+
 IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
     auto self = shared_from_this();
     if (kernel && kernel->alive()) co_return;
@@ -227,6 +239,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::start() {
             failure = failures.first_exception();
         }
         if (failure) std::rethrow_exception(failure);
+        fit_backend();
         spec = kernel_spec(able);
     } else {
         const Capabilities able = co_await capabilities();
