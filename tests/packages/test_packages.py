@@ -41,6 +41,11 @@ class SystemTest(unittest.TestCase):
         how = {"user": "ada", "directory": "/home/ada/work", "environment": {"IPYBOX_PYTHON": PYTHON}} | how
         return cls.root.run("ipybox", *words, **how)
 
+    def plugins(self, *words):
+        listed = self.ipybox("plugins", "--json", *words)
+        self.assertEqual((listed.returncode, listed.stderr), (0, ""))
+        return {f"{plugin['kind']} {plugin['name']}" for plugin in json.loads(listed.stdout)}
+
 
 class ProgramTest(SystemTest):
     WANTED = (*SystemTest.WANTED, "zsh", "bash-completion")
@@ -74,11 +79,9 @@ class ProgramTest(SystemTest):
         self.assertIn("42", json.dumps(answers[2]["result"]["content"]))
 
     def test_every_plugin_is_found_and_nothing_is_missing(self):
-        listed = self.ipybox("plugins")
-        self.assertEqual((listed.returncode, listed.stderr), (0, ""))
-        for name in ("sandbox bubblewrap", "sandbox srt", "kernel fork", "kernel zmq", "kernel gateway",
-                     "transport stdio", "transport streamable_http", "approval rules", "approval ask"):
-            self.assertIn(f"{name}: ", listed.stdout)
+        wanted = {"sandbox bubblewrap", "sandbox srt", "kernel fork", "kernel zmq", "kernel gateway",
+                  "transport stdio", "transport streamable_http", "approval rules", "approval ask"}
+        self.assertLessEqual(wanted, self.plugins())
         examined = self.ipybox("doctor")
         self.assertNotIn("FAILED  plugins", examined.stdout)
         self.assertRegex(examined.stdout, r"(?m)^ok +.*bubblewrap")
@@ -184,9 +187,7 @@ class DevelopmentTest(SystemTest):
     def test_a_plugin_by_pkg_config(self):
         self.ada("sh", "-c", "cd outside && mkdir -p own && c++ -std=c++20 -shared -fPIC $(pkg-config --cflags ipybox) "
                  "office_hours.cpp -o own/office_hours.so")
-        listed = self.ipybox("plugins", "--plugin-dir", "/home/ada/outside/own")
-        self.assertEqual((listed.returncode, listed.stderr), (0, ""))
-        self.assertIn("approval office_hours: ", listed.stdout)
+        self.assertIn("approval office_hours", self.plugins("--plugin-dir", "/home/ada/outside/own"))
         for open_, expected in ((True, 0), (False, 1)):
             self.ada("sh", "-c", 'printf %s "$1" >work/policy.json', "sh", json.dumps({"office_hours": {"open": open_}}))
             run = self.ipybox("run", "--plugin-dir", "/home/ada/outside/own", "--policy", "policy.json",
