@@ -89,7 +89,7 @@ def in_thread(action):
 told("asyncio", lambda: in_thread(lambda: asyncio.run(create())))
 def terminal():
     pid, master = pty.fork()
-    if pid == 0: os.execlp("sh", "sh", "-c", "trap 'echo INT; exit 6' INT; tty; stty size >/dev/null && echo ready; while :; do sleep .1; done")
+    if pid == 0: os.execlp("sh", "sh", "-c", "trap 'echo INT; sleep .3; exit 6' INT; tty; stty size >/dev/null && echo ready; while :; do sleep .1; done")
     seen = b""
     while b"ready" not in seen: seen += os.read(master, 1000)
     os.write(master, b"\x03")
