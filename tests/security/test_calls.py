@@ -286,6 +286,7 @@ def hammer():
         note("thread", lambda: echo.run(text="late"))
         note("raw", lambda: post(call_of("late")))
         time.sleep(0.02)
+    open("stopped", "w").close()  # the next case reads what late.txt has by then
 threading.Thread(target=hammer).start()
 """)
             seen = await self.cell(client, """
@@ -294,7 +295,9 @@ print(echo.run(text="allowed"))
 open("go", "w").close()
 time.sleep(0.6)
 print(open("late.txt").read())
-open("stop", "w").close()""", "victim")
+open("stop", "w").close()
+while not os.path.exists("stopped"):
+    time.sleep(0.01)""", "victim")
         self.assertRegex(seen, r"^allowed\n(.|\n)*thread: refused .*\nraw: refused ")
         self.assertNotIn("ESCAPED", (self.place.workspace / "late.txt").read_text())
         self.assertEqual(self.carried_out(), {"allowed": 1})
