@@ -73,16 +73,25 @@ _REHEARSALS = {
 
 def _open_files() -> dict[int, str]:
     """Those that are open beside the standard streams, the host's socket, and what main() got."""
-    # The highest is that of this listing.
-    return {fd: os.readlink(path) for fd in range(_KERNELS_OWN, 1024) if os.path.lexists(path := f"/proc/self/fd/{fd}")}
+    found = {}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd >= _KERNELS_OWN:
+            with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+                found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return found
 
 
-def _code() -> dict[int, str]:
-    """What libraries keep open of their own code (libffi, to map it once more), and only read: a kernel gets the
-    same file anew, under the same number."""
+def _mapped(rights: str) -> list[str]:
+    """The files of mappings with these rights, as /proc/self/maps writes them."""
     with open("/proc/self/maps") as maps:
-        mapped = {line[73:].rstrip("\n") for line in maps if line.split(" ", 2)[1] == "r-xp"}
-    found = {fd: path for fd, path in _open_files().items()
+        return [line[73:].rstrip("\n") for line in maps if line.split(" ", 2)[1] == rights]
+
+
+def _code(files: dict[int, str]) -> dict[int, str]:
+    """What of `files` libraries keep open of their own code (libffi, to map it once more), and only read: a kernel
+    gets the same file anew, under the same number."""
+    mapped = set(_mapped("r-xp"))
+    found = {fd: path for fd, path in files.items()
              if path in mapped and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY}
     return dict(sorted(found.items())[:_MOST_CODE])
 
@@ -90,12 +99,12 @@ def _code() -> dict[int, str]:
 def _held() -> str:
     """What of this process a fork would not have, or share to its harm: a library that closes a descriptor of its own
     there, by number, would close one of the kernel's."""
-    code = _code()
-    files = [f"descriptor {fd}: {path}" for fd, path in _open_files().items() if fd not in code]
-    with open("/proc/self/maps") as maps:
-        files += ["shared memory: " + line[73:].strip() for line in maps if " rw-s " in line]
+    files = _open_files()
+    code = _code(files)
+    held = [f"descriptor {fd}: {path}" for fd, path in files.items() if fd not in code]
+    held += ["shared memory: " + path for path in _mapped("rw-s")]
     threads = len(os.listdir("/proc/self/task")) - 1
-    return "; ".join(files + ([f"{threads} threads"] if threads else []))
+    return "; ".join(held + ([f"{threads} threads"] if threads else []))
 
 
 def _check(name: str) -> None:
@@ -148,9 +157,7 @@ def _use_all_cores() -> None:
 
 def _find_blas() -> Callable[[int], object] | None:
     """What tells OpenBLAS how many threads it may have, if that is loaded."""
-    with open("/proc/self/maps") as maps:
-        paths = {line[73:].strip() for line in maps if "openblas" in line}
-    for path in sorted(paths):
+    for path in sorted({path for path in _mapped("r-xp") if "openblas" in path}):
         for name in ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads64_", "openblas_set_num_threads"):
             with contextlib.suppress(OSError, AttributeError):
                 return getattr(ctypes.CDLL(path), name)
@@ -209,7 +216,7 @@ class _Zygote:
         self._control, self._library, self._run = control, library, run
         self._poll = select.poll()
         self._kernels: dict[int, int] = {}  # id by handle
-        self._code = [(fd, os.fsencode(path)) for fd, path in _code().items()]
+        self._code = [(fd, os.fsencode(path)) for fd, path in _code(_open_files()).items()]
 
     def loop(self) -> None:
         control = self._control.fileno()

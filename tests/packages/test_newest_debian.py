@@ -1,8 +1,11 @@
 """The wheel of dist/ on the Debian to come, whose CPython, PyPy, bubblewrap and libraries are newer than this machine's."""
-import platform
+import sys
 import unittest
 
 from clean_root import ROOT, CleanRoot
+
+sys.path.insert(0, str(ROOT / "tests/wheel"))
+from installation import WHEEL, built
 
 # What pip builds for PyPy, because PyPI has no binaries for it, takes a compiler.
 SYSTEM = ("ca-certificates", "python3-venv", "bubblewrap", "pypy3-venv", "pypy3-dev", "gcc", "libc6-dev")
@@ -24,7 +27,7 @@ class NewestDebianTest(unittest.TestCase):
         cls.root.do("update-ca-certificates")
         cls.root.do("useradd", "--create-home", "ada")
         cls.ada("mkdir", "work")
-        wheel = next((ROOT / "dist").glob(f"*_{platform.machine()}.whl"))
+        wheel = built(WHEEL)
         cls.root.copy(cls.root.path / "packages", wheel)
         cls.wheel = f"/packages/{wheel.name}"
 
