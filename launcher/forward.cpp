@@ -57,18 +57,19 @@ struct Direction {
 };
 
 struct Connection {
-    int inner = -1, outer = -1;
+    bool open;
+    int inner, outer;
     Direction out, in;
 
-    bool open() const { return inner >= 0; }
     void close() {
         ::close(inner);
         ::close(outer);
-        inner = outer = -1;
+        open = false;
     }
 };
 
-Connection connections[max_connections];
+// All zeros: whoever forwards nothing has no page of it.
+constinit Connection connections[max_connections]{};
 
 int connect_to(const char* path) {
     const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -85,7 +86,7 @@ int connect_to(const char* path) {
 void accept_one(int listener, const char* path) {
     Connection* free = nullptr;
     for (auto& connection : connections)
-        if (!connection.open()) free = &connection;
+        if (!connection.open) free = &connection;
     if (free == nullptr) return;  // waits in the backlog
     const int inner = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (inner < 0) return;
@@ -97,6 +98,7 @@ void accept_one(int listener, const char* path) {
     const int flags = 1;
     ::setsockopt(inner, IPPROTO_TCP, TCP_NODELAY, &flags, sizeof flags);
     ::ioctl(outer, FIONBIO, &flags);
+    free->open = true;
     free->inner = inner;
     free->outer = outer;
     free->out.from = free->in.to = inner;
@@ -174,7 +176,7 @@ bool Forwarder::start(bool no_exec) {
         for (int i = 0; i < count_; ++i) polled[size++] = {ports_[i].socket, POLLIN, 0};
         int busy = 0;
         for (auto& connection : connections) {
-            if (!connection.open()) continue;
+            if (!connection.open) continue;
             owners[busy++] = &connection;
             polled[size++] = wanted(connection.inner, connection.out, connection.in);
             polled[size++] = wanted(connection.outer, connection.in, connection.out);
