@@ -27,6 +27,7 @@
 #include <launcher_image.hpp>
 #include <launcher_init.hpp>
 #include <launcher_options.hpp>
+#include <map>
 #include <mutex>
 #include <set>
 #include <syscall_filter.hpp>
@@ -796,22 +797,28 @@ private:
         return carried;
     }
 
-    // In the order of adding them. Made when first needed, while the interpreter is being looked
-    // at.
+    // In the order of adding them. Made when first needed, once in a process: that takes longer
+    // than anything else of the host's before a start.
     // rooms: they let the launcher make what it needs, and add those without afterwards.
     const std::vector<std::string>& filters(bool unix_sockets, const Role& role,
                                             bool rooms = false) const {
-        const bool pen = role.kind == Role::Kind::pen;
-        auto& list = filters_[rooms ? 3 : pen ? 2 : unix_sockets || without("unix") ? 1 : 0];
+        const bool unix_too = unix_sockets || without("unix");
+        auto allowed = allow_calls_;
+        if (role.kind == Role::Kind::pen) allowed.emplace_back("setns");
+        if (rooms)
+            for (const auto* call : {"mount", "unshare"}) allowed.emplace_back(call);
+        std::string key;
+        for (const bool yes : {unix_too, without("calls"), without("seccomp")})
+            key += yes ? '1' : '0';
+        for (const auto& call : allowed) key += " " + call;
+        static std::mutex mutex;
+        static std::map<std::string, std::vector<std::string>> made;
+        const std::lock_guard lock(mutex);
+        auto& list = made[key];
         if (list.empty()) {
-            auto allowed = allow_calls_;
-            if (pen) allowed.emplace_back("setns");
-            if (rooms)
-                for (const auto* call : {"mount", "unshare"}) allowed.emplace_back(call);
             if (!without("calls") && !without("seccomp"))
                 list.push_back(launcher::allowing_filter(allowed));
-            if (!without("seccomp"))
-                list.push_back(launcher::denying_filter(unix_sockets || without("unix")));
+            if (!without("seccomp")) list.push_back(launcher::denying_filter(unix_too));
         }
         return list;
     }
@@ -1189,8 +1196,6 @@ private:
 
     asio::any_io_executor executor_;
     std::vector<std::string> allow_calls_;
-    mutable std::vector<std::string>
-        filters_[4];  // without and with Unix sockets, of a pen, of rooms
     GuestPorts ports_;
     fs::path bwrap_;       // empty: not found
     std::string missing_;  // what was looked for
