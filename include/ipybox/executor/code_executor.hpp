@@ -254,6 +254,9 @@ public:
     void write_library_file(const std::string& name, std::string_view text);
 
 private:
+    // A directory with the package's files.
+    static int written_package(uid_t guest);
+
     detail::PrivateDirectory directory_;
 };
 }  // namespace executor

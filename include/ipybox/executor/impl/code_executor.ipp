@@ -43,8 +43,23 @@ IPYBOX_DECL executor::RunDirectory::RunDirectory(uid_t guest)
     for (const auto& made : {path() / "lib", package})
         if (::chmod(made.c_str(), 0755) != 0) detail::throw_io_error(made.string());
     const UniqueFd handle = detail::open_directory(package);
-    for (const auto& file : detail::kernel_package)
-        detail::write_readable_file(handle.get(), std::string(file.name), file.text);
+    const int written = written_package(guest);
+    for (const auto& file : detail::kernel_package) {
+        const std::string name(file.name);
+        if (::linkat(written, name.c_str(), handle.get(), name.c_str(), 0) != 0)
+            detail::write_readable_file(handle.get(), name, file.text);
+    }
+}
+
+// Once in a process: on a disk a new file takes many times as long as a link to one.
+IPYBOX_DECL int RunDirectory::written_package(uid_t guest) {
+    static const detail::PrivateDirectory once = [guest] {
+        detail::PrivateDirectory directory(::geteuid(), guest);
+        for (const auto& file : detail::kernel_package)
+            detail::write_readable_file(directory.handle(), std::string(file.name), file.text);
+        return directory;
+    }();
+    return once.handle();
 }
 
 IPYBOX_DECL void RunDirectory::write_library_file(const std::string& name, std::string_view text) {
