@@ -1,7 +1,7 @@
 #pragma once
 // Taking rights away from oneself, as words say it: for the launcher, which then becomes a command,
 // and for a process that enters a sandbox which is there already (enter.cpp). Only system calls: it
-// also runs between vfork and the end of that.
+// also runs in a process of Python's.
 
 namespace ipybox::launcher {
 

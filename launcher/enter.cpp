@@ -1,6 +1,6 @@
-// Entering a sandbox that is there already, for a process that forks others into such: a shared
-// object that Python loads, without anything of Python in it. The rights are given up before the
-// fork, so that no process with more of them is ever inside.
+// Entering a sandbox that is there already, for a process that goes on inside as another: a shared
+// object that Python loads, without anything of Python in it. The rights are given up before that
+// one is there, so that no process with more of them is ever a guest.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -41,8 +42,7 @@ struct ipybox_entry {
     const char* interpreter;
 };
 
-__attribute__((visibility("default"))) int ipybox_enter_fork(const ipybox_entry* entry,
-                                                             char* problem, int size);
+__attribute__((visibility("default"))) void ipybox_enter(const ipybox_entry* entry, int report);
 
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
 extern const unsigned __rseq_size __attribute__((weak));
@@ -51,7 +51,7 @@ extern const unsigned __rseq_size __attribute__((weak));
 namespace {
 
 constexpr int max_words = 8192, first_high = 300;
-// Shared with the caller until the fork: wiped then, because it is one session's own.
+// Wiped once it is read: the paths of a session are not for its code.
 char text[1 << 20];
 char* words[max_words];
 
@@ -170,18 +170,20 @@ bool start_workers(const ipybox_entry& entry, int door, int launcher, bool log, 
     return count == 1 || fail(problem, "who starts the interpreter's own processes");
 }
 
-bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
+bool enter(const ipybox_entry& entry, int& report, ssize_t& used, Problem& problem) {
     if (entry.cgroup >= 0 && write(entry.cgroup, "0", 1) != 1) return fail(problem, "cgroup");
     constexpr int all = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
                         CLONE_NEWUTS | CLONE_NEWCGROUP;
     if (entry.init >= 0 && setns(entry.init, all) != 0) return fail(problem, "setns");
-    // Its own, not that of a memory shared with whoever calls.
     const int count = entry.options < 0 ? 0 : read_words(entry.options, used);
     if (count < 0) return fail(problem, "options");
     int filters[4];
     const int workers = entry.workers < 0 ? -1 : fcntl(entry.workers, F_DUPFD_CLOEXEC, first_high);
     const int launcher =
         entry.launcher < 0 ? -1 : fcntl(entry.launcher, F_DUPFD_CLOEXEC, first_high);
+    const int high = fcntl(report, F_DUPFD_CLOEXEC, first_high);
+    if (high < 0) return fail(problem, "descriptors");
+    report = high;
     if (!move_descriptors(entry, filters, problem)) return false;
     for (int i = 0; i + 1 < count; ++i)
         if (strcmp(words[i], "--chdir") == 0 && chdir(words[i + 1]) != 0)
@@ -197,47 +199,140 @@ bool enter(const ipybox_entry& entry, ssize_t& used, Problem& problem) {
     if (ipybox::launcher::has(words, count, "--no-exec") &&
         !ipybox::launcher::refuse_programs(log, problem))
         return false;
-    return close_others(entry, problem);
+    return true;
+}
+
+// One process that shares our memory and comes after us: we end at once, without a touch of the
+// stack, which is its own from then on. No page tables are copied. `number` becomes its pid, as we
+// see it, `tid` as it does. Returns in it, with 0, or -errno.
+long continue_in_child(int* number, int* tid) {
+    constexpr unsigned long how =
+        CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
+#if defined(__x86_64__)
+    long result = SYS_clone;
+    register int* child asm("r10") = tid;
+    register long tls asm("r8") = 0;
+    asm volatile(
+        "syscall\n\ttest %%rax, %%rax\n\tjle 1f\n\t"
+        "mov %[end], %%eax\n\txor %%edi, %%edi\n\tsyscall\n\thlt\n1:"
+        : "+a"(result)
+        : "D"(how), "S"(0L), "d"(number), "r"(child), "r"(tls), [end] "i"(SYS_exit_group)
+        : "rcx", "r11", "cc", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long result asm("x0") = static_cast<long>(how);
+    register long stack asm("x1") = 0;
+    register int* parent asm("x2") = number;
+    register long tls asm("x3") = 0;
+    register int* child asm("x4") = tid;
+    register long call asm("x8") = SYS_clone;
+    asm volatile(
+        "svc #0\n\tcmp x0, #0\n\tb.le 1f\n\t"
+        "mov x0, #0\n\tmov x8, %[end]\n\tsvc #0\n\tbrk #1\n1:"
+        : "+r"(result), "+r"(call)
+        : "r"(stack), "r"(parent), "r"(tls), "r"(child), [end] "i"(SYS_exit_group)
+        : "cc", "memory");
+    return result;
+#else
+#error "how does a process go on in another one here?"
+#endif
+}
+
+// What libc believes of this thread, and the kernel forgets of who comes after it.
+struct Thread {
+    int* tid = nullptr;
+    void* robust = nullptr;
+    size_t robust_size = 0;
+
+    bool read() {
+        return prctl(PR_GET_TID_ADDRESS, &tid) == 0 && tid != nullptr &&
+               syscall(SYS_get_robust_list, 0, &robust, &robust_size) == 0;
+    }
+    void renew() const {
+        syscall(SYS_set_robust_list, robust, robust_size);
+        if (&__rseq_offset != nullptr && __rseq_size != 0)
+            syscall(SYS_rseq, thread_pointer() + __rseq_offset, 32, 0, 0x53053053);
+    }
+};
+
+// A pipe whose numbers nothing that a kernel has will take.
+bool open_high(int (&ends)[2], Problem& problem) {
+    int low[2];
+    if (pipe2(low, O_CLOEXEC) != 0) return fail(problem, "pipe");
+    for (int i = 0; i < 2; ++i) {
+        ends[i] = fcntl(low[i], F_DUPFD_CLOEXEC, first_high);
+        if (ends[i] < 0) return fail(problem, "descriptors");
+        close(low[i]);
+    }
+    return true;
+}
+
+// Returns in the process that goes on, with its pid as the caller of all this sees it, when that
+// one has ended: it is in another pid namespace, and must not be there once a guest can write its
+// memory. Else returns -errno. gone: a pipe that nobody else has.
+long go_on(int& number, const int (&gone)[2]) {
+    Thread thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    long result = 0;
+    if (thread.read()) {
+        // Our end would write there.
+        syscall(SYS_set_tid_address, nullptr);
+        result = continue_in_child(&number, thread.tid);
+        if (result == 0)
+            thread.renew();
+        else
+            syscall(SYS_set_tid_address, thread.tid);
+    } else {  // Linux was built without it: this copies page tables
+        result = fork();
+        if (result > 0) {
+            number = static_cast<int>(result);
+            _exit(write(gone[1], &number, sizeof number) == sizeof number ? 0 : 1);
+        }
+        if (result < 0) result = -errno;
+    }
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    if (result != 0) return result;
+    close(gone[1]);
+    for (;;) {
+        const ssize_t count = read(gone[0], &number, sizeof number);
+        if (count == 0) break;
+        if (count < 0 && errno != EINTR) return -errno;
+    }
+    close(gone[0]);
+    return 0;
 }
 
 }  // namespace
 
-// Returns 0 in the child, which is inside and confined, in a session of its own; its pid in the
-// caller, whose nearest subreaper is its parent; or -errno, with what failed in `problem`. What
-// goes between shares the caller's memory (vfork), so that entering copies no page tables.
-int ipybox_enter_fork(const ipybox_entry* entry, char* problem, int size) {
-    volatile pid_t child = 0;
-    volatile ssize_t used = 0;
+// Returns in the process that is inside and confined, in a session of its own, which has told its
+// pid (an int, as seen by the caller) to the socket `report`; the caller has ended then, and its
+// nearest subreaper is that one's parent. Else it ends after a text that says what failed. The
+// caller has no other threads.
+void ipybox_enter(const ipybox_entry* entry, int report) {
+    ssize_t used = 0;
     Problem found;
-    const pid_t between = vfork();
-    if (between == 0) {
-        ssize_t read = 0;
-        child = enter(*entry, read, found) ? 0 : -(found.misuse || errno == 0 ? EINVAL : errno);
-        used = read;
-        if (child == 0) {
-            found.what = "fork";
-            child = fork();
-            if (child < 0) child = -errno;
+    static int number;
+    int gone[2];
+    bool good = open_high(gone, found) && enter(*entry, report, used, found);
+    if (good)
+        if (const long result = go_on(number, gone); result != 0) {
+            errno = static_cast<int>(-result);
+            good = fail(found, "clone");
         }
-        if (child != 0) _exit(0);
-        explicit_bzero(text, static_cast<size_t>(read));
-        // The kernel forgets the area of a vfork child; libc goes on believing in it.
-        if (&__rseq_offset != nullptr && __rseq_size != 0)
-            syscall(SYS_rseq, thread_pointer() + __rseq_offset, 32, 0, 0x53053053);
-        // Not optional: kill(0, …) reaches a process group across pid namespaces.
-        setsid();
-        return 0;
+    if (!good) {
+        char problem[512];
+        snprintf(problem, sizeof problem, "%s: %s%s%s",
+                 strerror(found.misuse || errno == 0 ? EINVAL : errno), found.what,
+                 *found.detail ? " " : "", found.detail);
+        send(report, problem, strlen(problem), MSG_NOSIGNAL);
+        _exit(1);
     }
-    while (between > 0 && waitpid(between, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    if (between < 0) {
-        snprintf(problem, static_cast<size_t>(size), "vfork");
-        return -errno;
-    }
-    if (child <= 0)
-        snprintf(problem, static_cast<size_t>(size), "%s%s%s", found.what, *found.detail ? " " : "",
-                 found.detail);
     explicit_bzero(text, static_cast<size_t>(used));
-    // It was killed before it had forked.
-    return child == 0 ? -ECHILD : child;
+    // Not optional: kill(0, …) reaches a process group across pid namespaces.
+    setsid();
+    if (send(report, &number, sizeof number, MSG_NOSIGNAL) != sizeof number ||
+        !close_others(*entry, found))
+        _exit(1);
 }

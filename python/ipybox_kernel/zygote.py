@@ -1,7 +1,7 @@
 """The zygote: imports once what most code needs, and forks a kernel for each request.
 
 It lives in a sandbox of its own, sees nothing of any session, and asks a shared object (its path is
-the first argument) to enter the sandbox of the kernel before it forks. Descriptor 3 is a socket of
+the first argument) to enter the sandbox of the kernel, as a copy of itself. Descriptor 3 is a socket of
 packets to the host. A request: {id, filters, enter, cgroup, interpreter} with descriptors: link, stdout r w,
 stderr r w, options, as many filters, then the sandbox's first process and its group, and where programs
 are asked about (an interpreter that is not empty) the two doors of broker.hpp, the other end of the second, and
@@ -20,6 +20,7 @@ import os
 import resource
 import select
 import socket
+import struct
 import sys
 import traceback
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from .runner import Run, serve
 from .startup import prepare_shell
 
 _MOST_DESCRIPTORS = 16
+_NUMBER = struct.Struct("=i")
 _KERNELS_OWN = 16  # descriptors of kernels are below; so must those be that main() gets
 _MOST_CODE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -212,11 +214,14 @@ def _join_pages() -> None:
 
 
 class _Zygote:
+    """Keeps a copy of this process at hand, the blank, which becomes the next kernel."""
+
     def __init__(self, control: socket.socket, library: Any, run: Run) -> None:
         self._control, self._library, self._run = control, library, run
         self._poll = select.poll()
         self._kernels: dict[int, int] = {}  # id by handle
         self._code = [(fd, os.fsencode(path)) for fd, path in _code(_open_files()).items()]
+        self._blank = self._make_blank()
 
     def loop(self) -> None:
         control = self._control.fileno()
@@ -244,32 +249,79 @@ class _Zygote:
         data, fds, *_ = socket.recv_fds(self._control, 1 << 16, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not data:  # the host is gone, or has no use for this any more
             os._exit(0)
-        request = json.loads(data)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            pid, problem = self._fork(request, fds, null)
+            answer = self._hand_over(data, fds)
         finally:
-            for fd in (*fds, null):
+            for fd in fds:
                 os.close(fd)
-        answer: dict[str, Any] = {"id": request["id"]}
+        told: dict[str, Any] = {"id": json.loads(data)["id"]}
         handles = []
-        if pid > 0:
-            answer["pid"] = pid
-            handles.append(os.pidfd_open(pid))
-            self._kernels[handles[0]] = request["id"]
+        if len(answer) == _NUMBER.size:
+            (told["pid"],) = _NUMBER.unpack(answer)
+            handles.append(os.pidfd_open(told["pid"]))
+            self._kernels[handles[0]] = told["id"]
             self._poll.register(handles[0], select.POLLIN)
         else:
-            answer["error"] = f"{os.strerror(-pid)}: {problem}"
-        socket.send_fds(self._control, [json.dumps(answer).encode()], handles)
-        _reseed()  # here it delays nobody
+            told["error"] = answer.decode("utf-8", "replace") or "the copy that was to enter it was killed"
+        socket.send_fds(self._control, [json.dumps(told).encode()], handles)
+        self._blank = self._make_blank()  # here it delays nobody
 
-    def _fork(self, request: dict[str, Any], fds: list[int], null: int) -> tuple[int, str]:
+    def _hand_over(self, data: bytes, fds: list[int]) -> bytes:
+        """To the blank, which answers with the number of the kernel, or with what is wrong."""
+        answer = b""
+        for _ in range(2):
+            pid, link = self._blank
+            taken = False
+            with contextlib.suppress(ConnectionError), link:
+                socket.send_fds(link, [data], fds)
+                taken = True
+                answer = link.recv(1 << 16)
+            os.waitpid(pid, 0)
+            if taken:
+                break
+            self._blank = self._make_blank()  # something has killed that one
+        return answer
+
+    def _make_blank(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _reseed()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                # Nothing of what the zygote has open is a kernel's, or keeps others from seeing its end.
+                os.dup2(theirs.fileno(), self._control.fileno(), inheritable=False)
+                for fd in (ours.fileno(), theirs.fileno(), *self._kernels):
+                    os.close(fd)
+                self._become_kernel()
+            except BaseException:
+                os.write(2, traceback.format_exc().encode("utf-8", "replace"))
+            os._exit(1)
+        theirs.close()
+        return pid, ours
+
+    def _become_kernel(self) -> None:
+        """Memory that the first cell would copy is copied while nothing is to do."""
+        for cell in FIRST_CELLS:
+            if select.select([self._control], [], [], 0)[0]:
+                break
+            rehearse(self._run.shell, [cell])
+        data, fds, *_ = socket.recv_fds(self._control, 1 << 16, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if not data:  # the zygote is gone
+            os._exit(0)
+        entry = self._entry(json.loads(data), fds)
+        # What os.fork() does around it.
+        ctypes.pythonapi.PyOS_BeforeFork()
+        self._library.ipybox_enter(ctypes.byref(entry), self._control.fileno())
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        serve(self._run, 2)
+
+    def _entry(self, request: dict[str, Any], fds: list[int]) -> _Entry:
         link, out_r, out_w, err_r, err_w, options, *rest = fds
         count = request["filters"]
         filters, rest = rest[:count], rest[count:]
         entry = _Entry(options=options, nfilters=count, nfds=6, workers=-1, launcher=-1)
         entry.filters[:count] = filters
-        entry.fds[:6] = [null, out_w, err_w, link, out_r, err_r]
+        entry.fds[:6] = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), out_w, err_w, link, out_r, err_r]
         for i, (fd, path) in enumerate(self._code):
             entry.code[i], entry.code_paths[i], entry.ncode = fd, path, i + 1
         entry.init = rest.pop(0) if request["enter"] else -1
@@ -278,15 +330,7 @@ class _Zygote:
             entry.fds[6:8], entry.nfds = rest[:2], 8
             entry.workers, entry.launcher = rest[2:]
             entry.interpreter = os.fsencode(request["interpreter"])
-        problem = ctypes.create_string_buffer(512)
-        # What os.fork() does around it.
-        ctypes.pythonapi.PyOS_BeforeFork()
-        pid = self._library.ipybox_enter_fork(ctypes.byref(entry), problem, len(problem))
-        if pid == 0:
-            ctypes.pythonapi.PyOS_AfterFork_Child()
-            serve(self._run, 2)
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
-        return pid, problem.value.decode("utf-8", "replace")
+        return entry
 
 
 def main(low: list[int]) -> None:
@@ -300,7 +344,7 @@ def main(low: list[int]) -> None:
         except _Unfit as error:
             control.send(json.dumps({"ready": False, "culprits": error.culprits, "problem": str(error)}).encode())
             os._exit(1)
-        # Kernels, whose go-between is gone at once, are this one's to wait for.
+        # Kernels, whose blanks end at once, are this one's to wait for.
         library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         control.send(json.dumps(answer).encode())
         _Zygote(control, library, run).loop()

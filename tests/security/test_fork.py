@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -49,7 +50,9 @@ def role(pid: int) -> str:
     numbers = re.search(r"^NSpid:(.*)$", text_of(pid, "status"), re.MULTILINE)
     depth = len(numbers[1].split()) if numbers else 0
     if "enter.so" in command and "--init" not in command:
-        return {2: "zygote", 3: "kernel"}.get(depth, "other")
+        parent = re.search(r"^PPid:\s*(\d+)$", text_of(pid, "status"), re.MULTILINE)
+        of_init = parent is not None and "--init" in text_of(int(parent[1]), "cmdline")
+        return {2: "zygote" if of_init else "copy of the zygote", 3: "kernel"}.get(depth, "other")
     if "--init" in command and "bwrap" not in command.split(" ")[0] and "guard" not in command:
         return {2: "init of the pen", 3: "init of the sandbox"}.get(depth, "other")
     if "guard" in command:
@@ -94,7 +97,7 @@ class Forked(unittest.TestCase):
 
     def test_all_is_there_that_the_other_cases_kill(self) -> None:
         with self.running() as (_, process, pids):
-            for name in ("zygote", "kernel", "init of the pen", "init of the sandbox", "guard of the pen", "guard of the sandbox"):
+            for name in ("zygote", "copy of the zygote", "kernel", "init of the pen", "init of the sandbox", "guard of the pen", "guard of the sandbox"):
                 self.assertIn(name, pids)
             self.assertEqual(self.outcome(process)[:2], (0, "to its end\n"))
 
@@ -104,10 +107,10 @@ class Forked(unittest.TestCase):
             process.wait()
             self.assertEqual(self.left_of(list(pids.values())), {})
 
-    def test_the_zygote_is_killed_or_hangs(self) -> None:
-        for number in (signal.SIGKILL, signal.SIGSTOP):
-            with self.subTest(number), self.running() as (_, process, pids):
-                os.kill(pids["zygote"], number)
+    def test_the_zygote_or_its_copy_is_killed_or_hangs(self) -> None:
+        for number, name in itertools.product((signal.SIGKILL, signal.SIGSTOP), ("zygote", "copy of the zygote")):
+            with self.subTest(name, number=number), self.running() as (_, process, pids):
+                os.kill(pids[name], number)
                 self.assertEqual(self.outcome(process)[:2], (0, "to its end\n"))
 
     def test_what_holds_a_kernel_is_killed(self) -> None:
