@@ -1269,6 +1269,14 @@ BOOST_AUTO_TEST_CASE(the_host_sees_nothing_and_makes_what_it_likes) {
         (names() == std::set<std::string>{".env", ".git", ".mcp.json", ".venv", ".vscode", "q"}));
 }
 
+BOOST_AUTO_TEST_CASE(each_name_is_one_mount) {
+    const auto process = talker();
+    for (const std::string name : {".git", ".vscode", ".mcp.json"})
+        BOOST_TEST(say(*process, "grep -c '" + (workspace / name).string() +
+                                     " ' /proc/self/mountinfo") == "1\n",
+                   name);
+}
+
 BOOST_AUTO_TEST_CASE(names_that_the_host_replaces_stay_protected) {
     make_file(workspace / ".mcp.json", "old");
     make_file(workspace / ".env", "s3cret");

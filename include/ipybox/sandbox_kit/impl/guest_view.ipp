@@ -461,8 +461,9 @@ IPYBOX_DECL bool View::hold(const fs::path& path, const UniqueFd& parent, bool d
          !detail::Placeholders::sweep(parent, name))) {
         return placeholders_.hold(root, path.lexically_relative(root), parent, directory);
     }
-    layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
-    held_in_layers_.insert(path);
+    // Once: each mount on another is one in all places where that one is seen.
+    if (held_in_layers_.insert(path).second)
+        layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
     return true;
 }
 
