@@ -9,8 +9,10 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/test/unit_test.hpp>
+#include <future>
 #include <ipybox/sandbox_kit/process.hpp>
 #include <set>
+#include <thread>
 
 #include "test_support.hpp"
 
@@ -335,6 +337,25 @@ BOOST_AUTO_TEST_CASE(user_is_dropped_for_good) {
          {"Uid:\t65534\t65534\t65534\t65534", "Gid:\t65533\t65533\t65533\t65533", "Groups:\t \n",
           "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "/etc/shadow: Permission denied"})
         BOOST_TEST(text.find(words) != std::string::npos, words << " not in " << text);
+}
+
+// The child begins in our memory, and libc keeps the users of all threads alike.
+BOOST_AUTO_TEST_CASE(threads_of_ours_keep_their_user) {
+    if (::geteuid() != 0) return;  // user_is_dropped_for_good says what others get
+    std::promise<void> end;
+    std::thread other([ended = end.get_future()]() mutable { ended.wait(); });
+    auto request = shell("id -u");
+    request.identity = Identity{65534, 65533};
+    BOOST_TEST(output(std::move(request)) == "65534\n");
+    std::size_t threads = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        ++threads;
+        BOOST_TEST(test::read_file(task.path() / "status").find("\nUid:\t0\t0\t0\t0\n") !=
+                   std::string::npos);
+    }
+    BOOST_TEST(threads >= 2u);
+    end.set_value();
+    other.join();
 }
 
 BOOST_AUTO_TEST_CASE(failures_to_start_are_explained) {

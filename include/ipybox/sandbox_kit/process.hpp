@@ -68,7 +68,7 @@ inline constexpr std::size_t tail_size = 8 * 1024;
 // What the child was doing when it failed; sent to the parent with errno.
 enum class SpawnStage : int { descriptors, limits, identity, parent, directory, program };
 
-// Everything the child needs, allocated before fork: afterwards only system calls are safe.
+// Everything the child needs, allocated before vfork: afterwards only system calls are safe.
 struct PreparedChild {
     std::vector<char*> argv;
     std::vector<char*> env;
@@ -95,7 +95,7 @@ std::pair<UniqueFd, UniqueFd> make_socket_pair(int type);
 // way.
 void outlive_broken_pipes() noexcept;
 
-// Signals stay blocked around fork: a handler of the parent must never run in the child.
+// Signals stay blocked around vfork: a handler of the parent must never run in the child.
 class BlockSignals {
 public:
     BlockSignals() noexcept;

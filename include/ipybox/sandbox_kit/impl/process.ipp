@@ -78,9 +78,11 @@ IPYBOX_DECL void run_child(const SpawnRequest& request, PreparedChild& prepared,
         if (::dup2(ours, theirs) < 0) fail(SpawnStage::descriptors);
 
     if (request.identity) {
+        // Not by libc, which would have the parent's other threads do the same.
         const auto [user, group] = *request.identity;
-        if (::setgroups(0, nullptr) != 0 || ::setresgid(group, group, group) != 0 ||
-            ::setresuid(user, user, user) != 0)
+        if (::syscall(SYS_setgroups, 0, nullptr) != 0 ||
+            ::syscall(SYS_setresgid, group, group, group) != 0 ||
+            ::syscall(SYS_setresuid, user, user, user) != 0)
             fail(SpawnStage::identity);
     }
     if (const auto soft = given_open_files()) {
@@ -191,15 +193,16 @@ IPYBOX_DECL pid_t start_process(SpawnRequest& request, int input, int output, in
     prepared.parent = ::getpid();
     auto [verdict, report] = make_pipe();
 
-    pid_t pid = -1;
+    volatile pid_t pid = -1;
     {
         const BlockSignals blocked;
-        pid = ::fork();
+        // However much memory this process has, none of it is copied.
+        pid = ::vfork();
         if (pid == 0) run_child(request, prepared, report.get());
     }
     if (pid < 0)
         throw Error(errc::io_error,
-                    "cannot start " + request.argv[0] + ": fork failed: " + std::strerror(errno));
+                    "cannot start " + request.argv[0] + ": vfork failed: " + std::strerror(errno));
     report.reset();
     int message[2];
     ssize_t count = 0;
