@@ -2,8 +2,10 @@
 // Directories of our own for one sandbox: sockets, and files that the guest reads or even writes.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,10 +26,11 @@ namespace ipybox::detail {
 // start whether whoever made it still lives; what a killed host left behind is removed then.
 class PrivateDirectory {
 public:
-    // owner: to whom it belongs; it lies in $XDG_RUNTIME_DIR if that is us and `for_guest`, who
-    // must be able to enter it, is us as well, else in /tmp. Throws Error: io_error.
+    // owner: to whom it belongs. It lies in $XDG_RUNTIME_DIR if that is us and `for_guest`, who
+    // must be able to enter it, is us as well; root's own in /run where that is memory, because a
+    // new file on a large disk can take a millisecond; else in /tmp. Throws Error: io_error.
     explicit PrivateDirectory(uid_t owner, uid_t for_guest, mode_t mode = 0700)
-        : PrivateDirectory(parent_for(for_guest), owner, mode) {}
+        : PrivateDirectory(parent_for(owner, for_guest), owner, mode) {}
     // The same in `parent`, which exists.
     PrivateDirectory(const std::filesystem::path& parent, uid_t owner, mode_t mode = 0700) {
         remove_abandoned(parent);
@@ -85,7 +88,7 @@ private:
                                         std::strerror(errno));
     }
 
-    static std::filesystem::path parent_for(uid_t guest) {
+    static std::filesystem::path parent_for(uid_t owner, uid_t guest) {
         const char* runtime = std::getenv("XDG_RUNTIME_DIR");
         struct stat info{};
         // The path of a socket in it must stay short.
@@ -93,6 +96,11 @@ private:
             std::strlen(runtime) < 60 && ::stat(runtime, &info) == 0 && S_ISDIR(info.st_mode) &&
             info.st_uid == ::geteuid() && ::access(runtime, W_OK) == 0)
             return runtime;
+        // Not for what the guest may fill.
+        struct statfs system{};
+        if (owner == 0 && ::geteuid() == 0 && ::statfs("/run", &system) == 0 &&
+            system.f_type == TMPFS_MAGIC && ::access("/run", W_OK) == 0)
+            return "/run";
         return "/tmp";
     }
 

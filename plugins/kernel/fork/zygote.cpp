@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_text.hpp>
@@ -64,22 +65,20 @@ std::vector<std::string> texts_in(const json::object& object, std::string_view n
     return found;
 }
 
-// A copy of the package of ipybox, because the session's own goes with the session.
-void copy_library(const fs::path& from, const detail::PrivateDirectory& to, uid_t owner) {
+// The package of ipybox once more, because the session's own goes with the session.
+void copy_library(const fs::path& from, const detail::PrivateDirectory& to) {
     const auto package = to.path() / "ipybox_kernel";
     fs::create_directory(package);
-    for (const auto& path : {to.path(), package}) {
-        fs::permissions(path, fs::perms::owner_all);
-        if (owner != ::geteuid() && ::chown(path.c_str(), owner, gid_t(-1)) != 0)
-            fail_io("cannot hand over the package");
-    }
+    for (const auto& path : {to.path(), package}) fs::permissions(path, fs::perms(0755));
+    const UniqueFd handle = detail::open_directory(package);
     for (const auto& entry : fs::directory_iterator(from / "ipybox_kernel")) {
         if (entry.path().extension() != ".py") continue;
+        const auto name = entry.path().filename().string();
+        if (::linkat(AT_FDCWD, entry.path().c_str(), handle.get(), name.c_str(), 0) == 0) continue;
         std::ifstream file(entry.path(), std::ios::binary);
         std::ostringstream text;
         text << file.rdbuf();
-        to.write_file(("ipybox_kernel/" + entry.path().filename().string()).c_str(), text.str(),
-                      owner);
+        detail::write_readable_file(handle.get(), name, text.str());
     }
 }
 
@@ -107,8 +106,8 @@ awaitable<void> Zygote::start(Sandbox& sandbox, const KernelSpec& spec,
     Channel library;
     for (const auto& channel : spec.channels)
         if (channel.name == "lib") library = channel;
-    library_.emplace(guest, guest);
-    copy_library(library.host_path, *library_, guest);
+    library_.emplace(::geteuid(), guest);
+    copy_library(library.host_path, *library_);
     library.host_path = library_->path();
     policy.env = {{"HOME", "/home/user"},
                   {"LANG", "C.UTF-8"},
