@@ -14,6 +14,7 @@
 
 #include "asking.hpp"
 #include "executor_flags.hpp"
+#include "keep_warm.hpp"
 #include "parent.hpp"
 #include "run_to_end.hpp"
 
@@ -146,6 +147,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     options.servers = configured_servers(flags, logger);
     name_packages_of_original(flags, options.servers, logger);
     options.separate = !flags.http.empty();
+    if (options.separate) keep_warm(executor);
     options.shared_workspace = flags.shared_workspace;
     options.max_sessions = flags.max_sessions;
     options.spare_sessions = flags.spare_sessions;

@@ -2,6 +2,8 @@
 
 #include <ipybox/detail/json_members.hpp>
 
+#include "../keep_warm.hpp"
+
 namespace ipybox::app::host {
 namespace {
 
@@ -114,6 +116,7 @@ void set_options(CodeExecutorOptions& options, json::object params, const HeadHo
     set_texts(options.package_hosts, params, "package_hosts");
     set_text(options.kernel, params, "kernel");
     options.kernel_options = take_object(params, "kernel_options");
+    app::keep_warm(options);
     if (auto* policy = params.if_contains("approval")) options.approval = std::move(*policy);
     set_text(options.approval_name, params, "approval_name");
     set_text(options.python, params, "python");

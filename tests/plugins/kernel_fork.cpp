@@ -434,6 +434,33 @@ BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {
     machine.backend->release_spares();
 }
 
+BOOST_AUTO_TEST_CASE(the_warm_process_waits_for_sessions_to_come) {
+    Machine machine;
+    json::object config;
+    config["start"] = "warm";
+    const auto session = [&](int seconds) {
+        config["keep_warm"] = seconds;
+        machine.backend = machine.registry.make<KernelBackend>("fork", machine.host, config);
+        pid_t warm = 0;
+        machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
+            BOOST_TEST(co_await is_forked(kernel));
+            warm = zygotes().at(0);
+        });
+        machine.backend.reset();
+        return warm;
+    };
+    const auto first = session(5);
+    BOOST_TEST(session(1) == first);
+    BOOST_TEST(session(0) == first);
+    BOOST_TEST(zygotes().size() == 1u);
+    // The longest wish counts; then nothing keeps the io_context running.
+    machine.context.restart();
+    machine.context.run();
+    BOOST_TEST(zygotes().empty());
+    BOOST_TEST(session(0) != first);
+    BOOST_TEST(zygotes().empty());
+}
+
 BOOST_AUTO_TEST_CASE(kernels_whose_time_or_network_is_counted_do_not_wait) {
     json::object config;
     config["spares"] = 1;

@@ -353,6 +353,17 @@ class SessionTest(HostTest):
                                if name == "execution/output" and params["request"] == number)
                 self.assertEqual(said.strip(), result["text"])
 
+    async def test_sessions_one_after_the_other_share_the_warm_process(self):
+        async with self.host() as client:
+            for _ in range(60):  # the first ones do not wait for it, and are gone when it is ready
+                session = await self.session(client)
+                answer = await client.call("session/execute", session=session, code="import os; os.getppid()")
+                await client.call("session/close", session=session)
+                if answer["text"] == "0":  # its parent is outside
+                    break
+                await asyncio.sleep(0.2)
+            self.assertEqual(answer["text"], "0")
+
     async def test_input_is_asked_for(self):
         async with self.host() as client:
             session = await self.session(client, allow_input=True)

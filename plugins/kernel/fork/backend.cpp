@@ -130,6 +130,7 @@ struct Settings {
     std::vector<std::string> preload = default_preload();
     enum class Start { automatic, warm, forked, cold } start = Start::automatic;
     std::size_t spares = 0;
+    Duration keep_warm{};
     jupyter::WireLimits limits;
 };
 
@@ -284,6 +285,11 @@ public:
             settings_.start = Settings::Start::cold;
         if (const auto* count = config.if_contains("spares"))
             settings_.spares = count->to_number<std::size_t>();
+        if (const auto* time = config.if_contains("keep_warm"))
+            settings_.keep_warm = std::chrono::seconds(time->to_number<int>());
+    }
+    ~Fork() override {
+        if (zygote_ && settings_.keep_warm > Duration::zero()) zygote_->linger(settings_.keep_warm);
     }
     bool takes_input() const noexcept override { return true; }
     void release_spares() noexcept override {
@@ -486,6 +492,10 @@ constexpr std::string_view config_schema = R"({
     "spares": {
       "type": "integer", "minimum": 0, "maximum": 64, "default": 0,
       "description": "kernels of the session that are kept ready for the next start or reset"
+    },
+    "keep_warm": {
+      "type": "integer", "minimum": 0, "maximum": 86400, "default": 0,
+      "description": "seconds that the warm process stays after the last session that uses it, for sessions to come"
     },
     "max_message_bytes": {
       "type": "integer", "minimum": 1048576, "maximum": 2147483647, "default": 33554432,

@@ -164,6 +164,18 @@ void Zygote::retire(const std::string& why) {
     changed_.notify();
 }
 
+void Zygote::linger(Duration time) {
+    lingers_until_ = std::max(lingers_until_, Clock::now() + time);
+    if (!std::exchange(lingering_, true))
+        asio::co_spawn(executor_, stay(shared_from_this()), asio::detached);
+}
+
+awaitable<void> Zygote::stay(std::shared_ptr<Zygote> self) {
+    while (self->state_ != State::failed && Clock::now() < self->lingers_until_)
+        co_await self->changed_.wait(self->lingers_until_);
+    self->lingering_ = false;
+}
+
 // ---- requests -----------------------------------------------------------------------------------
 
 awaitable<void> Zygote::fork(ForkRequest request, std::shared_ptr<Entered> entered) {

@@ -60,6 +60,9 @@ public:
     // and has ended).
     awaitable<void> fork(ForkRequest request, std::shared_ptr<Entered> entered);
 
+    // Stays that much longer without users, and keeps the io_context running.
+    void linger(Duration time);
+
     // Ends the process; what it has forked goes on.
     void retire(const std::string& why);
 
@@ -77,6 +80,7 @@ private:
                (state_ == State::ready && !(requests_.empty() && kernels_.empty()));
     }
     static awaitable<void> read_answers(std::weak_ptr<Zygote> weak);
+    static awaitable<void> stay(std::shared_ptr<Zygote> self);
     bool read_answer();
     void use(const json::object& answer, UniqueFd handle);
     void become_ready(const json::object& answer);
@@ -91,6 +95,8 @@ private:
     Event changed_;
     State state_ = State::starting;
     bool listening_ = false;
+    Clock::time_point lingers_until_{};
+    bool lingering_ = false;
     std::string problem_;
     std::vector<std::string> culprits_;
     std::set<std::string> modules_;
