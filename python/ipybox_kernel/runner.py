@@ -343,7 +343,7 @@ def main() -> None:
         link = socket.socket(socket.AF_INET)
         link.connect((host, int(port)))
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    words = _place(link.detach())
+    words = place(link.detach())
     sys.argv = ["ipybox"]
     run = Run()
     run.prepare(build_shell(), socket.socket(fileno=LINK))
@@ -351,7 +351,7 @@ def main() -> None:
     serve(run, words)
 
 
-def _place(link: int) -> int:
+def place(link: int) -> int:
     """Gives the descriptors the numbers that they have in a fork; returns where stderr went before."""
     out, err, null = os.pipe(), os.pipe(), os.open(os.devnull, os.O_RDWR)
     given = [2, null, out[1], err[1], link, out[0], err[0]]

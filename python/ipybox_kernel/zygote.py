@@ -11,6 +11,7 @@ host's side is plugins/kernel/fork/zygote.cpp.
 """
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -26,8 +27,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from .frames import HEAD
 from .interactive import FIRST_CELLS, build_shell, rehearse
-from .runner import Run, serve
+from .pages import ABOVE, make_own, written_by
+from .runner import Run, place, serve
 from .startup import prepare_shell
 
 _MOST_DESCRIPTORS = 16
@@ -221,6 +224,7 @@ class _Zygote:
         self._poll = select.poll()
         self._kernels: dict[int, int] = {}  # id by handle
         self._code = [(fd, os.fsencode(path)) for fd, path in _code(_open_files()).items()]
+        self._pages = written_by(self._rehearse_all)
         self._blank = self._make_blank()
 
     def loop(self) -> None:
@@ -299,21 +303,48 @@ class _Zygote:
         theirs.close()
         return pid, ours
 
+    def _rehearse_all(self, end: Callable[[], None]) -> None:
+        """Does what a copy does and then its kernel, but for entering a sandbox."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        host, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = {"id": 1, "filters": 2, "enter": True, "cgroup": True, "interpreter": ""}
+        socket.send_fds(host, [json.dumps(request).encode()], [null] * 10)
+        self._receive(link)
+        host, link = socket.socketpair()
+        session = {"env": dict(os.environ), "extensions": ["ipybox_kernel"], "allow_input": False}
+        cells = [{"id": at, "code": code, "silent": False, "input": False} for at, code in enumerate(FIRST_CELLS, 1)]
+        for kind, message in [("i", session), *(("x", cell) for cell in cells)]:
+            text = json.dumps(message).encode()
+            host.sendall(HEAD.pack(len(text), ord(kind)) + text)
+        host.shutdown(socket.SHUT_WR)  # with which a kernel ends
+        fcntl.fcntl(host.fileno(), fcntl.F_DUPFD_CLOEXEC, ABOVE)
+        atexit.register(end)
+        place(link.fileno())
+        serve(self._run, 2)
+
     def _become_kernel(self) -> None:
         """Memory that the first cell would copy is copied while nothing is to do."""
-        for cell in FIRST_CELLS:
-            if select.select([self._control], [], [], 0)[0]:
-                break
-            rehearse(self._run.shell, [cell])
-        data, fds, *_ = socket.recv_fds(self._control, 1 << 16, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
-        if not data:  # the zygote is gone
+
+        def wanted() -> bool:
+            return bool(select.select([self._control], [], [], 0)[0])
+
+        if not (self._pages and make_own(self._pages, wanted)):
+            for cell in FIRST_CELLS:
+                if wanted():
+                    break
+                rehearse(self._run.shell, [cell])
+        entry = self._receive(self._control)
+        if entry is None:  # the zygote is gone
             os._exit(0)
-        entry = self._entry(json.loads(data), fds)
         # What os.fork() does around it.
         ctypes.pythonapi.PyOS_BeforeFork()
         self._library.ipybox_enter(ctypes.byref(entry), self._control.fileno())
         ctypes.pythonapi.PyOS_AfterFork_Child()
         serve(self._run, 2)
+
+    def _receive(self, link: socket.socket) -> _Entry | None:
+        data, fds, *_ = socket.recv_fds(link, 1 << 16, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        return self._entry(json.loads(data), fds) if data else None
 
     def _entry(self, request: dict[str, Any], fds: list[int]) -> _Entry:
         link, out_r, out_w, err_r, err_w, options, *rest = fds
@@ -346,8 +377,9 @@ def main(low: list[int]) -> None:
             os._exit(1)
         # Kernels, whose blanks end at once, are this one's to wait for.
         library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        zygote = _Zygote(control, library, run)
         control.send(json.dumps(answer).encode())
-        _Zygote(control, library, run).loop()
+        zygote.loop()
     except ConnectionError:  # the host is gone
         os._exit(0)
     except BaseException:
