@@ -11,6 +11,8 @@
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
+#include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -135,6 +137,12 @@ std::string mistake(const CLI::App& app, const CLI::ParseError& error) {
     return text + (text.ends_with('?') ? " See" : "; see") + " `ipybox " + path + "--help`";
 }
 
+// CLI11 calls a choice of options an option group.
+std::string in_our_words(const std::string& help) {
+    static const std::regex group(R"(\[Option Group: .*\]\n +(.*\S) *\n +\[Exactly 1 of .*\]\n)");
+    return std::regex_replace(help, group, "\n$1, exactly one of:\n");
+}
+
 }  // namespace
 
 }  // namespace ipybox::app
@@ -191,7 +199,12 @@ int main(int argc, char** argv) {
     try {
         app.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
-        if (error.get_exit_code() == 0) return app.exit(error);
+        if (error.get_exit_code() == 0) {
+            std::ostringstream help;
+            const int code = app.exit(error, help, help);
+            std::cout << app::in_our_words(help.str()) << std::flush;
+            return code;
+        }
         std::cerr << "ipybox: " << app::mistake(app, error) << '\n';
         return 2;
     }

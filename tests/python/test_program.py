@@ -824,6 +824,7 @@ class OtherCommandsTest(ProgramTest):
             run = self.ipybox(*command, "--help")
             self.assertEqual(run.returncode, 0)
             self.assertIn("Usage: ipybox", run.stdout)
+            self.assertNotIn("Option Group", run.stdout)
         run = self.ipybox("run", "--help").stdout
         for way in ("run [OPTIONS] FILE\n", "run [OPTIONS] -c CODE\n", "run [OPTIONS] - <FILE\n", "workspace=2G"):
             self.assertIn(way, run)
