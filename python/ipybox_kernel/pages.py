@@ -4,7 +4,6 @@ while nothing is to do, in a fraction of the time that each would take when it i
 from __future__ import annotations
 
 import array
-import ctypes
 import fcntl
 import json
 import os
@@ -13,7 +12,6 @@ import signal
 import traceback
 from collections.abc import Callable
 
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _SIZE = os.sysconf("SC_PAGE_SIZE")
 ABOVE = 100  # any number that a kernel gives a descriptor
 _PATIENCE = 5.0  # seconds for a rehearsal
@@ -24,13 +22,12 @@ Span = tuple[int, int]  # address and bytes
 
 
 def written_by(rehearse: Callable[[Callable[[], None]], None]) -> list[Span]:
-    """The memory of this process that a copy of it has written to when it calls what it is given."""
+    """The memory of this process that a copy of it writes to in a rehearsal, which at its end calls what it is given."""
     with open("/proc/self/maps") as maps:
         lines = [line.split(" ", 2)[:2] for line in maps]
     ends = [place.split("-") for place, rights in lines if rights in ("rw-p", "rwxp")]
     spans = [(int(start, 16), int(end, 16) - int(start, 16)) for start, end in ends]
-    # What a fork and this look take, no rehearsal does.
-    looked = _own_of_a_copy(spans, lambda look: look())
+    looked = _own_of_a_copy(spans, lambda look: look())  # what a fork and that take
     return _joined(_own_of_a_copy(spans, rehearse) - looked)
 
 
@@ -89,15 +86,3 @@ def _joined(pages: set[int]) -> list[Span]:
         else:
             found.append((page, _SIZE))
     return found
-
-
-def make_own(spans: list[Span], wanted: Callable[[], bool]) -> bool:
-    """Changes nothing in them. Stops when something else is wanted; false where Linux cannot do this."""
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for at, (start, length) in enumerate(spans):
-        if at % 32 == 0 and wanted():
-            break
-        if madvise(start, length, _POPULATE_WRITE) != 0 and at == 0:
-            return False
-    return True

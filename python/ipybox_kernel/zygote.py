@@ -29,7 +29,7 @@ from typing import Any
 
 from .frames import HEAD
 from .interactive import FIRST_CELLS, build_shell, rehearse
-from .pages import ABOVE, make_own, written_by
+from .pages import ABOVE, written_by
 from .runner import Run, place, serve
 from .startup import prepare_shell
 
@@ -224,7 +224,8 @@ class _Zygote:
         self._poll = select.poll()
         self._kernels: dict[int, int] = {}  # id by handle
         self._code = [(fd, os.fsencode(path)) for fd, path in _code(_open_files()).items()]
-        self._pages = written_by(self._rehearse_all)
+        spans = written_by(self._rehearse)
+        self._spans = (ctypes.c_ulong * (2 * len(spans)))(*(number for span in spans for number in span))
         self._blank = self._make_blank()
 
     def loop(self) -> None:
@@ -303,7 +304,7 @@ class _Zygote:
         theirs.close()
         return pid, ours
 
-    def _rehearse_all(self, end: Callable[[], None]) -> None:
+    def _rehearse(self, end: Callable[[], None]) -> None:
         """Does what a copy does and then its kernel, but for entering a sandbox."""
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         host, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -324,13 +325,9 @@ class _Zygote:
 
     def _become_kernel(self) -> None:
         """Memory that the first cell would copy is copied while nothing is to do."""
-
-        def wanted() -> bool:
-            return bool(select.select([self._control], [], [], 0)[0])
-
-        if not (self._pages and make_own(self._pages, wanted)):
+        if not self._spans or self._library.ipybox_make_own(self._spans, len(self._spans) // 2, self._control.fileno()) < 0:
             for cell in FIRST_CELLS:
-                if wanted():
+                if select.select([self._control], [], [], 0)[0]:
                     break
                 rehearse(self._run.shell, [cell])
         entry = self._receive(self._control)
