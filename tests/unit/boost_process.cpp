@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/process/v2/process.hpp>
@@ -19,6 +20,7 @@
 #include <boost/version.hpp>
 #include <cstdlib>
 #include <ipybox/sandbox_kit/process.hpp>
+#include <thread>
 
 #include "test_support.hpp"
 
@@ -153,6 +155,17 @@ struct Fixture {
         return status->code;
     }
     void run_ours(std::string script = ":") { finish(*start(shell(std::move(script)))); }
+    // Some of them, while another thread does something again and again.
+    template <class Act>
+    void run_ours_beside(Act act) {
+        std::atomic<bool> ended = false;
+        std::thread other([&] {
+            while (!ended) act();
+        });
+        for (int i = 0; i < 20; ++i) run_ours();
+        ended = true;
+        other.join();
+    }
     std::string refusal(SpawnRequest request) {
         try {
             start(std::move(request));
@@ -233,7 +246,8 @@ BOOST_AUTO_TEST_CASE(handlers_of_signals_run_in_the_child) {
     BOOST_REQUIRE(::sigaction(SIGWINCH, &ours, &before) == 0);
     boost("/bin/true", {}).wait();
     const int with_boost = seen->signals.exchange(0);
-    run_ours();
+    // Ours runs no hooks of fork: the signals come from another thread.
+    run_ours_beside([] { ::kill(0, SIGWINCH); });
     ::sigaction(SIGWINCH, &before, nullptr);
     fault(with_boost == 1, newest, "lets a handler of the parent run in the child");
     BOOST_TEST(seen->signals == 0);
@@ -243,8 +257,9 @@ BOOST_AUTO_TEST_CASE(its_pipe_is_open_to_other_programs) {
     const int before = count_inheritable();
     boost("/bin/true", {}).wait();
     fault(seen->inheritable == before + 1, newest, "has a pipe that any other fork inherits");
-    run_ours();
-    BOOST_TEST(seen->inheritable == before);
+    int most = 0;
+    run_ours_beside([&] { most = std::max(most, count_inheritable()); });
+    BOOST_TEST(most == before);
 }
 
 BOOST_AUTO_TEST_CASE(the_step_that_failed_is_not_told) {
