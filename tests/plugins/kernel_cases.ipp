@@ -393,7 +393,7 @@ peak = int(re.search(r"VmHWM:\s*(\d+) kB", open("/proc/self/status").read())[1])
         }
         BOOST_TEST(bytes == 300'000U * 1024U);
         // 300 MB were printed; the kernel held back a part of it, not all.
-        const auto cell = co_await run_cell(kernel, "print(peak < 300)");
+        const auto cell = co_await run_cell(kernel, "print(peak < 200)");
         BOOST_TEST(cell.out == "True\n");
     });
 }
