@@ -45,8 +45,8 @@ struct ipybox_entry {
 };
 
 __attribute__((visibility("default"))) void ipybox_enter(const ipybox_entry* entry, int report);
-__attribute__((visibility("default"))) int ipybox_make_own(const unsigned long* spans, int count,
-                                                           int control);
+__attribute__((visibility("default"))) void ipybox_make_own(const unsigned long* spans, int count,
+                                                            int control);
 
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
 extern const unsigned __rseq_size __attribute__((weak));
@@ -342,15 +342,14 @@ void ipybox_enter(const ipybox_entry* entry, int report) {
 }
 
 // Has the process get pages of its own in `count` spans of memory (address and bytes), which change
-// nothing there. Stops when `control` can be read. Returns -errno where Linux cannot do it (5.14).
+// nothing there. Stops when `control` can be read, and where Linux cannot do it (before 5.14).
 // Not in Python, which would write to memory itself.
-int ipybox_make_own(const unsigned long* spans, int count, int control) {
+void ipybox_make_own(const unsigned long* spans, int count, int control) {
     constexpr int populate_write = 23;  // MADV_POPULATE_WRITE
     for (int i = 0; i < count; ++i) {
         pollfd wanted{control, POLLIN, 0};
-        if (i % 32 == 0 && poll(&wanted, 1, 0) != 0) break;
+        if (i % 32 == 0 && poll(&wanted, 1, 0) != 0) return;
         void* const start = reinterpret_cast<void*>(spans[2 * i]);
-        if (madvise(start, spans[2 * i + 1], populate_write) != 0 && i == 0) return -errno;
+        if (madvise(start, spans[2 * i + 1], populate_write) != 0 && errno == EINVAL) return;
     }
-    return 0;
 }

@@ -50,14 +50,9 @@ int init_main(int socket, char** command) {
     if (ended < 0) return fail("signalfd");
     if (!send_handle(socket)) return fail("cannot send a handle of the sandbox");
     // What the command got is its own, and the ends of it must be seen by those who use them.
-    const int kept[] = {2, socket < ended ? socket : ended, socket < ended ? ended : socket};
-    unsigned from = 0;
-    for (const int file : kept) {
-        const auto number = static_cast<unsigned>(file);
-        if (number > from) syscall(SYS_close_range, from, number - 1, 0u);
-        from = number + 1;
-    }
-    syscall(SYS_close_range, from, ~0u, 0u);
+    close(0);
+    close(1);
+    ipybox::launcher::close_all_but(3, socket, ended);
     pollfd waited[2] = {{socket, POLLIN, 0}, {ended, POLLIN, 0}};
     for (;;) {
         while (waitpid(-1, nullptr, WNOHANG) > 0) {

@@ -59,7 +59,7 @@ class Run:
 
     def prepare(self, shell: Shell, link: socket.socket) -> None:
         """All that can be done before a fork. link: any socket object with the number LINK."""
-        self.shell, self._link, self._plain = shell, link, Plain(shell)
+        self._shell, self._link, self._plain = shell, link, Plain(shell)
         shell.run = self
         self._loop: Any = asyncio.new_event_loop()
         # Which a fork must not share.
@@ -129,7 +129,7 @@ class Run:
         configure()
         self._allow_input = message["allow_input"]
         for name in message["extensions"]:
-            importlib.import_module(name).load_ipython_extension(self.shell)
+            importlib.import_module(name).load_ipython_extension(self._shell)
         gc.enable()
 
     # ---- frames
@@ -198,7 +198,7 @@ class Run:
             self._use_all_cores()
             self._use_all_cores = None
         cell, problem = self._plain.transform(code)
-        waits = ("await" in cell or "async" in cell) and self.shell.should_run_async(
+        waits = ("await" in cell or "async" in cell) and self._shell.should_run_async(
             code, transformed_cell=cell, preprocessing_exc_tuple=problem
         )
         run = self._run(code, cell, problem, silent)
@@ -217,7 +217,7 @@ class Run:
         self._done(ok)
 
     async def _run(self, code: str, cell: str, problem: Any, silent: bool) -> bool:
-        shell, result = self.shell, None
+        shell, result = self._shell, None
         try:
             result = await shell.run_cell_async(
                 code, store_history=False, silent=silent, transformed_cell=cell, preprocessing_exc_tuple=problem

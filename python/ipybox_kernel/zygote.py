@@ -29,7 +29,7 @@ from typing import Any
 
 from .frames import HEAD
 from .interactive import FIRST_CELLS, build_shell, rehearse
-from .pages import ABOVE, written_by
+from .pages import ABOVE, join_pages, written_by
 from .runner import Run, place, serve
 from .startup import prepare_shell
 
@@ -38,8 +38,6 @@ _NUMBER = struct.Struct("=i")
 _KERNELS_OWN = 16  # descriptors of kernels are below; so must those be that main() gets
 _MOST_CODE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-_MADV_COLLAPSE = 25
-_HUGE_PAGE = 2 << 20
 
 
 class _Entry(ctypes.Structure):
@@ -195,25 +193,11 @@ def _prepare(modules: list[str], control: socket.socket, low: list[int]) -> tupl
         gc.collect()
     gc.freeze()
     gc.disable()
-    _join_pages()
+    join_pages()
     with open("/proc/self/statm") as sizes:
         space = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     names = sorted({name.partition(".")[0] for name in sys.modules})
     return run, {"ready": True, "modules": names, "preloaded": loaded, "missing": missing, "address_space": space}
-
-
-def _join_pages() -> None:
-    """A fork copies an entry for each page, and of huge ones there are fewer. Before Linux 6.1 it stays as it was."""
-    libc = ctypes.CDLL(None)
-    libc.malloc_trim(0)
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    with open("/proc/self/maps") as maps:
-        lines = [line.split() for line in maps]
-    for place, rights, _, _, file, *_ in lines:
-        start, end = (int(address, 16) for address in place.split("-"))
-        start, end = -(-start // _HUGE_PAGE) * _HUGE_PAGE, end // _HUGE_PAGE * _HUGE_PAGE
-        if rights == "rw-p" and file == "0" and start < end:
-            libc.madvise(start, end - start, _MADV_COLLAPSE)
 
 
 class _Zygote:
@@ -325,11 +309,7 @@ class _Zygote:
 
     def _become_kernel(self) -> None:
         """Memory that the first cell would copy is copied while nothing is to do."""
-        if not self._spans or self._library.ipybox_make_own(self._spans, len(self._spans) // 2, self._control.fileno()) < 0:
-            for cell in FIRST_CELLS:
-                if select.select([self._control], [], [], 0)[0]:
-                    break
-                rehearse(self._run.shell, [cell])
+        self._library.ipybox_make_own(self._spans, len(self._spans) // 2, self._control.fileno())
         entry = self._receive(self._control)
         if entry is None:  # the zygote is gone
             os._exit(0)

@@ -275,7 +275,7 @@ BOOST_AUTO_TEST_CASE(what_a_kernel_writes_to_first_is_its_own_before_it_starts) 
     machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
         const auto cell =
             co_await run_cell(kernel, "import resource; print(resource.getrusage(0).ru_minflt)");
-        // Of about 1,300; before Linux 5.14 fewer are spared.
+        // Of about 1,300, on Linux 5.14 or newer.
         BOOST_TEST(std::stoi(cell.out) < 700);
     });
 }
