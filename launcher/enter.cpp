@@ -1,9 +1,9 @@
-// Entering a sandbox that is there already, for a process that goes on inside as another: a shared
-// object that Python loads, without anything of Python in it. The rights are given up before that
-// one is there, so that no process with more of them is ever a guest.
+// The rights are given up before the process that goes on inside is there, so that none with more
+// of them is ever a guest.
+#include "enter.hpp"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -21,45 +21,17 @@
 #include "programs.hpp"
 
 extern "C" {
-
-// Descriptors; -1 for what there is none of.
-struct ipybox_entry {
-    int init;     // pidfd of the sandbox's first process; -1: no sandbox is entered
-    int cgroup;   // cgroup.procs of the group to join
-    int options;  // what confine.hpp knows, and --chdir PATH, each word ended by NUL
-    int filters[4];
-    int nfilters;
-    // Become 0, 1, 2 … of the child, from 3 on close-on-exec; all others but those of code are
-    // closed.
-    int fds[8];
-    int nfds;
-    // Files of code that libraries of the caller's keep open, by rising number, from `nfds` on: the
-    // child has them as the sandbox shows them.
-    int code[4];
-    const char* code_paths[4];
-    int ncode;
-    // Where a program is started after a question only: ours of the door that its interpreter's own
-    // processes are started behind, the launcher, which starts them, and the interpreter's path.
-    int workers, launcher;
-    const char* interpreter;
-};
-
-__attribute__((visibility("default"))) void ipybox_enter(const ipybox_entry* entry, int report);
-__attribute__((visibility("default"))) void ipybox_make_own(const unsigned long* spans, int count,
-                                                            int control);
-
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
 extern const unsigned __rseq_size __attribute__((weak));
 }
 
+namespace ipybox::launcher {
 namespace {
 
 constexpr int max_words = 8192, first_high = 300;
 // Wiped once it is read: the paths of a session are not for its code.
 char text[1 << 20];
 char* words[max_words];
-
-using ipybox::launcher::Problem;
 
 char* thread_pointer() {
 #if __has_builtin(__builtin_thread_pointer)
@@ -98,7 +70,7 @@ int read_words(int file, ssize_t& used) {
     return count;
 }
 
-bool move_descriptors(const ipybox_entry& entry, int (&filters)[4], Problem& problem) {
+bool move_descriptors(const Entry& entry, int (&filters)[4], Problem& problem) {
     int high[8];
     for (int i = 0; i < entry.nfds; ++i)
         if ((high[i] = fcntl(entry.fds[i], F_DUPFD, first_high)) < 0)
@@ -114,7 +86,7 @@ bool move_descriptors(const ipybox_entry& entry, int (&filters)[4], Problem& pro
 
 // The caller's open files have one place to read at and one lock for all who fork from it: each is
 // opened anew, and must be the same file.
-bool reopen_code(const ipybox_entry& entry, Problem& problem) {
+bool reopen_code(const Entry& entry, Problem& problem) {
     for (int i = 0; i < entry.ncode; ++i) {
         struct stat before, after;
         const int opened =
@@ -131,20 +103,9 @@ bool reopen_code(const ipybox_entry& entry, Problem& problem) {
     return true;
 }
 
-bool close_others(const ipybox_entry& entry, Problem& problem) {
-    unsigned from = static_cast<unsigned>(entry.nfds);
-    for (int i = 0; i < entry.ncode; ++i) {
-        const unsigned kept = static_cast<unsigned>(entry.code[i]);
-        if (kept > from && syscall(SYS_close_range, from, kept - 1, 0u) != 0)
-            return fail(problem, "close_range");
-        from = kept + 1;
-    }
-    return syscall(SYS_close_range, from, ~0u, 0u) == 0 || fail(problem, "close_range");
-}
-
 // Before nothing can be executed any more. In the namespace of those who come after us, where its
 // parent is the first process; returns when none of them could read its memory.
-bool start_workers(const ipybox_entry& entry, int door, int launcher, bool log, Problem& problem) {
+bool start_workers(const Entry& entry, int door, int launcher, bool log, Problem& problem) {
     int ready[2];
     if (pipe2(ready, O_CLOEXEC) != 0) return fail(problem, "pipe");
     char numbers[2][16];
@@ -174,7 +135,7 @@ bool start_workers(const ipybox_entry& entry, int door, int launcher, bool log, 
     return count == 1 || fail(problem, "who starts the interpreter's own processes");
 }
 
-bool enter(const ipybox_entry& entry, int& report, ssize_t& used, Problem& problem) {
+bool enter(const Entry& entry, int& report, ssize_t& used, Problem& problem) {
     if (entry.cgroup >= 0 && write(entry.cgroup, "0", 1) != 1) return fail(problem, "cgroup");
     constexpr int all = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
                         CLONE_NEWUTS | CLONE_NEWCGROUP;
@@ -192,17 +153,15 @@ bool enter(const ipybox_entry& entry, int& report, ssize_t& used, Problem& probl
     for (int i = 0; i + 1 < count; ++i)
         if (strcmp(words[i], "--chdir") == 0 && chdir(words[i + 1]) != 0)
             return fail(problem, "the working directory");
-    if (entry.init >= 0 && !ipybox::launcher::drop_capabilities(problem)) return false;
-    if (!ipybox::launcher::take_rights(words, count, problem)) return false;
+    if (entry.init >= 0 && !drop_capabilities(problem)) return false;
+    if (!take_rights(words, count, problem)) return false;
     if (!reopen_code(entry, problem)) return false;
-    const bool log = ipybox::launcher::has(words, count, "--log");
+    const bool log = has(words, count, "--log");
     for (int i = 0; i < entry.nfilters; ++i)
-        if (!ipybox::launcher::apply_filter(filters[i], log, problem)) return false;
-    if (!ipybox::launcher::set_limits(words, count, problem)) return false;
+        if (!apply_filter(filters[i], log, problem)) return false;
+    if (!set_limits(words, count, problem)) return false;
     if (entry.workers >= 0 && !start_workers(entry, workers, launcher, log, problem)) return false;
-    if (ipybox::launcher::has(words, count, "--no-exec") &&
-        !ipybox::launcher::refuse_programs(log, problem))
-        return false;
+    if (has(words, count, "--no-exec") && !refuse_programs(log, problem)) return false;
     return true;
 }
 
@@ -310,16 +269,21 @@ long go_on(int& number, const int (&gone)[2]) {
 
 }  // namespace
 
-// Returns in the process that is inside and confined, in a session of its own, which has told its
-// pid (an int, as seen by the caller) to the socket `report`; the caller has ended then, and its
-// nearest subreaper is that one's parent. Else it ends after a text that says what failed. The
-// caller has no other threads.
-void ipybox_enter(const ipybox_entry* entry, int report) {
+bool close_but(unsigned from, const int* kept, int count) {
+    for (int i = 0; i < count; ++i) {
+        const unsigned next = static_cast<unsigned>(kept[i]);
+        if (next > from && syscall(SYS_close_range, from, next - 1, 0u) != 0) return false;
+        from = next + 1;
+    }
+    return syscall(SYS_close_range, from, ~0u, 0u) == 0;
+}
+
+void enter_sandbox(const Entry& entry, int report) {
     ssize_t used = 0;
     Problem found;
     static int number;
     int gone[2];
-    bool good = open_high(gone, found) && enter(*entry, report, used, found);
+    bool good = open_high(gone, found) && enter(entry, report, used, found);
     if (good)
         if (const long result = go_on(number, gone); result != 0) {
             errno = static_cast<int>(-result);
@@ -337,19 +301,8 @@ void ipybox_enter(const ipybox_entry* entry, int report) {
     // Not optional: kill(0, …) reaches a process group across pid namespaces.
     setsid();
     if (send(report, &number, sizeof number, MSG_NOSIGNAL) != sizeof number ||
-        !close_others(*entry, found))
+        !close_but(static_cast<unsigned>(entry.nfds), entry.code, entry.ncode))
         _exit(1);
 }
 
-// Has the process get pages of its own in `count` spans of memory (address and bytes), which change
-// nothing there. Stops when `control` can be read, and where Linux cannot do it (before 5.14).
-// Not in Python, which would write to memory itself.
-void ipybox_make_own(const unsigned long* spans, int count, int control) {
-    constexpr int populate_write = 23;  // MADV_POPULATE_WRITE
-    for (int i = 0; i < count; ++i) {
-        pollfd wanted{control, POLLIN, 0};
-        if (i % 32 == 0 && poll(&wanted, 1, 0) != 0) return;
-        void* const start = reinterpret_cast<void*>(spans[2 * i]);
-        if (madvise(start, spans[2 * i + 1], populate_write) != 0 && errno == EINVAL) return;
-    }
-}
+}  // namespace ipybox::launcher

@@ -9,6 +9,7 @@ The host's side is plugins/kernel/fork/link.cpp.
 """
 from __future__ import annotations
 
+import _thread
 import fcntl
 import itertools
 import json
@@ -118,7 +119,7 @@ class Tape:
         """Starts the helper, if it is not there, and has it told of signals."""
         if self._wake < 0:
             self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            threading.Thread(target=self._help, name="ipybox output", daemon=True).start()
+            _thread.start_new_thread(self._help, ())  # Thread.start() waits until it runs
         if not self._told and get_ident() == MAIN:
             # The number of each signal is written there.
             signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)

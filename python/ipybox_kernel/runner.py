@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import builtins
+import contextlib
 import ctypes
 import faulthandler
 import fcntl
@@ -27,7 +28,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from .client import configure
-from .frames import HEAD, LINK, MAIN, TAPE, get_ident, ignore, is_delicate, os_write, protect
+from .frames import HEAD, LINK, MAIN, PIPES, TAPE, get_ident, ignore, is_delicate, os_write, protect
 from .interactive import Plain, Shell, StdinNotImplementedError, build_shell
 from .interrupts import Interrupts
 from .startup import INPUT_REFUSED, NOBODY_ANSWERS
@@ -107,7 +108,18 @@ class Run:
         TAPE.push()
         TAPE.drain()
         TAPE.flush()
+        self._say_goodbye()
         os._exit(0)
+
+    def _say_goodbye(self) -> None:
+        """The host goes on when it sees the end of the link: by then nothing that is open may be in the way of the
+        next kernel, locks above all. To give back the memory takes longer."""
+        with contextlib.suppress(OSError):
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                if fd > max(PIPES):
+                    with contextlib.suppress(OSError):
+                        os.close(fd)
+            self._link.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
         self._ended = True
@@ -116,9 +128,7 @@ class Run:
     def _introduce(self, message: dict[str, Any]) -> None:
         """What a zygote must never see: its memory is in every later kernel."""
         if message["env"] is not None:
-            os.environ.clear()
-            os.environ.update(message["env"])
-            time.tzset()
+            set_environment(message["env"])
             tempfile.tempdir = None
             sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(":") if place]
         # Where IPython puts the working directory: modules there hide none of Python's own.
@@ -315,6 +325,16 @@ class Run:
         if answer is None:
             raise EOFError(INPUT_REFUSED)
         return answer
+
+
+def set_environment(variables: dict[str, str]) -> None:
+    """Leaves alone what is as it should be."""
+    for name in [name for name in os.environ if name not in variables]:
+        del os.environ[name]
+    for name, value in variables.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    time.tzset()
 
 
 def wait_for(link: socket.socket, seconds: float | None = None) -> None:

@@ -584,6 +584,52 @@ def frame(kind, payload): link.sendall(struct.pack("<IB", len(payload), ord(kind
     }
 }
 
+BOOST_AUTO_TEST_CASE(what_a_kernel_does_at_its_end_is_done_and_what_it_had_open_is_closed) {
+    json::object config;
+    config["spares"] = 1;
+    Machine machine("bubblewrap", config);
+    auto spec = machine.spec();
+    spec.owner = std::make_shared<int>();
+    machine.with_kernel(spec, [](Kernel& kernel) -> awaitable<void> {
+        // To give back that memory takes longer than to go on with the next kernel, which is there.
+        const auto cell = co_await run_cell(kernel, R"py(
+import atexit, fcntl, mmap, os, sys, time
+fcntl.flock(os.open("lock", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
+@atexit.register
+def end():
+    time.sleep(0.2)
+    print("x" * 1_000_000)
+    with open("done", "w") as file: file.write("yes")
+sys.large = mmap.mmap(-1, 400 << 20)
+sys.large.madvise(mmap.MADV_NOHUGEPAGE)
+for at in range(0, len(sys.large), 4096): sys.large[at] = 1
+)py");
+        BOOST_TEST(cell.all == "", cell.all);
+        co_await sleep_for(300ms);
+    });
+    machine.with_kernel(spec, [](Kernel& kernel) -> awaitable<void> {
+        const auto cell = co_await run_cell(kernel, R"py(
+import fcntl
+fcntl.flock(open("lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+print(open("done").read())
+)py");
+        BOOST_TEST(cell.out == "yes\n", cell.all);
+    });
+    machine.backend->release_spares();
+}
+
+BOOST_AUTO_TEST_CASE(a_kernel_that_sends_without_end_is_waited_for_a_second_only) {
+    Machine machine;
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        co_await run_cell(kernel, R"py(
+import atexit, os
+@atexit.register
+def end():
+    while True: os.write(3, b"x" * 65536)
+)py");
+    });
+}
+
 BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
     Machine machine;
     const auto descriptors = [](pid_t pid) {

@@ -84,12 +84,14 @@ awaitable<void> ForkKernel::shutdown() {
     if (std::exchange(link->stopping, true)) co_return;
     link->changed.notify();
     if (link->process && !link->look_for_exit() && !link->failure && !link->lost) {
-        // Nobody takes its output any more, and the end of the link is the end of its work.
+        // The end of the link is the end of its work: it answers with the end of its own, when all
+        // is done and closed that others could miss. Its memory takes longer.
         boost::system::error_code ignored;
-        link->socket.shutdown(asio::socket_base::shutdown_both, ignored);
+        link->socket.shutdown(asio::socket_base::shutdown_send, ignored);
         const auto deadline = Clock::now() + 1s;
-        while (!link->closed && !link->look_for_exit() && Clock::now() < deadline)
-            co_await link->changed.wait(deadline);
+        while (!link->closed && !link->look_for_exit() && !link->has_said_goodbye() &&
+               Clock::now() < deadline)
+            co_await link->wait_for_news(deadline);
     }
     link->close();
 }

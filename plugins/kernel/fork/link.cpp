@@ -190,6 +190,24 @@ awaitable<void> KernelLink::wait_for_frames(Clock::time_point deadline) {
     if (waited > frame_patience) fail_protocol("a frame that does not come to its end");
 }
 
+awaitable<void> KernelLink::wait_for_news(Clock::time_point deadline) {
+    const auto self = shared_from_this();
+    starved = false;
+    arm();
+    co_await changed.wait(deadline);
+}
+
+bool KernelLink::has_said_goodbye() {
+    char dropped[1 << 14];
+    // As often as others are to have their turn, should a kernel send without end.
+    for (int round = 0; round < 16 && !lost; ++round) {
+        const auto count = ::read(socket.native_handle(), dropped, sizeof dropped);
+        if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+        lost = count <= 0;
+    }
+    return lost;
+}
+
 // Takes what is there; false when that is nothing.
 bool KernelLink::read_more() {
     static thread_local std::string space(largest_read, '\0');

@@ -88,6 +88,10 @@ struct KernelLink : std::enable_shared_from_this<KernelLink> {
     bool read_one();
     // Waits for news until `deadline`. A frame that has begun must go on.
     awaitable<void> wait_for_frames(Clock::time_point deadline);
+    // Drops what still comes; whether the kernel has closed its end. wait_for_news(): until then,
+    // or `deadline`.
+    bool has_said_goodbye();
+    awaitable<void> wait_for_news(Clock::time_point deadline);
     // How the process ended, for people.
     awaitable<std::string> ending();
     // Throws the end of a kernel that is over.

@@ -11,6 +11,7 @@
 #include <boost/asio/detached.hpp>
 #include <cerrno>
 #include <cstring>
+#include <fork_request.hpp>
 #include <fstream>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/json_members.hpp>
@@ -27,6 +28,8 @@ namespace {
 
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
+
+using launcher::ForkAnswer;
 
 // From the request for a kernel to its existence.
 constexpr Duration fork_patience = 5s;
@@ -118,6 +121,8 @@ awaitable<void> Zygote::start(Sandbox& sandbox, const KernelSpec& spec,
                   // A second thread could not be forked.
                   {"OMP_NUM_THREADS", "1"},
                   {"OPENBLAS_NUM_THREADS", "1"},
+                  // Which a kernel has later spin for a fraction of a millisecond, not for many.
+                  {"OPENBLAS_THREAD_TIMEOUT", "20"},
                   {"MKL_NUM_THREADS", "1"}};
     auto [ours, theirs] = sandbox_kit::make_socket_pair(SOCK_SEQPACKET);
     ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);
@@ -200,18 +205,18 @@ awaitable<void> Zygote::fork(ForkRequest request, std::shared_ptr<Entered> enter
             handed.push_back(file);
 
     const auto id = ++serial_;
-    json::object message;
-    message["id"] = id;
-    message["filters"] = sandbox.filters.size();
-    message["enter"] = true;
-    message["cgroup"] = static_cast<bool>(sandbox.cgroup);
-    message["interpreter"] = sandbox.door ? request.interpreter : std::string();
-    auto text = detail::write_json(message);
-    iovec part{text.data(), text.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
+    launcher::ForkRequest head{};
+    head.id = id;
+    head.filters = static_cast<std::uint32_t>(sandbox.filters.size());
+    head.enters = 1;
+    head.has_group = sandbox.cgroup ? 1 : 0;
+    auto interpreter = sandbox.door ? request.interpreter : std::string();
+    head.path = static_cast<std::uint32_t>(interpreter.size());
+    iovec parts[] = {{&head, sizeof head}, {interpreter.data(), interpreter.size()}};
+    alignas(cmsghdr) char control[CMSG_SPACE(launcher::most_descriptors * sizeof(int))] = {};
     msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
+    header.msg_iov = parts;
+    header.msg_iovlen = 2;
     header.msg_control = control;
     header.msg_controllen = CMSG_SPACE(handed.size() * sizeof(int));
     cmsghdr* const rights = CMSG_FIRSTHDR(&header);
@@ -225,7 +230,7 @@ awaitable<void> Zygote::fork(ForkRequest request, std::shared_ptr<Entered> enter
     listen();
     struct Forget {
         Zygote& zygote;
-        std::uint64_t id;
+        std::uint32_t id;
         ~Forget() { zygote.requests_.erase(id); }
     } const forget{*this, id};
     const auto deadline = Clock::now() + fork_patience;
@@ -296,23 +301,22 @@ bool Zygote::read_answer() {
         return false;
     }
     // Packages of the interpreter run there: what comes is checked like a kernel's.
-    auto read =
-        detail::read_json(std::string_view(space).substr(0, static_cast<std::size_t>(count)), 16,
-                          std::size_t{1} << 20);
-    if (!read.value.is_object()) {
+    const auto text = std::string_view(space).substr(0, static_cast<std::size_t>(count));
+    if (!(state_ == State::starting ? become_ready(text) : use(text, std::move(handle[0]))))
         retire("it sent what it may not");
-        return false;
-    }
-    use(read.value.get_object(), std::move(handle[0]));
-    return true;
+    return state_ != State::failed;
 }
 
-void Zygote::become_ready(const json::object& answer) {
+bool Zygote::become_ready(std::string_view text) {
+    const auto read = detail::read_json(text, 16, std::size_t{1} << 20);
+    if (!read.value.is_object()) return false;
+    const auto& answer = read.value.get_object();
     const auto* good = answer.if_contains("ready");
-    if (state_ != State::starting) return;
-    if (!good->is_bool() || !good->get_bool()) {
+    if (good == nullptr || !good->is_bool()) return false;
+    if (!good->get_bool()) {
         culprits_ = texts_in(answer, "culprits");
-        return retire(detail::repair_utf8(detail::string_of(answer, "problem")));
+        retire(detail::repair_utf8(detail::string_of(answer, "problem")));
+        return true;
     }
     for (auto& name : texts_in(answer, "modules")) modules_.insert(std::move(name));
     address_space_ = number_in(answer, "address_space");
@@ -328,37 +332,37 @@ void Zygote::become_ready(const json::object& answer) {
                                 listed("preloaded") + "; not installed: " + listed("missing"));
     state_ = State::ready;
     changed_.notify();
+    return true;
 }
 
-void Zygote::use(const json::object& answer, UniqueFd handle) {
-    if (answer.contains("ready")) return become_ready(answer);
-    const auto id = number_in(answer, "id");
-    if (const auto* status = answer.if_contains("status")) {
-        const auto found = kernels_.find(id);
-        if (found == kernels_.end()) return;
+bool Zygote::use(std::string_view text, UniqueFd handle) {
+    ForkAnswer answer{};
+    if (text.size() < sizeof answer) return false;
+    std::memcpy(&answer, text.data(), sizeof answer);
+    if (answer.kind == ForkAnswer::ended) {
+        const auto found = kernels_.find(answer.id);
+        if (found == kernels_.end()) return true;
         const auto entered = found->second.lock();
         kernels_.erase(found);
-        if (!entered || !status->is_array() || status->get_array().size() != 2) return;
-        int how[2] = {CLD_KILLED, SIGKILL};
-        for (std::size_t i = 0; i < 2; ++i)
-            if (const auto& value = status->get_array()[i]; value.is_int64())
-                how[i] = static_cast<int>(value.get_int64() & 0xff);
-        entered->ended(how[0] == CLD_EXITED ? ExitStatus{how[1], false}
-                                            : ExitStatus{128 + how[1], true});
-        return;
+        if (!entered) return true;
+        const auto how = answer.status & 0xff;
+        entered->ended(answer.code == CLD_EXITED ? ExitStatus{how, false}
+                                                 : ExitStatus{128 + how, true});
+        return true;
     }
-    const auto found = requests_.find(id);
-    if (found == requests_.end()) return;
+    const auto found = requests_.find(answer.id);
+    if (found == requests_.end()) return true;
     auto& pending = found->second;
     pending.answered = true;
     if (handle) {
         const auto number = launcher::number_of(handle);
         pending.entered->exists(std::move(handle), number);
     } else {
-        pending.error = detail::repair_utf8(detail::string_of(answer, "error"));
+        pending.error = detail::repair_utf8(text.substr(sizeof answer));
         if (pending.error.empty()) pending.error = "no reason was given";
     }
     changed_.notify();
+    return true;
 }
 
 }  // namespace ipybox::forked

@@ -82,8 +82,9 @@ private:
     static awaitable<void> read_answers(std::weak_ptr<Zygote> weak);
     static awaitable<void> stay(std::shared_ptr<Zygote> self);
     bool read_answer();
-    void use(const json::object& answer, UniqueFd handle);
-    void become_ready(const json::object& answer);
+    // False when that is none of what may come.
+    bool use(std::string_view text, UniqueFd handle);
+    bool become_ready(std::string_view text);
     void find_process();
 
     asio::any_io_executor executor_;
@@ -102,9 +103,9 @@ private:
     std::set<std::string> modules_;
     std::uint64_t address_space_ = 0;
     std::optional<unsigned> filters_;
-    std::uint64_t serial_ = 0;
-    std::map<std::uint64_t, Pending> requests_;                // not answered yet
-    std::map<std::uint64_t, std::weak_ptr<Entered>> kernels_;  // not ended yet
+    std::uint32_t serial_ = 0;
+    std::map<std::uint32_t, Pending> requests_;                // not answered yet
+    std::map<std::uint32_t, std::weak_ptr<Entered>> kernels_;  // not ended yet
 };
 
 }  // namespace ipybox::forked
