@@ -97,6 +97,12 @@ public:
         if (result.ok_or_throw().text.value_or("") != expected) wrong_output("an executor");
         return spent;
     }
+    double reset() {
+        const Stopwatch watch;
+        executor_->reset();
+        execute("pass", "");
+        return watch.milliseconds();
+    }
     void stop() override { executor_.reset(); }
 
 private:
@@ -152,10 +158,8 @@ void measure_starts(Machine& machine, int starts, Report& report) {
               std::tuple(zmq, static_cast<Contender*>(&direct), 1),
               std::tuple(original, static_cast<Contender*>(&peer), 1)}) {
             for (int j = 0; j < once; ++j) {
-                if (who == spare) {
-                    spared.stop();
-                    machine.rest(200ms);
-                }
+                if (who == spare) spared.stop();
+                machine.rest(200ms);
                 table.add(who, contender->start());
                 if (who != spare) contender->stop();
             }
@@ -178,16 +182,12 @@ void measure_starts(Machine& machine, int starts, Report& report) {
     peer.start();
     for (int i = 0; i < starts; ++i) {
         for (int j = 0; j < 10; ++j) {
-            const Stopwatch watch;
-            forked.stop();
-            forked.start();
-            resets.add(ours, watch.milliseconds());
+            machine.rest(200ms);
+            resets.add(ours, forked.reset());
         }
         machine.rest(200ms);
-        const Stopwatch watch;
-        spared.stop();
-        spared.start();
-        resets.add(spare, watch.milliseconds());
+        resets.add(spare, spared.reset());
+        machine.rest(200ms);
         resets.add(original, peer.reset());
     }
     resets.print(ours);
@@ -321,6 +321,15 @@ void measure_workspaces(int round_trips, Report& report) {
     trips.print(few);
     report.add("execute `pass` by an executor, in a workspace of 100,000 files",
                Report::ratio(trips.median(many), trips.median(few)), "in an empty one");
+    Table resets("reset to the first result, by an executor", few);
+    for (int i = 0; i < 10; ++i)
+        for (const auto& [who, contender] : {std::pair(few, &empty), {many, &full}}) {
+            std::this_thread::sleep_for(200ms);
+            resets.add(who, contender->reset());
+        }
+    resets.print(few);
+    report.add("reset to the first result by an executor, in a workspace of 100,000 files",
+               Report::ratio(resets.median(many), resets.median(few)), "in an empty one");
     for (const auto& [who, contender] : both) contender->stop();
 }
 

@@ -217,6 +217,9 @@ private:
         }
         head.kind = handle < 0 ? ForkAnswer::refused : ForkAnswer::exists;
         packet.answer(warm_.control, head, text, static_cast<size_t>(said), handle);
+        // Why a sandbox could not be entered may name a session's paths: not for later copies.
+        explicit_bzero(text, sizeof text);
+        explicit_bzero(packet.data, sizeof packet.data);
         return true;
     }
 

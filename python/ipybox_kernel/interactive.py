@@ -42,6 +42,8 @@ class Publisher(DisplayPublisher):
 
 
 class Hook(DisplayHook):
+    exec_result = None  # set twice for a cell: no trait, whose setting takes ten times as long
+
     def write_output_prompt(self) -> None:
         pass
 
@@ -53,6 +55,7 @@ class Shell(InteractiveShell):
     display_pub_class = Type(Publisher)
     displayhook_class = Type(Hook)
     run: Any = None  # runner.Run
+    last_execution_succeeded, last_execution_result = True, None  # no traits either
 
     @property
     def kernel(self) -> Any:

@@ -1,6 +1,7 @@
 """An IPython session over one stream socket: no ZeroMQ, no tornado, one helper thread."""
 from __future__ import annotations
 
+import _signal  # without the enumerations of signal, which take their time
 import asyncio
 import atexit
 import builtins
@@ -38,6 +39,7 @@ PROTOCOL = 1
 _LARGEST_READ = 1 << 16
 _LATEST_NAME = 1.0  # seconds by which the host's word of an interrupt comes later than the signal
 _fflush = ctypes.PyDLL(None).fflush
+_SIGINT = int(signal.SIGINT)
 
 
 class Run:
@@ -202,7 +204,7 @@ class Run:
         self._interrupts.begin(message["id"], self._listen)
         TAPE.cell = message["id"]
         self._allow_now = self._allow_input and message["input"]
-        if signal.getsignal(signal.SIGINT) != self._interrupted:
+        if _signal.getsignal(_SIGINT) != self._interrupted:
             signal.signal(signal.SIGINT, self._interrupted)
         if self._use_all_cores is not None and "import" in code:
             self._use_all_cores()
