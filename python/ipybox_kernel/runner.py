@@ -267,6 +267,8 @@ class Run:
             os._exit(0 if ok else 1)
         if self._hit and not (ok or self._shown):  # another interrupt came while it was about to be shown
             self.show_error("KeyboardInterrupt", "", [])
+        # What IPython calls after the code is ended by an interrupt, shown, and makes no difference to it.
+        ok = ok and not (self._hit and self._shown)
         TAPE.push()
         _fflush(None)  # C's own buffers, which nobody else would ever empty
         TAPE.send("k", {"id": self._interrupts.cell, "ok": ok})

@@ -584,6 +584,25 @@ def frame(kind, payload): link.sendall(struct.pack("<IB", len(payload), ord(kind
     }
 }
 
+BOOST_AUTO_TEST_CASE(an_interrupt_of_what_comes_after_the_code_is_an_error_of_the_cell) {
+    Machine machine("none");
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        const auto cell = co_await interrupted(kernel, R"py(
+import time
+def later():
+    get_ipython().events.unregister("post_execute", later)
+    print("on", flush=True)
+    time.sleep(100)
+get_ipython().events.register("post_execute", later)
+)py",
+                                               50ms);
+        BOOST_TEST(!cell.ok);
+        BOOST_TEST_REQUIRE(cell.error.has_value());
+        BOOST_TEST(cell.error->name == "KeyboardInterrupt");
+        BOOST_TEST((co_await run_cell(kernel, "print(1)")).out == "1\n");
+    });
+}
+
 BOOST_AUTO_TEST_CASE(what_a_kernel_does_at_its_end_is_done_and_what_it_had_open_is_closed) {
     json::object config;
     config["spares"] = 1;
