@@ -16,6 +16,7 @@
 
 #include <initializer_list>
 
+#include "descriptors.hpp"
 #include "enter.hpp"
 
 extern "C" {
@@ -24,7 +25,7 @@ extern "C" {
 struct ipybox_warm {
     int control;  // to the host; in a copy to the warm process
     // Files of code that libraries keep open; see Entry.
-    int ncode;
+    int ncode;  // most_code at most
     const int* code;
     const char* const* code_paths;
     // Memory that a kernel writes to until its first cell is done: address and bytes.
@@ -53,7 +54,7 @@ IPYBOX_PUBLIC void ipybox_enter(const ipybox_warm* warm);
 namespace ipybox::launcher {
 namespace {
 
-constexpr unsigned first_above_standard = 3;
+constexpr int most_code = 4;  // as zygote.py looks for
 
 // A request or an answer, with its descriptors. Not on the stack, for how large it is.
 struct Packet {
@@ -62,46 +63,17 @@ struct Packet {
     int files[most_descriptors];
     int nfiles;
 
-    // As recvmsg() says.
-    ssize_t receive(int socket) {
-        alignas(cmsghdr) char control[CMSG_SPACE(sizeof files)];
-        iovec part{data, sizeof data - 1};
-        msghdr message{};
-        message.msg_iov = &part;
-        message.msg_iovlen = 1;
-        message.msg_control = control;
-        message.msg_controllen = sizeof control;
-        do size = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-        while (size < 0 && errno == EINTR);
-        nfiles = 0;
-        const cmsghdr* const head = size > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-        if (head != nullptr && head->cmsg_type == SCM_RIGHTS) {
-            nfiles = static_cast<int>((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-            memcpy(files, CMSG_DATA(head), static_cast<size_t>(nfiles) * sizeof(int));
-        }
+    // False at the end of the socket.
+    bool receive(int socket) {
+        const auto received = receive_packet(socket, data, sizeof data - 1, 0, files,
+                                             static_cast<int>(most_descriptors));
+        size = received.bytes;
+        nfiles = received.count;
         if (size >= 0) data[size] = '\0';
-        return size;
+        return size > 0;
     }
-    bool send(int socket) {
-        alignas(cmsghdr) char control[CMSG_SPACE(sizeof files)] = {};
-        iovec part{data, static_cast<size_t>(size)};
-        msghdr message{};
-        message.msg_iov = &part;
-        message.msg_iovlen = 1;
-        const size_t length = static_cast<size_t>(nfiles) * sizeof(int);
-        if (nfiles > 0) {
-            message.msg_control = control;
-            message.msg_controllen = CMSG_SPACE(length);
-            cmsghdr* const head = CMSG_FIRSTHDR(&message);
-            head->cmsg_len = CMSG_LEN(length);
-            head->cmsg_level = SOL_SOCKET;
-            head->cmsg_type = SCM_RIGHTS;
-            memcpy(CMSG_DATA(head), files, length);
-        }
-        ssize_t sent = -1;
-        do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-        while (sent < 0 && errno == EINTR);
-        return sent >= 0;
+    bool send(int socket) const {
+        return send_packet(socket, data, static_cast<size_t>(size), files, nfiles);
     }
     void close_files() {
         for (int i = 0; i < nfiles; ++i) close(files[i]);
@@ -166,7 +138,11 @@ private:
         if (pid_ == 0) {
             // Nothing of what the warm process has open is a kernel's, or keeps others from seeing
             // its end.
-            if (dup3(ends[1], warm_.control, O_CLOEXEC) < 0 || !close_all_but_control()) _exit(1);
+            int kept[1 + most_code] = {warm_.control};
+            memcpy(kept + 1, warm_.code, static_cast<size_t>(warm_.ncode) * sizeof *kept);
+            if (dup3(ends[1], warm_.control, O_CLOEXEC) < 0 ||
+                !close_all_but(3, kept, 1 + warm_.ncode))
+                _exit(1);
             return false;
         }
         close(ends[1]);
@@ -174,16 +150,9 @@ private:
         return true;
     }
 
-    bool close_all_but_control() const {
-        const unsigned control = static_cast<unsigned>(warm_.control);
-        return (control <= first_above_standard ||
-                syscall(SYS_close_range, first_above_standard, control - 1, 0u) == 0) &&
-               close_but(control + 1, warm_.code, warm_.ncode);
-    }
-
     // False in a copy.
     bool take_request() {
-        if (packet.receive(warm_.control) <= 0) _exit(0);  // the host has no use for this any more
+        if (!packet.receive(warm_.control)) _exit(0);  // the host has no use for this any more
         ForkAnswer head{};
         memcpy(&head.id, packet.data, sizeof head.id);
         char text[1024];
@@ -282,6 +251,7 @@ bool randomize(char* place, ssize_t size) {
 using namespace ipybox::launcher;
 
 int ipybox_copies(const ipybox_warm* warm) {
+    if (warm->ncode > most_code) return -E2BIG;
     const int events = epoll_create1(EPOLL_CLOEXEC);
     if (events < 0) return -errno;
     Copies copies(*warm, events);
@@ -292,7 +262,7 @@ void ipybox_await(const ipybox_warm* warm) {
     if (!randomize(static_cast<char*>(warm->random), warm->nrandom))
         refuse(warm->control, "there are no random numbers");
     make_own(*warm);
-    if (packet.receive(warm->control) <= 0) _exit(0);
+    if (!packet.receive(warm->control)) _exit(0);
     ForkRequest request;
     if (packet.size < static_cast<ssize_t>(sizeof request))
         refuse(warm->control, "a short request");

@@ -13,29 +13,35 @@ constexpr size_t room = CMSG_SPACE(sizeof(int) * most_sent);
 
 }  // namespace
 
-bool send_descriptors(int socket, char byte, const int* files, int count) {
-    const size_t size = static_cast<size_t>(count) * sizeof *files;
-    iovec part = {&byte, 1};
+bool send_packet(int socket, const void* data, unsigned long size, const int* files, int count) {
+    const size_t length = static_cast<size_t>(count) * sizeof *files;
+    iovec part = {const_cast<void*>(data), size};
     alignas(cmsghdr) char control[room] = {};
     msghdr message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(size);
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_len = CMSG_LEN(size);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    memcpy(CMSG_DATA(header), files, size);
+    if (count > 0) {
+        message.msg_control = control;
+        message.msg_controllen = CMSG_SPACE(length);
+        cmsghdr* const header = CMSG_FIRSTHDR(&message);
+        header->cmsg_len = CMSG_LEN(length);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        memcpy(CMSG_DATA(header), files, length);
+    }
     ssize_t sent = 0;
     do sent = sendmsg(socket, &message, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    return sent == 1;
+    return sent == static_cast<ssize_t>(size);
 }
 
-Received receive_descriptors(int socket, int flags, int* files, int most) {
-    char byte = 0;
-    iovec part = {&byte, 1};
+bool send_descriptors(int socket, char byte, const int* files, int count) {
+    return send_packet(socket, &byte, 1, files, count);
+}
+
+Received receive_packet(int socket, void* data, unsigned long size, int flags, int* files,
+                        int most) {
+    iovec part = {data, size};
     alignas(cmsghdr) char control[room];
     msghdr message = {};
     message.msg_iov = &part;
@@ -63,16 +69,27 @@ Received receive_descriptors(int socket, int flags, int* files, int most) {
     return received;
 }
 
-void close_all_but(int first, int one, int other) {
-    const int low = one < other ? one : other, high = one < other ? other : one;
-    const auto close_range = [](int from, int to) {
-        if (from <= to)
-            syscall(SYS_close_range, static_cast<unsigned>(from), static_cast<unsigned>(to), 0u);
+Received receive_descriptors(int socket, int flags, int* files, int most) {
+    char byte = 0;
+    return receive_packet(socket, &byte, 1, flags, files, most);
+}
+
+bool close_all_but(int first, const int* kept, int count) {
+    const auto close_range = [](int from, unsigned to) {
+        return syscall(SYS_close_range, static_cast<unsigned>(from), to, 0u) == 0;
     };
-    close_range(first, low - 1);
-    close_range(low < first ? first : low + 1, high - 1);
-    const int rest = high < first ? first : high + 1;
-    syscall(SYS_close_range, static_cast<unsigned>(rest), ~0u, 0u);
+    for (int i = 0; i < count; ++i) {
+        if (kept[i] < first) continue;
+        if (kept[i] > first && !close_range(first, static_cast<unsigned>(kept[i]) - 1))
+            return false;
+        first = kept[i] + 1;
+    }
+    return close_range(first, ~0u);
+}
+
+void close_all_but(int first, int one, int other) {
+    const int kept[] = {one < other ? one : other, one < other ? other : one};
+    close_all_but(first, kept, 2);
 }
 
 }  // namespace ipybox::launcher

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "confine.hpp"
+#include "descriptors.hpp"
 #include "programs.hpp"
 
 extern "C" {
@@ -269,15 +270,6 @@ long go_on(int& number, const int (&gone)[2]) {
 
 }  // namespace
 
-bool close_but(unsigned from, const int* kept, int count) {
-    for (int i = 0; i < count; ++i) {
-        const unsigned next = static_cast<unsigned>(kept[i]);
-        if (next > from && syscall(SYS_close_range, from, next - 1, 0u) != 0) return false;
-        from = next + 1;
-    }
-    return syscall(SYS_close_range, from, ~0u, 0u) == 0;
-}
-
 void enter_sandbox(const Entry& entry, int report) {
     ssize_t used = 0;
     Problem found;
@@ -301,7 +293,7 @@ void enter_sandbox(const Entry& entry, int report) {
     // Not optional: kill(0, …) reaches a process group across pid namespaces.
     setsid();
     if (send(report, &number, sizeof number, MSG_NOSIGNAL) != sizeof number ||
-        !close_but(static_cast<unsigned>(entry.nfds), entry.code, entry.ncode))
+        !close_all_but(entry.nfds, entry.code, entry.ncode))
         _exit(1);
 }
 

@@ -32,7 +32,4 @@ struct Entry {
 // caller has no other threads.
 void enter_sandbox(const Entry& entry, int report);
 
-// Closes all descriptors from `from` on but `count` ones, by rising number.
-bool close_but(unsigned from, const int* kept, int count);
-
 }  // namespace ipybox::launcher
