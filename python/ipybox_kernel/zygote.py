@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import resource
+import signal
 import socket
 import struct
 import sys
@@ -23,14 +24,16 @@ from typing import Any
 
 from .frames import HEAD
 from .interactive import FIRST_CELLS, build_shell, rehearse
-from .pages import ABOVE, join_pages, written_by
-from .runner import Run, place, serve
+from .pages import Memory, Span, join_pages
+from .runner import Run, serve
 from .startup import prepare_shell
 
 _REQUEST = struct.Struct("=5I")  # ForkRequest of launcher/fork_request.hpp
 _KERNELS_OWN = 16  # descriptors of kernels are below; so must those be that main() gets
 _MOST_CODE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+_NUMBER = struct.Struct("=i")  # of a process
+_PATIENCE = 5.0  # seconds for a rehearsal
 _QUIET = 5  # milliseconds: a kernel that starts is done with the first of its work by then
 
 
@@ -205,7 +208,7 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     warm.code = (ctypes.c_int * len(files))(*files)
     warm.random, warm.nrandom = random
     warm.code_paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files.values()))
-    spans = written_by(lambda end: _rehearse(library, run, end))
+    spans = _rehearse(library, warm, run)
     warm.spans = (ctypes.c_ulong * (2 * len(spans)))(*(number for span in spans for number in span))
     warm.nspans = len(spans)
     gc.collect()
@@ -227,25 +230,52 @@ def _become_kernel(library: Any, warm: _Warm, run: Run) -> None:
     serve(run, 2)
 
 
-def _rehearse(library: Any, run: Run, end: Callable[[], None]) -> None:
-    """Does in a copy what it does as a kernel, but for entering a sandbox."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+def _rehearse(library: Any, warm: _Warm, run: Run) -> list[Span]:
+    """The memory that a kernel writes to: a copy does all that one does, but enters no sandbox."""
+    fork = ctypes.PyDLL(None).fork  # as a kernel's: without what Python does around it
+    # While a third process has a page, it is no copy's own because this one has written to it.
+    holder = fork()
+    while holder == 0:
+        signal.pause()
     host, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    socket.send_fds(host, [_REQUEST.pack(1, 2, True, True, 0)], [null] * 10)
-    ctypes.pythonapi.PyOS_BeforeFork()
-    library.ipybox_await(ctypes.byref(_Warm(control=control.fileno())))
-    ctypes.pythonapi.PyOS_AfterFork_Child()
-    host, link = socket.socketpair()
+    ours, link = socket.socketpair()
+    files = [*os.pipe(), *os.pipe(), os.open(os.devnull, os.O_RDONLY)]
+    socket.send_fds(host, [_REQUEST.pack(1, 0, False, False, 0)], [link.fileno(), *files])
     session = {"env": dict(os.environ), "extensions": ["ipybox_kernel"], "allow_input": False}
     cells = [{"id": at, "code": code, "silent": False, "input": False} for at, code in enumerate(FIRST_CELLS, 1)]
     for kind, message in [("i", session), *(("x", cell) for cell in cells)]:
         text = json.dumps(message).encode()
-        host.sendall(HEAD.pack(len(text), ord(kind)) + text)
-    host.shutdown(socket.SHUT_WR)  # with which a kernel ends
-    fcntl.fcntl(host.fileno(), fcntl.F_DUPFD_CLOEXEC, ABOVE)
-    atexit.register(end)
-    place(link.fileno())
-    serve(run, 2)
+        ours.sendall(HEAD.pack(len(text), ord(kind)) + text)
+    ours.shutdown(socket.SHUT_WR)  # with which a kernel ends
+    like, memory = _Warm.from_buffer_copy(warm), Memory()
+    like.control = control.fileno()
+    pid = fork()
+    if pid == 0:
+        atexit.register(_look, memory)
+        _become_kernel(library, like, run)
+    for file in (*files, link.detach(), control.detach()):
+        os.close(file)
+    started = [holder, pid]
+    for end in (host, ours):
+        end.settimeout(_PATIENCE)
+    with contextlib.suppress(OSError):
+        said = host.recv(512)
+        if len(said) == _NUMBER.size:
+            started.extend(_NUMBER.unpack(said))
+        while ours.recv(1 << 16):
+            pass
+    for process in started:
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    host.close()
+    ours.close()
+    return memory.seen()
+
+
+def _look(memory: Memory) -> None:
+    memory.look()
+    os._exit(0)  # what others do at the end is not to be done here
 
 
 def main(low: list[int]) -> None:
