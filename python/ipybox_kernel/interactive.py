@@ -14,6 +14,7 @@ from IPython.core import page
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import StdinNotImplementedError
+from IPython.core.formatters import DisplayFormatter, PlainTextFormatter
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
@@ -44,6 +45,36 @@ class Publisher(DisplayPublisher):
 class Hook(DisplayHook):
     exec_result = None  # set twice for a cell: no trait, whose setting takes ten times as long
 
+    @staticmethod
+    def semicolon_at_end_of_expression(expression: str) -> bool:
+        # What is asked of each result, and answered by a tokenizer.
+        return ";" in expression and DisplayHook.semicolon_at_end_of_expression(expression)
+
+    def compute_format_data(self, result: Any) -> Any:
+        if type(result) in _BARE and self._is_shown_plainly(result):
+            with contextlib.suppress(Exception):  # which IPython shows
+                return {"text/plain": repr(result)}, {}
+        return super().compute_format_data(result)
+
+    def _is_shown_plainly(self, value: Any) -> bool:
+        """Whether nobody has said how else. IPython asks a dozen formatters, which takes longer than a small cell."""
+        display = self.shell.display_formatter
+        if type(display) is not DisplayFormatter:
+            return False
+        plain = display.formatters["text/plain"]
+        for formatter in (display.ipython_display_formatter, display.mimebundle_formatter, *display.formatters.values()):
+            if formatter is plain:
+                continue
+            if formatter.singleton_printers or formatter.deferred_printers:
+                return False
+            printers = formatter.type_printers  # none, as a rule
+            if printers and any(kind in printers for kind in type(value).__mro__):
+                return False
+        try:
+            return plain.lookup(value) is _AS_REPR
+        except KeyError:
+            return False
+
     def write_output_prompt(self) -> None:
         pass
 
@@ -55,6 +86,7 @@ class Shell(InteractiveShell):
     display_pub_class = Type(Publisher)
     displayhook_class = Type(Hook)
     run: Any = None  # runner.Run
+    _ends = False
     last_execution_succeeded, last_execution_result = True, None  # no traits either
 
     @property
@@ -71,6 +103,21 @@ class Shell(InteractiveShell):
     def ask_exit(self) -> None:
         self.run.leave()
 
+    def atexit_operations(self) -> None:
+        self._ends = True
+        super().atexit_operations()
+
+    def reset(self, new_session: bool = True, aggressive: bool = False) -> None:
+        """At the end it lets go of what the user's names hold (files that have to be flushed), and prepares for nothing
+        more."""
+        if not self._ends:
+            return super().reset(new_session, aggressive)
+        for name in set(self.user_ns) - {"__builtin__", "__builtins__", "__name__"}:
+            del self.user_ns[name]
+        self.last_execution_result = None
+        self.clear_main_mod_cache()
+        self.displayhook.flush()  # and collects what holds itself
+
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         cancelled = self.run.cancelled and etype is asyncio.CancelledError
         try:
@@ -79,6 +126,10 @@ class Shell(InteractiveShell):
             value = f"<{etype.__name__}, whose text cannot be made>"
         self.run.show_error("KeyboardInterrupt" if cancelled else etype.__name__, value, stb)
 
+
+# Values that have no way of their own to be shown.
+_BARE = frozenset((bool, bytes, int, str))
+_AS_REPR = PlainTextFormatter().lookup(1)
 
 # What a session begins with, as a rule.
 FIRST_CELLS = ("pass", "1+1", "print(1)")
@@ -132,6 +183,7 @@ def _refuse_comms() -> None:
 # indented or empty first line.
 _MEANT_FOR_THEM = re.compile(r"[%!?\f\t\r]|\A\s|^\s*(?:[/,;]|>>>|\.\.\.|In ?\[)|\A\Z", re.MULTILINE)
 _WORD = re.compile(r"[^\W\d]\w*")
+_VALUE = re.compile(r"[0-9(\[{'\"-]")
 
 
 class Plain:
@@ -156,7 +208,7 @@ class Plain:
         # A single line may be a magic without its %, or something that calls itself.
         word = _WORD.match(code)
         if word is None:
-            return False
+            return _VALUE.match(code) is not None
         value = self._shell.user_ns.get(word[0])
         return (
             word[0] not in self._shell.magics_manager.magics["line"]

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from .client import configure
 from .frames import HEAD, LINK, MAIN, PIPES, TAPE, get_ident, ignore, is_delicate, os_write, protect
-from .interactive import Plain, Shell, StdinNotImplementedError, build_shell
+from .interactive import Plain, Shell, StdinNotImplementedError, build_shell, rehearse
 from .interrupts import Interrupts
 from .startup import INPUT_REFUSED, NOBODY_ANSWERS
 from .streams import install
@@ -122,6 +122,9 @@ class Run:
                     with contextlib.suppress(OSError):
                         os.close(fd)
             self._link.shutdown(socket.SHUT_WR)
+
+    def rehearse(self) -> None:
+        rehearse(self._shell)
 
     def leave(self) -> None:
         self._ended = True

@@ -289,6 +289,42 @@ BOOST_AUTO_TEST_CASE(text_that_utf8_cannot_express_is_shown_all_the_same) {
     });
 }
 
+BOOST_AUTO_TEST_CASE(plain_values_are_shown_as_the_code_has_said) {
+    Machine machine;
+    machine.with_kernel([](Kernel& kernel) -> awaitable<void> {
+        const auto shown = [&kernel](std::string code) -> awaitable<std::string> {
+            const auto cell = co_await run_cell(kernel, std::move(code));
+            co_return cell.displays.size() == 1 ? detail::write_json(cell.displays[0].data)
+                                                : cell.all;
+        };
+        const auto shows = [](const std::string& seen, const std::string& expected) {
+            BOOST_TEST(seen == expected);
+        };
+        shows(co_await shown("1 + 1"), R"({"text/plain":"2"})");
+        shows(co_await shown("'a\\nb'"), R"({"text/plain":"'a\\nb'"})");
+        shows(co_await shown("[True]; True"), R"({"text/plain":"True"})");
+        shows(co_await shown("1 + 1;"), "");
+        shows(co_await shown("'a;b' #;"), R"({"text/plain":"'a;b'"})");
+        const auto large = co_await run_cell(kernel, "10 ** 5000");
+        BOOST_TEST_REQUIRE(large.error.has_value());
+        BOOST_TEST(large.error->name == "ValueError");
+        co_await run_cell(kernel, R"py(
+formats = get_ipython().display_formatter.formatters
+formats["text/html"].for_type(int, lambda n: f"<b>{n}</b>")
+)py");
+        shows(co_await shown("2"), R"({"text/plain":"2","text/html":"<b>2</b>"})");
+        shows(co_await shown("False"), R"({"text/plain":"False","text/html":"<b>False</b>"})");
+        co_await run_cell(kernel, R"py(
+formats["text/html"].pop(int)
+formats["text/plain"].for_type(int, lambda n, p, cycle: p.text("a number"))
+)py");
+        shows(co_await shown("2"), R"({"text/plain":"a number"})");
+        co_await run_cell(kernel, "formats['text/html'].for_type_by_name('builtins', 'str', len)");
+        const auto cell = co_await run_cell(kernel, "'x'");
+        BOOST_TEST(contains(cell.all, "FormatterWarning"), cell.all);
+    });
+}
+
 BOOST_AUTO_TEST_CASE(matplotlib_figures_arrive_as_png) {
     Machine machine;
     machine.with_kernel([](Kernel& kernel) -> awaitable<void> {

@@ -333,8 +333,7 @@ private:
     // A first cell copies the pages that the next ones only use.
     static awaitable<void> touch(Kernel& kernel) {
         ExecuteRequest nothing;
-        nothing.code =
-            "__import__('ipybox_kernel.interactive').interactive.rehearse(get_ipython())";
+        nothing.code = "get_ipython().run.rehearse()";
         nothing.silent = true;
         co_await kernel.execute(std::move(nothing));
         for (bool done = false; !done;) {
