@@ -622,6 +622,8 @@ def end():
 sys.large = mmap.mmap(-1, 400 << 20)
 sys.large.madvise(mmap.MADV_NOHUGEPAGE)
 for at in range(0, len(sys.large), 4096): sys.large[at] = 1
+held = open("held", "w")
+count = held.write("all")
 )py");
         BOOST_TEST(cell.all == "", cell.all);
         co_await sleep_for(300ms);
@@ -630,9 +632,9 @@ for at in range(0, len(sys.large), 4096): sys.large[at] = 1
         const auto cell = co_await run_cell(kernel, R"py(
 import fcntl
 fcntl.flock(open("lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
-print(open("done").read())
+print(open("done").read(), open("held").read())
 )py");
-        BOOST_TEST(cell.out == "yes\n", cell.all);
+        BOOST_TEST(cell.out == "yes all\n", cell.all);
     });
     machine.backend->release_spares();
 }

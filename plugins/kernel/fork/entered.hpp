@@ -32,6 +32,8 @@ public:
         changed_.notify();
     }
     const UniqueFd& handle() const noexcept { return handle_; }
+    // Waits until the sandbox has ended, or the deadline passed.
+    awaitable<void> wait_around(Clock::time_point deadline) { co_await around_->wait(deadline); }
     // It starts no programs if Linux applies at least so many filters to it.
     void expect_filters(unsigned count) { expected_filters_ = count; }
 

@@ -93,6 +93,16 @@ awaitable<void> ForkKernel::shutdown() {
                Clock::now() < deadline)
             co_await link->wait_for_news(deadline);
     }
+    // Not in close(), which would keep the thread, and so all other sessions of it.
+    if (const auto process = link->process) {
+        const auto entered = link->entered;
+        process->kill_tree();
+        const auto deadline = Clock::now() + 5s;
+        if (entered)
+            co_await entered->wait_around(deadline);
+        else
+            co_await process->wait(deadline);
+    }
     link->close();
 }
 
