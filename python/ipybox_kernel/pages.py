@@ -54,9 +54,9 @@ class Memory:
         os.close(file)
 
     def seen(self) -> list[Span]:
-        """What was the copy's own when it looked."""
+        """What was the copy's own when it looked. Once only: no kernel may share memory with this process."""
         found: list[Span] = []
-        with memoryview(self._entries).cast("Q") as entries:
+        with self._entries, memoryview(self._entries) as room, room.cast("Q") as entries:
             places = (place for start, length in self._parts for place in range(start, start + length, _SIZE))
             for place, entry in zip(places, entries):
                 if entry & (_PRESENT | _OF_A_FILE | _OWN) != _PRESENT | _OWN:

@@ -209,6 +209,8 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     warm.random, warm.nrandom = random
     warm.code_paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files.values()))
     spans = _rehearse(library, warm, run)
+    if held := _held():
+        raise OSError(f"the rehearsal leaves something behind: {held}")
     warm.spans = (ctypes.c_ulong * (2 * len(spans)))(*(number for span in spans for number in span))
     warm.nspans = len(spans)
     gc.collect()
