@@ -168,7 +168,7 @@ private:
             while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
             }
             pid_ = link_ = -1;
-            if (taken) break;  // else something has killed that one
+            if (said > 0) break;  // else something has killed that one, be it an instant ago
         }
         packet.close_files();
         int number = 0, handle = -1;

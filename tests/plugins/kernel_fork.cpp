@@ -121,6 +121,11 @@ bool memory_holds(pid_t pid, const std::string& text) {
     return false;
 }
 
+awaitable<void> kill_soon(std::vector<pid_t> processes) {
+    co_await sleep_for(100ms);
+    for (const auto process : processes) ::kill(process, SIGKILL);
+}
+
 // What a start took place as: a forked kernel's parent is outside of its sandbox.
 awaitable<bool> is_forked(Kernel& kernel) {
     const auto cell = co_await run_cell(kernel, "import os; print(os.getppid())");
@@ -258,9 +263,16 @@ BOOST_AUTO_TEST_CASE(a_copy_that_is_killed_before_it_is_a_kernel_is_made_again) 
     Machine machine;
     machine.with_kernel([&](Kernel&) -> awaitable<void> {
         const auto before = zygotes();
-        for (int i = 0; i < 2; ++i) {
-            for (const auto child : sandbox_kit::children_of(before.at(0)))
-                if (depth_of(child) == 2) ::kill(child, SIGKILL);
+        for (const bool asked : {false, true}) {
+            std::vector<pid_t> copies;
+            while (copies.empty()) {
+                co_await sleep_for(10ms);
+                copies = sandbox_kit::children_of(before.at(0));
+                std::erase_if(copies, [](pid_t child) { return depth_of(child) != 2; });
+            }
+            // One that has the request dies as well as one that waits for it.
+            for (const auto copy : copies) ::kill(copy, asked ? SIGSTOP : SIGKILL);
+            asio::co_spawn(machine.context, kill_soon(copies), asio::detached);
             const auto another = co_await machine.backend->start(*machine.sandbox, machine.spec());
             BOOST_TEST(co_await is_forked(*another));
             co_await another->shutdown();
