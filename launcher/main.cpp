@@ -90,7 +90,8 @@ void require(bool good, const ipybox::launcher::Problem& problem) {
     fail(problem.what, problem.detail);
 }
 
-// Whether what the host looked at is what was mounted. Afterwards nobody can change that.
+// Whether what the host looked at is what was mounted, and was mounted there: a link that somebody
+// put in its place would have led the mount elsewhere. Afterwards nobody can change that.
 void require_same(char* text) {
     std::uint64_t numbers[2];
     for (auto& value : numbers) {
@@ -102,10 +103,15 @@ void require_same(char* text) {
     }
     const int file = ::open(text, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     struct stat found{};
-    if (file < 0 || ::fstat(file, &found) != 0) fail("cannot look at", text);
+    struct statx mounted{};
+    if (file < 0 || ::fstat(file, &found) != 0 ||
+        ::statx(file, "", AT_EMPTY_PATH, STATX_TYPE, &mounted) != 0)
+        fail("cannot look at", text);
     ::close(file);
     errno = ESTALE;
-    if (found.st_dev != numbers[0] || found.st_ino != numbers[1])
+    const bool elsewhere = (mounted.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0 &&
+                           (mounted.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
+    if (found.st_dev != numbers[0] || found.st_ino != numbers[1] || elsewhere)
         fail("somebody has replaced", text);
 }
 

@@ -880,11 +880,15 @@ private:
                 if (is_proxy(channel))
                     add("--forward",
                         std::to_string(proxy_port) + "=" + guest_address(policy, channel));
-        for (const auto& [path, found] : view.inner_roots())
-            if (const auto rule = view.kind(path);
-                rule != View::Kind::hidden && rule != View::Kind::scratch)
+        // An overlay has numbers of its own, and keeps what a name of it has once meant.
+        for (const auto& [path, found] : view.inner_roots()) {
+            const auto rule = view.kind(path);
+            const auto layer = view.in_layer(path);
+            if (rule != View::Kind::hidden && rule != View::Kind::scratch &&
+                (!layer || layer->second == "."))
                 add("--same", std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino) +
                                   ":" + path.string());
+        }
         return command;
     }
 

@@ -179,7 +179,7 @@ public:
 
     // Makes `relative` below `place`, in its directory `parent`, or adopts what an earlier run
     // made. False when nobody can create anything there, so that there is nothing to protect.
-    // Throws Error: io_error.
+    // Throws Error: io_error, sandbox_refused (it keeps changing).
     bool hold(const std::filesystem::path& place, const std::filesystem::path& relative,
               const UniqueFd& parent, bool directory) {
         const std::string name = relative.filename();
@@ -211,7 +211,8 @@ public:
                 return true;
             }
         }
-        throw Error(errc::io_error, "cannot protect " + name + ": it keeps changing");
+        throw Error(errc::sandbox_refused,
+                    "cannot protect " + relative.string() + ": it keeps changing; start again");
     }
 
 private:

@@ -217,13 +217,15 @@ IPYBOX_DECL void View::pin_directories(const fs::path& path) {
     if (!root || root->second != Kind::writable) return;
     for (auto at = path.parent_path(); at != root->first && detail::within(at, root->first);
          at = at.parent_path()) {
-        std::error_code ignored;
-        const auto status = fs::symlink_status(at, ignored);
-        if (fs::is_symlink(status))
+        struct stat found{};
+        if (::lstat(at.c_str(), &found) != 0) continue;
+        if (S_ISLNK(found.st_mode))
             refuse(at.string() +
                    " is a symbolic link, and what lies behind it cannot be hidden: "
                    "name the place that it leads to");
-        if (fs::is_directory(status)) add(at, Kind::writable);
+        if (!S_ISDIR(found.st_mode)) continue;
+        add(at, Kind::writable);
+        inner_roots_[at] = found;
     }
 }
 
@@ -259,12 +261,19 @@ IPYBOX_DECL void View::protect(const fs::path& path) {
                    " is a symbolic link and cannot be write-protected: put the "
                    "file itself there");
         const bool left_over = detail::is_placeholder(found);
-        if (left_over) hold(at, directory, S_ISDIR(found.st_mode));
+        if (left_over)
+            hold(at, directory, S_ISDIR(found.st_mode));
+        else
+            inner_roots_[at] = found;
         if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
         // A mount of its own: the guest cannot rename it and put another in its place.
         add(at, Kind::writable);
         directory.reset(::openat(directory.get(), names[i].c_str(),
                                  O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        if (!directory && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP))
+            refuse(at.string() +
+                   " was exchanged while it was looked at, perhaps by another session in this "
+                   "place, and what lies in it cannot be write-protected: start again");
         if (!directory) throw Error(errc::io_error, lstat_failure(at));
     }
 }
