@@ -33,7 +33,8 @@ constexpr const char* usage =
     "  --writable PATH       a file or directory that may be written; repeatable\n"
     "  --sockets PATH        a directory in which nothing but sockets may be made; repeatable\n"
     "  --same DEVICE:INODE:PATH\n"
-    "                        fails unless this is what lies there; repeatable\n"
+    "                        fails unless this is what is mounted there; repeatable\n"
+    "  --mounted PATH        fails unless something is mounted there; repeatable\n"
     "  --seccomp FD          a system call filter, read from a descriptor; repeatable\n"
     "  --seccomp-file PATH   the same from a file; repeatable\n"
     "  --no-exec             COMMAND is the last program: neither it nor its children can start "
@@ -90,8 +91,23 @@ void require(bool good, const ipybox::launcher::Problem& problem) {
     fail(problem.what, problem.detail);
 }
 
-// Whether what the host looked at is what was mounted, and was mounted there: a link that somebody
-// put in its place would have led the mount elsewhere. Afterwards nobody can change that.
+// Whether something was mounted there: a link that somebody put in the place of a directory would
+// have led the mount elsewhere. Afterwards nobody can change that. Before Linux 5.8 nothing tells.
+struct stat require_mounted(const char* path) {
+    const int file = ::open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    struct stat found{};
+    struct statx more{};
+    if (file < 0 || ::fstat(file, &found) != 0 ||
+        ::statx(file, "", AT_EMPTY_PATH, STATX_TYPE, &more) != 0)
+        fail("cannot look at", path);
+    ::close(file);
+    errno = ESTALE;
+    if ((more.stx_attributes_mask & ~more.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)
+        fail("somebody has replaced", path);
+    return found;
+}
+
+// Whether it is what the host looked at, too.
 void require_same(char* text) {
     std::uint64_t numbers[2];
     for (auto& value : numbers) {
@@ -101,17 +117,9 @@ void require_same(char* text) {
         value = number(text);
         text = colon + 1;
     }
-    const int file = ::open(text, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    struct stat found{};
-    struct statx mounted{};
-    if (file < 0 || ::fstat(file, &found) != 0 ||
-        ::statx(file, "", AT_EMPTY_PATH, STATX_TYPE, &mounted) != 0)
-        fail("cannot look at", text);
-    ::close(file);
+    const auto found = require_mounted(text);
     errno = ESTALE;
-    const bool elsewhere = (mounted.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0 &&
-                           (mounted.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
-    if (found.st_dev != numbers[0] || found.st_ino != numbers[1] || elsewhere)
+    if (found.st_dev != numbers[0] || found.st_ino != numbers[1])
         fail("somebody has replaced", text);
 }
 
@@ -155,6 +163,8 @@ int main(int argc, char** argv) {
             door = static_cast<int>(number(argv[at], INT32_MAX));
         } else if (std::strcmp(option, "--same") == 0) {
             require_same(argv[at]);
+        } else if (std::strcmp(option, "--mounted") == 0) {
+            require_mounted(argv[at]);
         } else if (!confining) {
             misuse("there is an unknown option");
         } else if (std::strncmp(option, "--rlimit-", 9) == 0) {

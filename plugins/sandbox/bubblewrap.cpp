@@ -880,12 +880,14 @@ private:
                 if (is_proxy(channel))
                     add("--forward",
                         std::to_string(proxy_port) + "=" + guest_address(policy, channel));
-        // An overlay has numbers of its own, and keeps what a name of it has once meant.
-        for (const auto& [path, found] : view.inner_roots()) {
+        for (const auto& [path, found] : view.inner_mounts()) {
             const auto rule = view.kind(path);
+            if (rule == View::Kind::hidden || rule == View::Kind::scratch) continue;
+            // What lies in an overlay has numbers of its own there.
             const auto layer = view.in_layer(path);
-            if (rule != View::Kind::hidden && rule != View::Kind::scratch &&
-                (!layer || layer->second == "."))
+            if (layer && layer->second != ".")
+                add("--mounted", path.string());
+            else
                 add("--same", std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino) +
                                   ":" + path.string());
         }

@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 #include <ipybox/sandbox_kit/launcher.hpp>
+#include <ipybox/sandbox_kit/process.hpp>
 #include <ipybox/sandbox_kit/writable_places.hpp>
 
 #include "place_fixture.hpp"
@@ -125,6 +126,37 @@ BOOST_AUTO_TEST_CASE(the_guest_writes_its_workspace_and_its_channels) {
     const auto process = start("sleep 60");
     const auto ended = test::run(context, process->wait(Clock::now() + std::chrono::seconds(20)));
     BOOST_TEST(ended.has_value());
+}
+
+// Else a directory that lies where it did passes, while its mount was led elsewhere by a link.
+BOOST_AUTO_TEST_CASE(what_is_mounted_nowhere_or_is_another_starts_nothing) {
+    const auto ran = [this](const std::string& option, const std::string& value) {
+        SpawnRequest request;
+        request.stdio = Stdio::tail;
+        request.argv = {launcher.string(), option, value, "--", "/bin/echo", "ran"};
+        ChildProcess process(context.get_executor(), std::move(request));
+        test::run(context, process.wait(never));
+        return process.output_tail();
+    };
+    const auto stopped = [&ran](const std::string& option, const std::string& value) {
+        const auto said = ran(option, value);
+        BOOST_TEST(said.find("ran\n") == said.npos, said);
+        return said.find("somebody has replaced") != said.npos;
+    };
+    const auto numbered = [](const fs::path& path, unsigned more = 0) {
+        struct stat found{};
+        BOOST_TEST_REQUIRE(::stat(path.c_str(), &found) == 0);
+        return std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino + more) + ":" +
+               path.string();
+    };
+    BOOST_TEST(ran("--same", numbered("/proc")) == "ran\n");
+    BOOST_TEST(ran("--mounted", "/proc") == "ran\n");
+    BOOST_TEST(stopped("--same", numbered("/proc", 1)));
+    BOOST_TEST(stopped("--same", numbered(other)));
+    BOOST_TEST(stopped("--mounted", other));
+    fs::create_symlink("/proc", other / "link");
+    BOOST_TEST(stopped("--mounted", other / "link"));
+    BOOST_TEST(ran("--mounted", other / "absent").find("cannot look at") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

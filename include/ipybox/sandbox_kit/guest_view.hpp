@@ -98,7 +98,7 @@ public:
     Kind kind(const fs::path& path) const;
     std::vector<Access> accesses() const;
     // What is to be found where the guest, or one before it, could have put something else.
-    const std::map<fs::path, struct stat>& inner_roots() const { return inner_roots_; }
+    const std::map<fs::path, struct stat>& inner_mounts() const { return inner_mounts_; }
     detail::Placeholders take_placeholders() { return std::move(placeholders_); }
     // What each of the layered paths has to hold; those without are missing.
     const std::map<fs::path, detail::HeldNames>& layers() const { return layers_; }
@@ -123,6 +123,9 @@ private:
 
     // The innermost root around a path.
     std::optional<std::pair<fs::path, Kind>> root_of(const fs::path& path) const;
+
+    // The guest of another sandbox has put something else there between two looks.
+    [[noreturn]] static void refuse_exchanged(const fs::path& path);
 
     static std::string lstat_failure(const fs::path& path) {
         return "cannot look at " + path.string() + ": " + errno_text();
@@ -160,7 +163,7 @@ private:
 
     std::map<fs::path, Kind> mounts_;
     std::map<fs::path, Kind> roots_;
-    std::map<fs::path, struct stat> inner_roots_;
+    std::map<fs::path, struct stat> inner_mounts_;
     std::set<fs::path> shown_;
     HiddenBehindLinks behind_links_;
     bool only_links_ = false;

@@ -208,7 +208,7 @@ IPYBOX_DECL void View::look_at_roots(const fs::path& cwd) {
     if (!cwd.empty() && cwd != "/") bases.push_back(absolute_path(cwd));
     for (const auto& base : bases)
         for (const auto& [path, rule] : roots_)
-            if (const auto found = look_below(base, path)) inner_roots_[path] = *found;
+            if (const auto found = look_below(base, path)) inner_mounts_[path] = *found;
 }
 
 IPYBOX_DECL void View::pin_directories(const fs::path& path) {
@@ -225,7 +225,7 @@ IPYBOX_DECL void View::pin_directories(const fs::path& path) {
                    "name the place that it leads to");
         if (!S_ISDIR(found.st_mode)) continue;
         add(at, Kind::writable);
-        inner_roots_[at] = found;
+        inner_mounts_[at] = found;
     }
 }
 
@@ -264,16 +264,14 @@ IPYBOX_DECL void View::protect(const fs::path& path) {
         if (left_over)
             hold(at, directory, S_ISDIR(found.st_mode));
         else
-            inner_roots_[at] = found;
+            inner_mounts_[at] = found;
         if (last || left_over || !S_ISDIR(found.st_mode)) return add(at, Kind::write_protected);
         // A mount of its own: the guest cannot rename it and put another in its place.
         add(at, Kind::writable);
         directory.reset(::openat(directory.get(), names[i].c_str(),
                                  O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
         if (!directory && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP))
-            refuse(at.string() +
-                   " was exchanged while it was looked at, perhaps by another session in this "
-                   "place, and what lies in it cannot be write-protected: start again");
+            refuse_exchanged(at);
         if (!directory) throw Error(errc::io_error, lstat_failure(at));
     }
 }
@@ -465,15 +463,29 @@ IPYBOX_DECL bool View::hold(const fs::path& path, const UniqueFd& parent, bool d
     const auto name = path.filename().string();
     const auto root = root_of(path)->first;
     struct stat found{};
-    if (!layered_.contains(root) ||
-        (::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-         !detail::Placeholders::sweep(parent, name))) {
-        return placeholders_.hold(root, path.lexically_relative(root), parent, directory);
+    const auto is_there = [&] {
+        return ::fstatat(parent.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0;
+    };
+    if (layered_.contains(root)) {
+        if (!is_there() || detail::Placeholders::sweep(parent, name)) {
+            // Once: each mount on another is one in all places where that one is seen.
+            if (held_in_layers_.insert(path).second)
+                layers_[root].push_back(path.lexically_relative(root).string() +
+                                        (directory ? "/" : ""));
+            return true;
+        }
+        if (!detail::is_placeholder(found)) refuse_exchanged(path);
     }
-    // Once: each mount on another is one in all places where that one is seen.
-    if (held_in_layers_.insert(path).second)
-        layers_[root].push_back(path.lexically_relative(root).string() + (directory ? "/" : ""));
+    if (!placeholders_.hold(root, path.lexically_relative(root), parent, directory)) return false;
+    if (!is_there() || S_ISLNK(found.st_mode)) refuse_exchanged(path);
+    inner_mounts_[path] = found;
     return true;
+}
+
+IPYBOX_DECL void View::refuse_exchanged(const fs::path& path) {
+    refuse(path.string() +
+           " was exchanged while it was looked at, perhaps by another session in this place, and "
+           "cannot be protected: start again");
 }
 
 }  // namespace ipybox::sandbox_kit
