@@ -1,7 +1,7 @@
 // What bwrap binds into a sandbox and cannot make itself, made beforehand in namespaces of its own:
 // tmpfs mounts with a limit on the number of files too, because a tree of empty files takes memory
 // of the machine as well; and layers, in which a workspace has names that it does not have on the
-// host.
+// host. And what bwrap can write: it goes by paths, which code may exchange for links meanwhile.
 #include "scratch.hpp"
 
 #include <fcntl.h>
@@ -240,23 +240,31 @@ bool refresh(unsigned layers) {
     }
 }
 
-// Mounts what `description` says and leaves somebody behind who keeps it fresh, as a child of our
-// parent: nothing but that one's end, the host's, or the guard ends it. pinned: the names are from
-// the beginning; else when the host asks for it.
-int make_layers(int description, int control, bool pinned) {
+// What is mounted at /sys/layer0 ….
+struct Layers {
     Words words;
-    if (!words.read(description)) return fail("layers");
+    unsigned count = 0;
+};
+
+// Mounts what `description` says.
+int mount_layers(int description, Layers& layers) {
+    if (!layers.words.read(description)) return fail("layers");
     ::close(description);
-    const Words all = words;
     if (::mkdir("/sys/names", 0755) != 0 ||
         ::mount("tmpfs", "/sys/names", "tmpfs", MS_NOSUID | MS_NODEV,
                 "size=4m,nr_inodes=4096,mode=0755") != 0)
         return fail("/sys/names");
-    unsigned layers = 0;
-    for (; words.more(); ++layers)
-        if (layers == max_layers || !mount_layer(words, layers)) return fail("a layer");
-    if (pinned && !pin_all(all)) return fail("a name in a layer");
-    if (::chdir("/") != 0 || !refresh(layers)) return fail("refreshing a layer");
+    for (Words words = layers.words; words.more(); ++layers.count)
+        if (layers.count == max_layers || !mount_layer(words, layers.count)) return fail("a layer");
+    return ::chdir("/") == 0 ? 0 : fail("/");
+}
+
+// Leaves somebody behind who keeps them fresh, as a child of our parent: nothing but that one's
+// end, the host's, or the guard ends it. pinned: the names are from the beginning; else when the
+// host asks for it.
+int keep_layers(const Layers& layers, int control, bool pinned) {
+    if (pinned && !pin_all(layers.words)) return fail("a name in a layer");
+    if (!refresh(layers.count)) return fail("refreshing a layer");
     ::fcntl(control, F_SETFD, FD_CLOEXEC);
     const long keeper =
         ::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
@@ -267,38 +275,82 @@ int make_layers(int description, int control, bool pinned) {
         if (::dup2(control, 3) != 3) ::_exit(1);
         ::syscall(SYS_close_range, 4u, ~0u, 0u);
         for (const int stream : {0, 1, 2}) ::close(stream);
-        keep_fresh(all, layers, 3);
+        keep_fresh(layers.words, layers.count, 3);
     }
     ::close(control);
     return 0;
 }
 
+// ---- what stays writable
+// --------------------------------------------------------------------------
+
+// One of the places that do.
+struct Writable {
+    int where, copy;  // the place, and a mount of it that is not sealed
+};
+
+bool open_place(const char* path, Writable& found) {
+    found.where = ::open(path, O_PATH | O_CLOEXEC);
+    if (found.where < 0) return false;
+    found.copy = static_cast<int>(
+        ::syscall(SYS_open_tree, found.where, "",
+                  OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE));
+    return found.copy >= 0 || errno == ENOSYS;  // before Linux 5.2: nothing is sealed
+}
+
+bool set_read_only(const char* path, bool yes, unsigned how) {
+    mount_attr attributes{};
+    (yes ? attributes.attr_set : attributes.attr_clr) = MOUNT_ATTR_RDONLY;
+    return ::syscall(SYS_mount_setattr, AT_FDCWD, path, how, &attributes, sizeof attributes) == 0;
+}
+
+// Makes all of the disk read-only for what we become, but for what we have mounted, for /proc, by
+// which it makes its namespaces, and for the places. False with the errno.
+bool seal(const Writable* places, int count) {
+    // Before Linux 5.12; then nothing holds names in layers either.
+    if (!set_read_only("/", true, AT_RECURSIVE)) return errno == ENOSYS;
+    if (!set_read_only(place, false, AT_RECURSIVE)) return false;
+    set_read_only("/proc", false, 0);  // where the machine's own is read-only, it stays so
+    for (int i = 0; i < count; ++i) {
+        if (::syscall(SYS_move_mount, places[i].copy, "", places[i].where, "",
+                      MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0)
+            return false;
+        ::close(places[i].where);
+        ::close(places[i].copy);
+    }
+    return true;
+}
+
 }  // namespace
 
 int scratch_main(int argc, char** argv) {
-    int description = -1, control = -1;
+    int description = -1, control = -1, count = 0;
     bool pinned = true;
-    if (argc > 5 && std::strcmp(argv[1], "--pin-later") == 0) {
-        pinned = false;
-        --argc;
-        ++argv;
+    const auto given = [&](const char* option, int values) {
+        if (argc < 5 + values || std::strcmp(argv[1], option) != 0) return false;
+        argc -= 1 + values;
+        argv += 1 + values;
+        return true;
+    };
+    if (given("--pin-later", 0)) pinned = false;
+    if (given("--layers", 2)) {
+        description = std::atoi(argv[-1]);
+        control = std::atoi(argv[0]);
     }
-    if (argc > 4 && std::strcmp(argv[1], "--layers") == 0) {
-        description = std::atoi(argv[2]);
-        control = std::atoi(argv[3]);
-        argc -= 3;
-        argv += 3;
-    }
+    char** const writable = argv + 2;
+    while (given("--writable", 1)) ++count;
     if (argc < 5 || std::strcmp(argv[3], "--") != 0) {
         std::fputs(
-            "usage: ipybox-launcher scratch [[--pin-later] --layers FD CONTROL] OPTIONS COUNT -- "
-            "COMMAND [ARGUMENT]...\n"
+            "usage: ipybox-launcher scratch [[--pin-later] --layers FD CONTROL] [--writable PATH]… "
+            "OPTIONS COUNT -- COMMAND [ARGUMENT]...\n"
             "Becomes COMMAND, which sees COUNT (0 to 9) fresh tmpfs mounts with these mount\n"
             "options at /sys/0, /sys/1 …, and at /sys/layer0 … the layers that FD describes; a "
             "byte\n"
             "to CONTROL, a socket, makes it see what the host has changed there, and a `p` makes "
             "the\n"
-            "names read-only that they hold, which else they are before COMMAND\n",
+            "names read-only that they hold, which else they are before COMMAND. All else but "
+            "each PATH\n"
+            "is read-only for it.\n",
             stderr);
         return 2;
     }
@@ -320,9 +372,18 @@ int scratch_main(int argc, char** argv) {
         if (::mkdir(path, 0755) != 0 || ::mount("tmpfs", path, "tmpfs", flags, argv[1]) != 0)
             return fail(path);
     }
+    Layers layers;
     if (description >= 0)
-        if (const int failed = make_layers(description, control, pinned); failed != 0)
-            return failed;
+        if (const int failed = mount_layers(description, layers); failed != 0) return failed;
+    auto* places =
+        static_cast<Writable*>(std::calloc(static_cast<std::size_t>(count) + 1, sizeof(Writable)));
+    for (int i = 0; i < count; ++i)
+        if (places == nullptr || !open_place(writable[2 * i], places[i]))
+            return fail(writable[2 * i]);
+    // Before names are pinned: what we have mounted is writable again then.
+    if (!seal(places, count)) return fail("a read-only disk");
+    if (description >= 0)
+        if (const int failed = keep_layers(layers, control, pinned); failed != 0) return failed;
     ::execv(argv[4], argv + 4);
     return fail(argv[4]);
 }

@@ -537,7 +537,7 @@ private:
             request.ends_its_tree = true;
             request.argv = {"/usr/bin/true"};
             auto layers = make_layers({{place, {"ipybox-probe"}}}, {{{place, base}}, {}}, identity);
-            start_by_launcher(request, Limits(), layers, nullptr);
+            start_by_launcher(request, Limits(), layers, {}, nullptr);
             ChildProcess trial(executor_, std::move(request));
             const auto status = co_await trial.wait(deadline_after(std::chrono::seconds(10)));
             if (status && status->code == 0) co_return std::string();
@@ -765,7 +765,8 @@ private:
         options.add("--chdir", policy.cwd.empty() || opened ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
         auto layers = make_layers(view.layers(), layered, request.identity);
-        start_by_launcher(request, policy.limits, layers, role.pen, pins_later(policy, role));
+        start_by_launcher(request, policy.limits, layers, written(view, channels), role.pen,
+                          pins_later(policy, role));
         std::string first;
         if (pipes) first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
         started.process = std::make_unique<Confined>(
@@ -1010,14 +1011,30 @@ private:
         options.add("--perms", path.parent_path() == "/home" ? "0700" : "1777", "--tmpfs", path);
     }
 
+    // Where bwrap may write on the disk: nothing that code exchanges leads it elsewhere. None of
+    // these lies in another, where code could exchange it.
+    static std::set<fs::path> written(const View& view, const std::vector<Channel>& channels) {
+        std::set<fs::path> places;
+        fs::path outermost;
+        for (const auto& [path, rule] : view.mounts()) {
+            if (rule != View::Kind::writable) continue;
+            if (outermost.empty() || !within(path, outermost)) outermost = path;
+            if (!view.in_layer(path)) places.insert(outermost);
+        }
+        for (const auto& channel : channels)
+            if (!is_read_only(channel)) places.insert(absolute_path(channel.host_path));
+        return places;
+    }
+
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
-    // tells.
+    // tells. writable: what of the disk bwrap can write.
     void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers,
-                           const Pen* pen, bool pins_later = false) const {
+                           const std::set<fs::path>& writable, const Pen* pen,
+                           bool pins_later = false) const {
         constexpr int description = 5, control = 6;  // below what Options hands over
         std::vector<std::string> words;
         const bool scratch = limits.scratch_inodes && !without("limits");
-        if (scratch || layers.control) {
+        if (scratch || layers.control || trials_.scratch_inodes) {
             words = {"scratch"};
             if (layers.control) {
                 if (pins_later) words.emplace_back("--pin-later");
@@ -1026,6 +1043,10 @@ private:
                     words.push_back(std::move(word));
                 request.fds.emplace_back(layers.description.get(), description);
                 request.fds.emplace_back(layers.launcher_control.get(), control);
+            }
+            for (const auto& path : writable) {
+                words.emplace_back("--writable");
+                words.push_back(path);
             }
             std::string mounts = "mode=1777";
             if (scratch) mounts += ",nr_inodes=" + std::to_string(*limits.scratch_inodes);

@@ -189,6 +189,46 @@ BOOST_AUTO_TEST_CASE(probe_tells_the_remedy) {
     refuses("user namespaces");
 }
 
+// It goes by paths, which code of another session in the workspace may exchange for links just
+// then.
+BOOST_AUTO_TEST_CASE(bwrap_can_write_nowhere_but_where_the_guest_may) {
+    if (!test::run(context, sandbox->probe()).scratch_inodes) {
+        BOOST_TEST_MESSAGE("skipped: only bwrap may make user namespaces here");
+        return;
+    }
+    const auto outside = directory.path() / "outside", inner = workspace / "inner";
+    const auto box = directory.path() / "box", seen = directory.path() / "seen";
+    for (const auto& path : {outside, inner, box, seen}) make_directory(path);
+    policy.readable = {seen};
+    policy.writable = {workspace, inner};
+    policy.write_protected = {workspace / ".git/hooks"};
+    channels = {{"box", box, Channel::Access::write}};
+    const auto script = directory.path() / "bwrap";
+    std::string text = "#!/bin/sh\n";
+    for (const auto& path : {outside, seen, workspace, box})
+        text += "touch " + path.string() + "/led 2>&1\n";
+    test::write_file(script, text + "exec /usr/bin/bwrap \"$@\"\n");
+    fs::permissions(script, fs::perms(0755));
+    for (const auto* names : {"overlay", "placeholders"}) {
+        BOOST_TEST_CONTEXT(names) {
+            json::object config{{"bwrap", script.string()}};
+            if (names == std::string_view("placeholders")) config["absent_names"] = names;
+            sandbox = registry.make<Sandbox>("bubblewrap", host, config);
+            const auto said =
+                sh("touch mine inner/mine " + sandbox->guest_address(policy, channels[0]) +
+                   "/mine && echo good");
+            BOOST_TEST(contains(said, outside.string() + "/led': Read-only file system"), said);
+            BOOST_TEST(said.ends_with("good\n"), said);
+            for (const auto& path : {outside, seen}) BOOST_TEST(!fs::exists(path / "led"), path);
+            for (const auto& path : {workspace, inner, box}) {
+                BOOST_TEST(fs::exists(path / "mine"), path);
+                fs::remove(path / "mine");
+            }
+            BOOST_TEST(fs::exists(box / "led"));
+        }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(older_bwrap_without_disable_userns_still_serves) {
     const auto script = directory.path() / "bwrap";
     // Options arrive in descriptor 14 or so; an old bwrap stops at the first it does not know.
