@@ -2,9 +2,13 @@
 // What every test of a coroutine needs.
 #include <stdlib.h>
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/json/object.hpp>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -27,7 +31,7 @@
 namespace ipybox::test {
 
 // Runs one coroutine to its end on `context`; rethrows what it throws. Fails by exception when
-// nothing is left to run before it ended, or after two minutes.
+// nothing is left to run before it ended, or after two minutes; it is cancelled then.
 template <class T>
 T run(asio::io_context& context, awaitable<T> work) {
     std::exception_ptr failure;
@@ -40,14 +44,27 @@ T run(asio::io_context& context, awaitable<T> work) {
             value.emplace(co_await std::move(work));
         }
     };
-    asio::co_spawn(context, body(), [&](std::exception_ptr error) {
-        failure = error;
-        finished = true;
-    });
-    context.restart();
-    const auto limit = Clock::now() + std::chrono::minutes(2);
-    while (!finished) {
-        if (context.run_one_until(limit) == 0) throw std::runtime_error("the coroutine hangs");
+    asio::cancellation_signal stop;
+    asio::co_spawn(context, body(),
+                   asio::bind_cancellation_slot(stop.slot(), [&](std::exception_ptr error) {
+                       failure = error;
+                       finished = true;
+                   }));
+    const auto ends_within = [&](std::chrono::seconds time) {
+        context.restart();
+        const auto limit = Clock::now() + time;
+        while (!finished && context.run_one_until(limit) != 0) {
+        }
+        return finished;
+    };
+    if (!ends_within(std::chrono::minutes(2))) {
+        stop.emit(asio::cancellation_type::terminal);
+        // It refers to this frame: the next run() would drive it on there.
+        if (!ends_within(std::chrono::seconds(10))) {
+            std::fputs("the coroutine hangs, and cannot be cancelled\n", stderr);
+            std::abort();
+        }
+        throw std::runtime_error("the coroutine hangs");
     }
     if (failure) std::rethrow_exception(failure);
     if constexpr (!std::is_void_v<T>) return std::move(*value);
