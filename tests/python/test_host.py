@@ -206,14 +206,40 @@ class HostileTest(HostTest):
                    "except OSError as e: print(way, e.errno)")
         secret = self.workspace / "sub/held"
         with self.subTest(absent_names="overlay"):
-            outcomes = await self.outcomes_while_swapped(swapping, writing, secret, "overlay")
+            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, secret, "overlay")
             self.assertEqual(set(outcomes), {f"overlay {errno.EROFS}"}, outcomes)
             self.assertEqual(list(self.directory.rglob("held")), [])
         with self.subTest(absent_names="placeholders"):
-            outcomes = await self.outcomes_while_swapped(swapping, writing, secret, "placeholders")
+            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, secret, "placeholders")
             self.assertIn(f"placeholders {errno.EROFS}", outcomes)
             self.assertEqual([path for path in self.directory.rglob("held")
                               if not path.is_relative_to(self.workspace)], [])
+
+    async def test_a_hidden_file_is_not_moved_past_the_search_for_it(self):
+        """A session that could move the directory around it would show it to the next one."""
+        for directory in ("sub/inner", "target"):
+            (self.workspace / directory).mkdir(parents=True)
+        (self.workspace / "sub/inner/.env").write_text("SECRET=1")
+        (self.workspace / "target/settings").write_text("SECRET=2")
+        (self.workspace / "sub/.env").symlink_to("../target/settings")
+        for path in self.workspace.rglob("*"):
+            if os.geteuid() == 0:  # the code's are those of its user
+                os.chown(path, 65534, 65534, follow_symlinks=False)
+        moving = ("import os, time\nend = time.time() + 8\nmoved = set()\nwhile time.time() < end:\n"
+                  "    for a, b in (('sub', 'b'), ('sub/inner', 'c'), ('target', 'd')):\n"
+                  "        for old, new in ((a, b), (b, a)):\n"
+                  "            try: os.rename(old, new); moved.add(old); time.sleep(0.002)\n"
+                  "            except OSError: pass\n"
+                  "    time.sleep(0.002)\n"
+                  "print(moved)")
+        reading = ("import os\nfound = set()\nfor at, _, names in os.walk('.'):\n"
+                   "    for name in names:\n"
+                   "        try: found.add(open(os.path.join(at, name)).read())\n"
+                   "        except OSError as e: pass\n"
+                   "print(found)")
+        outcomes, said = await self.outcomes_while_swapped(moving, reading, None, "overlay")
+        self.assertEqual([outcome for outcome in outcomes if "SECRET" in outcome], [], outcomes)
+        self.assertEqual(said, "set()")
 
     async def outcomes_while_swapped(self, swapping, writing, secret, names):
         """What `writing` said, and how often, in sessions that began while another was `swapping`."""
@@ -224,7 +250,8 @@ class HostileTest(HostTest):
             _, swapped = client.begin("session/execute", {"session": other, "code": swapping})
             end = asyncio.get_running_loop().time() + 7
             while asyncio.get_running_loop().time() < end:
-                session = await self.session(client, start=False, write_protected=[str(secret)], **forked)
+                protected = {} if secret is None else {"write_protected": [str(secret)]}
+                session = await self.session(client, start=False, **protected, **forked)
                 try:
                     await client.call("session/start", session=session)
                     said = (await client.call("session/execute", session=session, code=writing))["text"]
@@ -232,8 +259,9 @@ class HostileTest(HostTest):
                 except HostError as refused:
                     self.assertEqual(refused.code, "sandbox_refused", str(refused))
                 await client.call("session/close", session=session)
-            self.assertEqual((await client.finish(swapped))["status"], "ok")
-        return outcomes
+            swapped = await client.finish(swapped)
+            self.assertEqual(swapped["status"], "ok")
+        return outcomes, swapped["text"]
 
     async def test_random_changes_of_messages(self):
         seed = int(os.environ.get("IPYBOX_FUZZ_SEED", random.randrange(1 << 30)))

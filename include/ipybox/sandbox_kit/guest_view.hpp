@@ -148,6 +148,10 @@ private:
 
     void hide_path(const fs::path& path);
 
+    // Hides what lies there, and keeps the guest from moving a directory around it to where the
+    // search for the next one has been already.
+    void cover(const fs::path& path);
+
     // Root's guest is another user. In a directory that is closed to it nothing can be mounted, and
     // nothing needs to be; over it something can.
     fs::path reachable(const fs::path& path) const;

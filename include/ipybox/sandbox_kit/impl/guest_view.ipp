@@ -288,7 +288,7 @@ IPYBOX_DECL void View::hide(const std::vector<std::string>& patterns, const fs::
             hide_absolute(glob);
         } else if (!has_wildcard(glob)) {
             for (const auto& [root, rule] : roots_) {
-                pin_directories(root / fixed_part(glob));
+                pin_directories(root / fixed_part(glob));  // it may be absent
                 hide_path(root / fixed_part(glob));
             }
         } else {
@@ -403,16 +403,20 @@ IPYBOX_DECL void View::hide_path(const fs::path& path) {
     std::error_code error;
     const auto status = fs::symlink_status(path, error);
     if (!fs::exists(status) || !root_of(path) || shown_.contains(path)) return;
-    if (!fs::is_symlink(status)) {
-        if (!only_links_) add(reachable(path), Kind::hidden);
-        return;
-    }
+    if (!fs::is_symlink(status)) return cover(path);
     // A link cannot be mounted over; the file it leads to can.
     const auto target = fs::canonical(path, error);
     struct stat found{};
     if (error || shown_.contains(target) || !may_lie_behind_a_link(target, found)) return;
     behind_links_.files.emplace(found.st_dev, found.st_ino);
-    add(reachable(target), Kind::hidden);
+    cover(target);
+}
+
+IPYBOX_DECL void View::cover(const fs::path& path) {
+    if (only_links_) return;
+    const auto covered = reachable(path);
+    pin_directories(covered);
+    add(covered, Kind::hidden);
 }
 
 IPYBOX_DECL fs::path View::reachable(const fs::path& path) const {
