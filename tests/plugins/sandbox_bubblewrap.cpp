@@ -666,6 +666,25 @@ BOOST_AUTO_TEST_CASE(sockets_of_the_host_are_hidden_unless_named) {
     BOOST_TEST(connect(inside) != "connected\n");
 }
 
+// Else the search for the next guest would pass them by.
+BOOST_AUTO_TEST_CASE(directories_around_what_is_hidden_stay_where_they_are) {
+    for (const auto* name : {"found", "found/inner", "linked", "served", "free"})
+        make_directory(workspace / name);
+    make_file(workspace / "found/inner/.env", "A=1");
+    make_file(workspace / "linked/settings", "A=1");
+    fs::create_symlink("linked/settings", workspace / ".env");
+    asio::local::stream_protocol::acceptor served(context, (workspace / "served/s").string());
+    policy.hidden = {"**/.env"};
+    for (const bool overlay : {true, false}) {
+        if (!overlay) use_placeholders();
+        BOOST_TEST(python("import errno, os\n"
+                          "for name in ('found', 'found/inner', 'linked', 'served', 'free'):\n"
+                          "    try: os.rename(name, 'moved'); print('moved')\n"
+                          "    except OSError as e: print(errno.errorcode[e.errno])\n"
+                          "os.rename('moved', 'free')") == "EBUSY\nEBUSY\nEBUSY\nEBUSY\nmoved\n");
+    }
+}
+
 BOOST_AUTO_TEST_CASE(whoever_sees_the_whole_disk_has_no_unix_sockets) {
     // Nobody can tell where these lie: /proc/net/unix has their names as they were given. Not in
     // /tmp, which every guest has of its own.

@@ -395,7 +395,7 @@ IPYBOX_DECL void View::hide_host_sockets() {
         // Covered by scratch directories.
         if (root->first == "/" && (detail::within(path, "/run") || detail::within(path, "/tmp")))
             continue;
-        if (fs::is_socket(fs::symlink_status(path, error))) add(path, Kind::hidden);
+        if (fs::is_socket(fs::symlink_status(path, error))) cover(path);
     }
 }
 
