@@ -39,7 +39,8 @@ namespace fs = std::filesystem;
 using sandbox_kit::absolute_path, sandbox_kit::check_reach, sandbox_kit::errno_text,
     detail::Placeholders, sandbox_kit::refuse, sandbox_kit::View, detail::within;
 
-constexpr std::size_t max_options = 8'000;  // bwrap itself gives up at 9000
+constexpr std::size_t max_options = 8'000;          // bwrap itself gives up at 9000
+constexpr std::size_t max_command_bytes = 1 << 20;  // Linux gives up at twice that
 
 // The tests build this file a second time, with walls that can be taken down one by one: an attack
 // that fails with all of them must get through without the one that is said to stop it.
@@ -110,8 +111,12 @@ public:
     }
     // Completes the request: bwrap with these options and `command` behind them.
     void fill(SpawnRequest& request, const fs::path& bwrap, std::vector<std::string> command) {
-        if (words_.size() > max_options)
-            refuse("the sandbox's view has too many parts: hide or protect fewer single files");
+        std::size_t bytes = 0;
+        for (const auto& word : command) bytes += word.size() + 1;
+        if (words_.size() > max_options || bytes > max_command_bytes)
+            refuse(
+                "the sandbox's view has too many parts: hide or protect fewer single files, and "
+                "remove those, such as .env, that nobody needs");
         std::string joined;
         for (const auto& word : words_) {
             if (word.find('\0') != std::string::npos)

@@ -209,10 +209,10 @@ BOOST_AUTO_TEST_CASE(bwrap_can_write_nowhere_but_where_the_guest_may) {
         text += "touch " + path.string() + "/led 2>&1\n";
     test::write_file(script, text + "exec /usr/bin/bwrap \"$@\"\n");
     fs::permissions(script, fs::perms(0755));
-    for (const auto* names : {"overlay", "placeholders"}) {
-        BOOST_TEST_CONTEXT(names) {
+    for (const bool overlay : {true, false}) {
+        BOOST_TEST_CONTEXT("overlay " << overlay) {
             json::object config{{"bwrap", script.string()}};
-            if (names == std::string_view("placeholders")) config["absent_names"] = names;
+            if (!overlay) config["absent_names"] = "placeholders";
             sandbox = registry.make<Sandbox>("bubblewrap", host, config);
             const auto said =
                 sh("touch mine inner/mine " + sandbox->guest_address(policy, channels[0]) +
@@ -675,14 +675,55 @@ BOOST_AUTO_TEST_CASE(directories_around_what_is_hidden_stay_where_they_are) {
     fs::create_symlink("linked/settings", workspace / ".env");
     asio::local::stream_protocol::acceptor served(context, (workspace / "served/s").string());
     policy.hidden = {"**/.env"};
-    for (const bool overlay : {true, false}) {
-        if (!overlay) use_placeholders();
+    const auto expect_them_to_stay = [this] {
         BOOST_TEST(python("import errno, os\n"
                           "for name in ('found', 'found/inner', 'linked', 'served', 'free'):\n"
                           "    try: os.rename(name, name + '2'); print('moved')\n"
                           "    except OSError as e: print(errno.errorcode[e.errno])\n"
                           "os.rename('free2', 'free')") == "EBUSY\nEBUSY\nEBUSY\nEBUSY\nmoved\n");
-    }
+    };
+    expect_them_to_stay();
+    use_placeholders();
+    expect_them_to_stay();
+}
+
+// Each directory around such a file is a mount, and so a word of a command line.
+BOOST_AUTO_TEST_CASE(files_that_code_nests_deeply_keep_nobody_from_starting) {
+    policy.hidden = {"**/.env"};
+    const auto plant = [this](const std::string& name, int depth, int count) {
+        BOOST_TEST(python("import os\n"
+                          "for number in range(" +
+                          std::to_string(count) +
+                          "):\n"
+                          "    at = os.open('.', os.O_RDONLY)\n"
+                          "    for level in range(" +
+                          std::to_string(depth) +
+                          "):\n"
+                          "        name = '" +
+                          name +
+                          "' + str(number)\n"
+                          "        os.makedirs(name, exist_ok=True)\n"
+                          "        os.chdir(name)\n"
+                          "    open('.env', 'w').write('A=1')\n"
+                          "    os.fchdir(at)\n"
+                          "print('planted')") == "planted\n");
+    };
+    const std::string reading =
+        "import os\nfound = []\n"
+        "for at, _, names in os.walk('.'):\n"
+        "    if '.env' not in names: continue\n"
+        "    try: found.append(open(at + '/.env').read())\n"
+        "    except OSError: pass\n"
+        "print(found)";
+    plant("d", 1000, 1);
+    BOOST_TEST(python(reading) == "[]\n");
+    use_placeholders();
+    BOOST_TEST(python(reading) == "[]\n");
+    // Too many of them are too many, as files alone are.
+    plant(std::string(200, 'n'), 15, 60);
+    BOOST_CHECK_EXCEPTION(shell("true"), Error, [](const Error& error) {
+        return error.code() == errc::sandbox_refused && contains(error.detail(), ".env");
+    });
 }
 
 BOOST_AUTO_TEST_CASE(whoever_sees_the_whole_disk_has_no_unix_sockets) {

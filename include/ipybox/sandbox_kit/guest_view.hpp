@@ -26,6 +26,7 @@ namespace ipybox::sandbox_kit {
 inline constexpr std::size_t max_searched = 500'000;  // files looked at for hidden ones
 inline constexpr std::size_t max_found = 2'000;       // hidden ones among them: bwrap takes no more
 inline constexpr std::size_t longest_path = PATH_MAX - 256;  // bwrap puts something before it
+inline constexpr int max_depth = 32;  // of what is hidden alone, below a writable root
 
 std::vector<std::string> components(const fs::path& path);
 
@@ -149,7 +150,8 @@ private:
     void hide_path(const fs::path& path);
 
     // Hides what lies there, and keeps the guest from moving a directory around it to where the
-    // search for the next one has been already.
+    // search for the next one has been already. Deeper than max_depth, a directory around it is
+    // hidden instead: the guest could have nested more than can be mounts.
     void cover(const fs::path& path);
 
     // Root's guest is another user. In a directory that is closed to it nothing can be mounted, and

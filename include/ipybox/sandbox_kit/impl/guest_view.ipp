@@ -217,6 +217,7 @@ IPYBOX_DECL void View::pin_directories(const fs::path& path) {
     if (!root || root->second != Kind::writable) return;
     for (auto at = path.parent_path(); at != root->first && detail::within(at, root->first);
          at = at.parent_path()) {
+        if (inner_mounts_.contains(at)) return;  // and what is around it
         struct stat found{};
         if (::lstat(at.c_str(), &found) != 0) continue;
         if (S_ISLNK(found.st_mode))
@@ -414,7 +415,14 @@ IPYBOX_DECL void View::hide_path(const fs::path& path) {
 
 IPYBOX_DECL void View::cover(const fs::path& path) {
     if (only_links_) return;
-    const auto covered = reachable(path);
+    fs::path covered = path;
+    const auto root = root_of(path);
+    if (root && root->second == Kind::writable) {
+        covered = root->first;
+        auto part = std::next(path.begin(), std::distance(covered.begin(), covered.end()));
+        for (int depth = 0; depth < max_depth && part != path.end(); ++depth) covered /= *part++;
+    }
+    covered = reachable(covered);
     pin_directories(covered);
     add(covered, Kind::hidden);
 }
