@@ -298,7 +298,7 @@ private:
 struct Trials {
     bool works = false;
     bool userns_can_be_disabled = true;
-    bool scratch_inodes = true;
+    bool launcher_namespaces = true;  // that the launcher may make some, and not only bwrap
     // Why not; empty: it works. Of deny and ask; and of places in overlays, by mount, directory for
     // the work, and user.
     std::optional<std::string> programs[2];
@@ -312,7 +312,7 @@ struct Trials {
     }
     void keep(const std::string& settings) const {
         // It may have gone without something because the machine was busy.
-        if (!works || !userns_can_be_disabled || !scratch_inodes) return;
+        if (!works || !userns_can_be_disabled || !launcher_namespaces) return;
         Trials good = *this;
         for (auto& problem : good.programs)
             if (problem && !problem->empty()) problem.reset();
@@ -486,7 +486,7 @@ private:
         Layered found;
         if (!overlay_)
             found.reason = "the option absent_names says so";
-        else if (!trials_.scratch_inodes)
+        else if (!trials_.launcher_namespaces)
             found.reason = "only bwrap may make user namespaces here";
         // Whoever sees the whole disk would see what lies behind an overlay as well.
         else if (sandbox_kit::shows_whole_disk(policy))
@@ -770,7 +770,7 @@ private:
         options.add("--chdir", policy.cwd.empty() || opened ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
         auto layers = make_layers(view.layers(), layered, request.identity);
-        start_by_launcher(request, policy.limits, layers, written(view, channels), role.pen,
+        start_by_launcher(request, policy.limits, layers, written(policy, view, channels), role.pen,
                           pins_later(policy, role));
         std::string first;
         if (pipes) first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
@@ -1016,16 +1016,16 @@ private:
         options.add("--perms", path.parent_path() == "/home" ? "0700" : "1777", "--tmpfs", path);
     }
 
-    // Where bwrap may write on the disk: nothing that code exchanges leads it elsewhere. None of
-    // these lies in another, where code could exchange it.
-    static std::set<fs::path> written(const View& view, const std::vector<Channel>& channels) {
+    // Where bwrap may write on the disk. No place of the policy lies in another here, where code
+    // could exchange it for a link.
+    static std::set<fs::path> written(const SandboxPolicy& policy, const View& view,
+                                      const std::vector<Channel>& channels) {
+        std::vector<fs::path> roots;
+        for (const auto& path : policy.writable) roots.push_back(absolute_path(path));
         std::set<fs::path> places;
-        fs::path outermost;
-        for (const auto& [path, rule] : view.mounts()) {
-            if (rule != View::Kind::writable) continue;
-            if (outermost.empty() || !within(path, outermost)) outermost = path;
-            if (!view.in_layer(path)) places.insert(outermost);
-        }
+        for (const auto& root : roots)
+            if (view.kind(root) == View::Kind::writable && !view.in_layer(root))
+                places.insert(*detail::outermost_around(root, roots));
         for (const auto& channel : channels)
             if (!is_read_only(channel)) places.insert(absolute_path(channel.host_path));
         return places;
@@ -1039,7 +1039,7 @@ private:
         constexpr int description = 5, control = 6;  // below what Options hands over
         std::vector<std::string> words;
         const bool scratch = limits.scratch_inodes && !without("limits");
-        if (scratch || layers.control || trials_.scratch_inodes) {
+        if (trials_.launcher_namespaces) {
             words = {"scratch"};
             if (layers.control) {
                 if (pins_later) words.emplace_back("--pin-later");
@@ -1113,7 +1113,7 @@ private:
     std::unique_ptr<Confined> start_trivial(Programs programs) {
         SandboxPolicy nothing;
         nothing.programs = programs;
-        if (trials_.scratch_inodes) nothing.limits.scratch_inodes = 64;
+        if (trials_.launcher_namespaces) nothing.limits.scratch_inodes = 64;
         return start(nothing, {"/usr/bin/true"}, {}, Stdio::tail, Layered()).process;
     }
 
@@ -1162,9 +1162,9 @@ private:
             if (said.find("--disable-userns") != std::string::npos)
                 // Before 0.8. The filter alone then keeps the guest from making user namespaces.
                 trials_.userns_can_be_disabled = false;
-            else if (trials_.scratch_inodes)
+            else if (trials_.launcher_namespaces)
                 // AppArmor may let bwrap make user namespaces, but not the launcher.
-                trials_.scratch_inodes = false;
+                trials_.launcher_namespaces = false;
             else
                 break;
         }
@@ -1184,7 +1184,7 @@ private:
             if (!problem.empty()) found.reasons[field] = std::move(problem);
         };
         limit(&Capabilities::scratch_inodes, "scratch_inodes",
-              trials_.scratch_inodes ? "" : "only bwrap may make user namespaces");
+              trials_.launcher_namespaces ? "" : "only bwrap may make user namespaces");
         limit(&Capabilities::memory_total, "memory_total", Cgroup::problem());
         // Whether the workspace's file system has quotas is found out when a policy asks for one.
         limit(&Capabilities::workspace_size, "workspace_size",

@@ -204,13 +204,13 @@ class HostileTest(HostTest):
                    "    with open('sub/held', 'w') as file:\n"
                    "        file.write('escaped'); print(way, 'wrote', os.readlink(f'/proc/self/fd/{file.fileno()}'))\n"
                    "except OSError as e: print(way, e.errno)")
-        secret = self.workspace / "sub/held"
+        protected = [str(self.workspace / "sub/held")]
         with self.subTest(absent_names="overlay"):
-            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, secret, "overlay")
+            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, "overlay", write_protected=protected)
             self.assertEqual(set(outcomes), {f"overlay {errno.EROFS}"}, outcomes)
             self.assertEqual(list(self.directory.rglob("held")), [])
         with self.subTest(absent_names="placeholders"):
-            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, secret, "placeholders")
+            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, "placeholders", write_protected=protected)
             self.assertIn(f"placeholders {errno.EROFS}", outcomes)
             self.assertEqual([path for path in self.directory.rglob("held")
                               if not path.is_relative_to(self.workspace)], [])
@@ -235,14 +235,15 @@ class HostileTest(HostTest):
         reading = ("import os\nfound = set()\nfor at, _, names in os.walk('.'):\n"
                    "    for name in names:\n"
                    "        try: found.add(open(os.path.join(at, name)).read())\n"
-                   "        except OSError as e: pass\n"
+                   "        except OSError: pass\n"
                    "print(found)")
-        outcomes, said = await self.outcomes_while_swapped(moving, reading, None, "overlay")
+        outcomes, said = await self.outcomes_while_swapped(moving, reading, "overlay")
+        self.assertTrue(outcomes, "no session started")
         self.assertEqual([outcome for outcome in outcomes if "SECRET" in outcome], [], outcomes)
         self.assertEqual(said, "set()")
 
-    async def outcomes_while_swapped(self, swapping, writing, secret, names):
-        """What `writing` said, and how often, in sessions that began while another was `swapping`."""
+    async def outcomes_while_swapped(self, swapping, code, names, **options):
+        """What `code` said, and how often, in sessions that began while another was `swapping`; and what that said."""
         forked = {"kernel": "fork", "kernel_options": {"start": "forked"}, "sandbox_options": {"absent_names": names}}
         outcomes = {}
         async with self.host() as client:
@@ -250,11 +251,10 @@ class HostileTest(HostTest):
             _, swapped = client.begin("session/execute", {"session": other, "code": swapping})
             end = asyncio.get_running_loop().time() + 7
             while asyncio.get_running_loop().time() < end:
-                protected = {} if secret is None else {"write_protected": [str(secret)]}
-                session = await self.session(client, start=False, **protected, **forked)
+                session = await self.session(client, start=False, **options, **forked)
                 try:
                     await client.call("session/start", session=session)
-                    said = (await client.call("session/execute", session=session, code=writing))["text"]
+                    said = (await client.call("session/execute", session=session, code=code))["text"]
                     outcomes[said] = outcomes.get(said, 0) + 1
                 except HostError as refused:
                     self.assertEqual(refused.code, "sandbox_refused", str(refused))

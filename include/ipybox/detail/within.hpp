@@ -2,6 +2,7 @@
 // Where a path lies, by its name alone.
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 namespace ipybox::detail {
 
@@ -11,6 +12,16 @@ inline bool within(const std::filesystem::path& path, const std::filesystem::pat
     std::string_view start = root.native();
     if (start.ends_with('/')) start.remove_suffix(1);
     return whole.starts_with(start) && (whole.size() == start.size() || whole[start.size()] == '/');
+}
+
+// The outermost of the roots around `path`, which whoever may write it cannot exchange; null
+// without.
+inline const std::filesystem::path* outermost_around(
+    const std::filesystem::path& path, const std::vector<std::filesystem::path>& roots) {
+    const std::filesystem::path* found = nullptr;
+    for (const auto& root : roots)
+        if (within(path, root) && (found == nullptr || within(*found, root))) found = &root;
+    return found;
 }
 
 }  // namespace ipybox::detail

@@ -41,11 +41,6 @@ inline bool within_any(const std::filesystem::path& path,
                        [&](const auto& root) { return detail::within(path, root); });
 }
 
-// The outermost of the roots around `path`, which whoever may write it cannot exchange; null
-// without.
-const std::filesystem::path* outermost_around(const std::filesystem::path& path,
-                                              const std::vector<std::filesystem::path>& roots);
-
 // The roots as they are given, and as they are without links.
 std::vector<std::filesystem::path> with_real_places(std::vector<std::filesystem::path> roots);
 

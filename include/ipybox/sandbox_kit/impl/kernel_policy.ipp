@@ -31,15 +31,6 @@ IPYBOX_DECL std::vector<std::filesystem::path> home_directories() {
     return homes;
 }
 
-IPYBOX_DECL const std::filesystem::path* outermost_around(
-    const std::filesystem::path& path, const std::vector<std::filesystem::path>& roots) {
-    const std::filesystem::path* found = nullptr;
-    for (const auto& root : roots)
-        if (detail::within(path, root) && (found == nullptr || detail::within(*found, root)))
-            found = &root;
-    return found;
-}
-
 IPYBOX_DECL std::vector<std::filesystem::path> with_real_places(
     std::vector<std::filesystem::path> roots) {
     for (std::size_t i = 0, given = roots.size(); i < given; ++i) {
@@ -120,7 +111,7 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
                                     place.string() + ", which no code may see; name another place");
             }
         // Absent, code could make it, or keep the host from making it.
-        if (const auto* root = sandbox_kit::outermost_around(place, writable);
+        if (const auto* root = detail::outermost_around(place, writable);
             root != nullptr && !fs::exists(place)) {
             const auto top = detail::open_directory(*root);
             const auto made =
@@ -236,7 +227,7 @@ IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path&
                     path.string() + ": leads over the link " + link.string() +
                         ", which code may have put there; name the place that it leads to");
     const auto file = (*place / name).lexically_normal();
-    const auto* root = sandbox_kit::outermost_around(*place, writable_);
+    const auto* root = detail::outermost_around(*place, writable_);
     if (root == nullptr) {
         fs::create_directories(*place);
         return detail::open_directory(*place);
