@@ -198,6 +198,13 @@ BOOST_AUTO_TEST_CASE(text_that_is_no_unicode_is_repaired_not_refused) {
     BOOST_TEST(repair_utf8("\xF0\x9F\x98") == bad + bad + bad);  // cut off
     BOOST_TEST(repair_utf8("\xC3"
                            "a") == bad + "a");
+    // Wherever it lies between what is ASCII.
+    for (std::size_t before = 0; before < 20; ++before)
+        for (std::size_t after = 0; after < 20; ++after) {
+            const std::string head(before, 'a'), tail(after, 'z');
+            BOOST_TEST(repair_utf8(head + "\xFF" + tail) == head + bad + tail);
+            BOOST_TEST(repair_utf8(head + "\xC3\xA4" + tail) == head + "\xC3\xA4" + tail);
+        }
 }
 
 BOOST_AUTO_TEST_CASE(arbitrary_frames_do_no_harm) {

@@ -21,7 +21,11 @@ namespace json = boost::json;
 inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
-    while (!text.empty()) {
+    for (;;) {
+        const auto plain = ascii_size(text);
+        out.append(text, 0, plain);
+        text.remove_prefix(plain);
+        if (text.empty()) return out;
         // Half of a surrogate pair is one character to who wrote it.
         const auto point = decode_utf8(text, Surrogates::taken);
         if (point.valid && !is_surrogate(point.value))
@@ -30,7 +34,6 @@ inline std::string repair_utf8(std::string_view text) {
             out += replacement_character;
         text.remove_prefix(point.size);
     }
-    return out;
 }
 
 // Half a surrogate pair, as `\ud83d` in JSON, becomes U+FFFD: what a JavaScript slice() through an

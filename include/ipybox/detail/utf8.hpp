@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -85,6 +86,18 @@ constexpr bool is_utf8(std::string_view text) noexcept {
         text.remove_prefix(point.size);
     }
     return true;
+}
+
+// How many bytes at the beginning of a text are ASCII.
+inline std::size_t ascii_size(std::string_view text) noexcept {
+    std::size_t at = 0;
+    // Eight at a time: most of what is printed is nothing else.
+    for (std::uint64_t eight = 0; at + sizeof eight <= text.size(); at += sizeof eight) {
+        std::memcpy(&eight, text.data() + at, sizeof eight);
+        if ((eight & 0x8080808080808080U) != 0) break;
+    }
+    while (at < text.size() && static_cast<unsigned char>(text[at]) < 0x80) ++at;
+    return at;
 }
 
 // The number of code points; of what is not UTF-8, of the bytes that do not go on with one.
