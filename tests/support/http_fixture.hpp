@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "free_port.hpp"
 #include "http_server.hpp"
 #include "test_support.hpp"
 
@@ -21,13 +22,6 @@ namespace ipybox::test {
 
 inline bool contains(std::string_view text, std::string_view part) {
     return text.find(part) != text.npos;
-}
-
-// A port that nobody listens on.
-inline std::uint16_t free_port() {
-    asio::io_context context;
-    asio::ip::tcp::acceptor acceptor(context, {asio::ip::address_v4::loopback(), 0});
-    return acceptor.local_endpoint().port();
 }
 
 inline std::string text_of(const CallResult& result) {

@@ -1,5 +1,3 @@
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -11,6 +9,7 @@
 #include <ipybox/sandbox_kit/stdio_mux.hpp>
 #include <random>
 
+#include "free_port.hpp"
 #include "test_support.hpp"
 
 namespace stdio_mux_tests {
@@ -23,19 +22,6 @@ using sandbox_kit::LocalSocket;
 using sandbox_kit::MuxFrame;
 
 std::string launcher() { return required_environment("IPYBOX_TEST_LAUNCHER"); }
-
-// A port that nobody here uses at the moment.
-std::uint16_t free_port() {
-    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-        throw std::runtime_error("no port is free");
-    return ntohs(address.sin_port);
-}
 
 struct Fixture {
     asio::io_context context;

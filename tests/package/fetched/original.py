@@ -98,6 +98,9 @@ def fetch(repository: Repository) -> Path:
         if done.returncode != 0:
             raise Unreachable(f"{done.stderr.strip()}\nset IPYBOX_ORIGINAL to a place that can be reached, such as "
                               "/mirror/{}.git")
+        if _git(clone, "cat-file", "-e", repository.commit).returncode != 0:
+            raise Unreachable(f"{source} has no commit {repository.commit} of {repository.name}; in IPYBOX_ORIGINAL, "
+                              "{} stands for that name")
     tree = place / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir()
