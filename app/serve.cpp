@@ -8,6 +8,7 @@
 #include <iostream>
 #include <ipybox/executor/service.hpp>
 #include <ipybox/mcp/http_server.hpp>
+#include <ipybox/sandbox_kit/writable_places.hpp>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -116,8 +117,8 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
         throw Error(errc::bad_argument,
                     "--working-dir: over HTTP each session has a workspace of its own; it needs "
                     "--shared-workspace");
-    fs::create_directories(flags.workspace);
-    const auto workspace = fs::canonical(flags.workspace);
+    const auto workspace = writable_places().real_paths({fs::absolute(flags.workspace)}).front();
+    fs::create_directories(workspace);
     flags.workspace = workspace.string();
     const auto logger = make_logger(flags.log_level);
     if (!flags.sandbox_config.empty() && !fs::exists(flags.sandbox_config)) {

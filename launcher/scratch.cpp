@@ -78,17 +78,17 @@ private:
     char* end_ = nullptr;
 };
 
-// Opens a directory whose DEVICE:INODE the host has seen: the way to it may lead over places that
-// code can write.
-int open_same(const char* path, const char* expected) {
-    const int directory = ::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+// Opens a file or directory whose DEVICE:INODE the host has seen: the way to it may lead over
+// places that code can write.
+int open_same(const char* path, const char* expected, int more_flags = 0) {
+    const int file = ::open(path, O_PATH | O_CLOEXEC | more_flags);
     struct stat found{};
-    if (directory < 0 || ::fstat(directory, &found) != 0) return -1;
+    if (file < 0 || ::fstat(file, &found) != 0) return -1;
     char text[64];
     std::snprintf(text, sizeof text, "%ju:%ju", static_cast<std::uintmax_t>(found.st_dev),
                   static_cast<std::uintmax_t>(found.st_ino));
-    if (std::strcmp(text, expected) == 0) return directory;
-    ::close(directory);
+    if (std::strcmp(text, expected) == 0) return file;
+    ::close(file);
     errno = ESTALE;
     return -1;
 }
@@ -156,9 +156,9 @@ bool mount_layer(Words& words, unsigned number) {
     char names[] = "/sys/names/0", target[] = "/sys/layer0";
     names[sizeof names - 2] = target[sizeof target - 2] = static_cast<char>('0' + number);
     const char* path = words.next();
-    const int upper = open_same(path, words.next());
+    const int upper = open_same(path, words.next(), O_DIRECTORY);
     const char* work_path = words.next();
-    const int work = open_same(work_path, words.next());
+    const int work = open_same(work_path, words.next(), O_DIRECTORY);
     if (upper < 0 || work < 0 || ::mkdir(names, 0755) != 0 || ::mkdir(target, 0755) != 0 ||
         ::chdir(names) != 0)
         return false;
@@ -289,8 +289,8 @@ struct Writable {
     int where, copy;  // the place, and a mount of it that is not sealed
 };
 
-bool open_place(const char* path, Writable& found) {
-    found.where = ::open(path, O_PATH | O_CLOEXEC);
+bool open_place(const char* path, const char* expected, Writable& found) {
+    found.where = open_same(path, expected);
     if (found.where < 0) return false;
     found.copy = static_cast<int>(
         ::syscall(SYS_open_tree, found.where, "",
@@ -338,11 +338,11 @@ int scratch_main(int argc, char** argv) {
         control = std::atoi(argv[0]);
     }
     char** const writable = argv + 2;
-    while (given("--writable", 1)) ++count;
+    while (given("--writable", 2)) ++count;
     if (argc < 5 || std::strcmp(argv[3], "--") != 0) {
         std::fputs(
-            "usage: ipybox-launcher scratch [[--pin-later] --layers FD CONTROL] [--writable PATH]… "
-            "OPTIONS COUNT -- COMMAND [ARGUMENT]...\n"
+            "usage: ipybox-launcher scratch [[--pin-later] --layers FD CONTROL] "
+            "[--writable PATH DEVICE:INODE]… OPTIONS COUNT -- COMMAND [ARGUMENT]...\n"
             "Becomes COMMAND, which sees COUNT (0 to 9) fresh tmpfs mounts with these mount\n"
             "options at /sys/0, /sys/1 …, and at /sys/layer0 … the layers that FD describes; a "
             "byte\n"
@@ -378,8 +378,8 @@ int scratch_main(int argc, char** argv) {
     auto* places =
         static_cast<Writable*>(std::calloc(static_cast<std::size_t>(count) + 1, sizeof(Writable)));
     for (int i = 0; i < count; ++i)
-        if (places == nullptr || !open_place(writable[2 * i], places[i]))
-            return fail(writable[2 * i]);
+        if (places == nullptr || !open_place(writable[3 * i], writable[3 * i + 1], places[i]))
+            return fail(writable[3 * i]);
     // Before names are pinned: what we have mounted is writable again then.
     if (!seal(places, count)) return fail("a read-only disk");
     if (description >= 0)

@@ -541,7 +541,8 @@ private:
             request.identity = identity;
             request.ends_its_tree = true;
             request.argv = {"/usr/bin/true"};
-            auto layers = make_layers({{place, {"ipybox-probe"}}}, {{{place, base}}, {}}, identity);
+            auto layers =
+                make_layers({{place, {"ipybox-probe"}}}, {}, {{{place, base}}, {}}, identity);
             start_by_launcher(request, Limits(), layers, {}, nullptr);
             ChildProcess trial(executor_, std::move(request));
             const auto status = co_await trial.wait(deadline_after(std::chrono::seconds(10)));
@@ -554,15 +555,18 @@ private:
         }
     }
 
+    // seen: what is to be found at places that code could have exchanged.
     static Layers make_layers(const std::map<fs::path, detail::HeldNames>& held,
-                              const Layered& bases, const std::optional<Identity>& identity) {
+                              const std::map<fs::path, struct stat>& seen, const Layered& bases,
+                              const std::optional<Identity>& identity) {
         Layers layers;
         if (held.empty()) return layers;
         std::string description;
         for (const auto& [place, names] : held) {
-            layers.mounted.emplace_back(place, names, bases.bases.at(place),
-                                        identity ? identity->user : ::geteuid(),
-                                        identity ? identity->group : ::getegid());
+            const auto known = seen.find(place);
+            layers.mounted.emplace_back(
+                place, known == seen.end() ? nullptr : &known->second, names, bases.bases.at(place),
+                identity ? identity->user : ::geteuid(), identity ? identity->group : ::getegid());
             description += layers.mounted.back().description();
         }
         layers.description.reset(::memfd_create("ipybox-layers", MFD_CLOEXEC));
@@ -769,7 +773,7 @@ private:
         options.add("--remount-ro", view.whole_disk() ? "/run" : "/");
         options.add("--chdir", policy.cwd.empty() || opened ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
-        auto layers = make_layers(view.layers(), layered, request.identity);
+        auto layers = make_layers(view.layers(), view.inner_mounts(), layered, request.identity);
         start_by_launcher(request, policy.limits, layers, written(policy, view, channels), role.pen,
                           pins_later(policy, role));
         std::string first;
@@ -889,9 +893,8 @@ private:
         for (const auto& [path, found] : view.inner_mounts()) {
             const auto rule = view.kind(path);
             if (rule == View::Kind::hidden || rule == View::Kind::scratch) continue;
-            // What lies in an overlay has numbers of its own there.
-            const auto layer = view.in_layer(path);
-            if (layer && layer->second != ".")
+            // An overlay has numbers of its own; what it is made of was compared when it was made.
+            if (view.in_layer(path))
                 add("--mounted", path.string());
             else
                 add("--same", std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino) +
@@ -1016,25 +1019,34 @@ private:
         options.add("--perms", path.parent_path() == "/home" ? "0700" : "1777", "--tmpfs", path);
     }
 
-    // Where bwrap may write on the disk. No place of the policy lies in another here, where code
-    // could exchange it for a link.
-    static std::set<fs::path> written(const SandboxPolicy& policy, const View& view,
-                                      const std::vector<Channel>& channels) {
+    // Where bwrap may write on the disk, as DEVICE:INODE: code around a place could exchange it for
+    // a link, so that none of the policy lies in another here.
+    static std::map<fs::path, std::string> written(const SandboxPolicy& policy, const View& view,
+                                                   const std::vector<Channel>& channels) {
         std::vector<fs::path> roots;
         for (const auto& path : policy.writable) roots.push_back(absolute_path(path));
-        std::set<fs::path> places;
+        std::map<fs::path, std::string> places;
+        const auto add = [&](const fs::path& path) {
+            struct stat found{};
+            if (const auto seen = view.inner_mounts().find(path); seen != view.inner_mounts().end())
+                found = seen->second;
+            else if (::stat(path.c_str(), &found) != 0)
+                throw Error(errc::io_error,
+                            "cannot look at " + path.string() + ": " + errno_text());
+            places[path] = std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino);
+        };
         for (const auto& root : roots)
             if (view.kind(root) == View::Kind::writable && !view.in_layer(root))
-                places.insert(*detail::outermost_around(root, roots));
+                add(*detail::outermost_around(root, roots));
         for (const auto& channel : channels)
-            if (!is_read_only(channel)) places.insert(absolute_path(channel.host_path));
+            if (!is_read_only(channel)) add(absolute_path(channel.host_path));
         return places;
     }
 
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
     // tells. writable: what of the disk bwrap can write.
     void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers,
-                           const std::set<fs::path>& writable, const Pen* pen,
+                           const std::map<fs::path, std::string>& writable, const Pen* pen,
                            bool pins_later = false) const {
         constexpr int description = 5, control = 6;  // below what Options hands over
         std::vector<std::string> words;
@@ -1049,10 +1061,9 @@ private:
                 request.fds.emplace_back(layers.description.get(), description);
                 request.fds.emplace_back(layers.launcher_control.get(), control);
             }
-            for (const auto& path : writable) {
-                words.emplace_back("--writable");
-                words.push_back(path);
-            }
+            for (const auto& [path, identity] : writable)
+                for (auto word : {std::string("--writable"), path.string(), identity})
+                    words.push_back(std::move(word));
             std::string mounts = "mode=1777";
             if (scratch) mounts += ",nr_inodes=" + std::to_string(*limits.scratch_inodes);
             if (scratch && limits.scratch_size)

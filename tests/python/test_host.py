@@ -242,6 +242,59 @@ class HostileTest(HostTest):
         self.assertEqual([outcome for outcome in outcomes if "SECRET" in outcome], [], outcomes)
         self.assertEqual(said, "set()")
 
+    async def test_a_workspace_in_another_s_workspace_is_led_nowhere(self):
+        """Code around it can put a link in its place: neither its next kernel nor the host goes along."""
+        inner, outside = self.workspace / "inner", self.directory / "outside"
+        for place in (inner, outside):
+            place.mkdir()
+            place.chmod(0o777)
+        (outside / "file").write_text("SECRET")
+        code = "import os\nprint(open('file').read() if os.path.exists('file') else 'mine'); open('new', 'w').close()"
+        async with self.host() as client:
+            around = await self.session(client)
+            session = await self.session(client, workspace=str(inner))
+
+            async def run(which, text):
+                return (await client.call("session/execute", session=which, code=text))["text"]
+
+            self.assertEqual(await run(session, code), "mine")
+            swap = f"import os; os.rename('inner', 'old'); os.symlink({str(outside)!r}, 'inner')"
+            await run(around, swap)
+            before = sorted(outside.iterdir())
+            led = str(self.workspace / "inner")
+            for call in (client.call("session/reset", session=session),
+                         self.session(client, workspace=str(inner)),
+                         self.session(client, workspace=str(inner / "."), kernel="zmq")):
+                said = await self.fails("sandbox_refused", call)
+                self.assertIn(f"leads over the link {led}, which code in a sandbox may have put there", said)
+            for call in (client.call("session/download", session=session, path="file"),
+                         client.call("session/upload", session=session, path="other", data="aGFsbG8=")):
+                self.assertIn("leads over a link by now", await self.fails("io_error", call))
+            self.assertEqual(sorted(outside.iterdir()), before)
+            await run(around, "import os; os.unlink('inner'); os.rename('old', 'inner')")
+            await client.call("session/reset", session=session)
+            self.assertEqual(await run(session, code), "mine")
+
+    async def test_a_workspace_that_is_swapped_all_the_time_is_led_nowhere(self):
+        inner, outside = self.workspace / "inner", self.directory / "outside"
+        for place in (inner, outside):
+            place.mkdir()
+            place.chmod(0o777)
+        (outside / "file").write_text("SECRET")
+        (self.workspace / "link").symlink_to(outside)
+        swapping = ("import ctypes, time\nlibc = ctypes.CDLL(None)\nend, done = time.time() + 8, 0\n"
+                    "while time.time() < end:\n"
+                    "    for pause in (0.002, 0.015):\n"
+                    "        done += libc.renameat2(-100, b'inner', -100, b'link', 2) == 0; time.sleep(pause)\n"
+                    "print(done > 100)")
+        code = "import os\nprint(open('file').read() if os.path.exists('file') else 'mine'); open('new', 'w').close()"
+        for names in ("overlay", "placeholders"):
+            with self.subTest(absent_names=names):
+                outcomes, said = await self.outcomes_while_swapped(swapping, code, names, workspace=str(inner))
+                self.assertEqual(said, "True")
+                self.assertEqual(set(outcomes), {"mine"}, outcomes)
+                self.assertEqual([path.name for path in outside.iterdir()], ["file"])
+
     async def outcomes_while_swapped(self, swapping, code, names, **options):
         """What `code` said, and how often, in sessions that began while another was `swapping`; and what that said."""
         forked = {"kernel": "fork", "kernel_options": {"start": "forked"}, "sandbox_options": {"absent_names": names}}
@@ -251,14 +304,16 @@ class HostileTest(HostTest):
             _, swapped = client.begin("session/execute", {"session": other, "code": swapping})
             end = asyncio.get_running_loop().time() + 7
             while asyncio.get_running_loop().time() < end:
-                session = await self.session(client, start=False, **options, **forked)
+                session = None
                 try:
+                    session = await self.session(client, start=False, **options, **forked)
                     await client.call("session/start", session=session)
                     said = (await client.call("session/execute", session=session, code=code))["text"]
                     outcomes[said] = outcomes.get(said, 0) + 1
                 except HostError as refused:
                     self.assertEqual(refused.code, "sandbox_refused", str(refused))
-                await client.call("session/close", session=session)
+                if session:
+                    await client.call("session/close", session=session)
             swapped = await client.finish(swapped)
             self.assertEqual(swapped["status"], "ok")
         return outcomes, swapped["text"]

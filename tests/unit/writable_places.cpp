@@ -114,6 +114,29 @@ BOOST_AUTO_TEST_CASE(every_link_on_the_way_is_judged) {
     BOOST_TEST(holds(root / "loop").has_value());
 }
 
+BOOST_AUTO_TEST_CASE(a_real_path_leads_over_no_link_that_code_could_have_made) {
+    const auto elsewhere = make("elsewhere");
+    fs::create_directory_symlink(elsewhere, root / "users");
+    fs::create_directory_symlink(elsewhere, workspace / "link");
+    fs::create_directory_symlink(workspace / "link", root / "to_link");
+    fs::create_directory_symlink(elsewhere, make("workspace/kept") / "link");
+    const auto real = [&](const fs::path& path) {
+        return WritablePlaces(state).real_paths({workspace, path}).back();
+    };
+    BOOST_TEST((real(workspace / "link") == elsewhere));
+    record(policy({workspace}, {workspace / "kept"}));
+    BOOST_TEST((real(root / "users/./x") == elsewhere / "x"));
+    BOOST_TEST((real(workspace / "absent/x") == workspace / "absent/x"));
+    BOOST_TEST((real(workspace / "kept/link") == elsewhere));
+    for (const auto& path : {workspace / "link", workspace / "link/deep", root / "to_link"})
+        fails([&] { real(path); }, errc::sandbox_refused,
+              path.string() + " leads over the link " + (workspace / "link").string() +
+                  ", which code in a sandbox may have put there");
+    fs::rename(workspace, root / "moved");
+    fails([&] { real(root / "moved/link"); }, errc::sandbox_refused, "over the link");
+    BOOST_TEST((WritablePlaces(state).paths() == std::vector<fs::path>{workspace}));
+}
+
 BOOST_AUTO_TEST_CASE(links_that_cannot_be_protected_or_believed_count_as_written) {
     fs::create_directory_symlink(make("elsewhere"), workspace / ".venv");
     fs::create_directory_symlink(make("elsewhere"), workspace / "linked");

@@ -43,6 +43,22 @@ inline UniqueFd open_directory(const std::filesystem::path& path) {
     return handle;
 }
 
+// Opens a directory whose path led over no link when it was chosen. Throws Error: io_error, also
+// when it leads over one by now: code in a sandbox around it may have put that there.
+inline UniqueFd open_real_directory(const std::filesystem::path& path) {
+    open_how how{};
+    how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+    how.resolve = RESOLVE_NO_SYMLINKS;
+    UniqueFd handle(
+        static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
+    if (!handle && errno == ELOOP)
+        throw Error(errc::io_error, path.string() +
+                                        ": leads over a link by now, which code in a sandbox may "
+                                        "have put there; put back what was there before");
+    if (!handle) throw_io_error(path.string());
+    return handle;
+}
+
 // Makes a directory where there is none; false when what is there is not ours alone to write.
 inline bool make_own_directory(const std::filesystem::path& path) {
     // Root's guests, other users, may have to reach what is theirs in there.

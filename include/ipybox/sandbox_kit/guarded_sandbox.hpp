@@ -75,16 +75,17 @@ inline void refuse_beyond(const SandboxPolicy& policy, const Capabilities& able,
 }
 
 // Around the sandbox of a plugin: PluginRegistry::make() returns no other. Each launch(),
-// make_pen() and open() passes refuse_beyond() and is put on record in writable_places(); with
-// either refused, nothing starts.
+// make_pen() and open() passes refuse_beyond(), leads over no link that code could have made, and
+// is put on record in writable_places(); with one of them refused, nothing starts.
 class GuardedSandbox final : public WrappingSandbox {
 public:
     // name: the plugin's, for messages.
     GuardedSandbox(std::unique_ptr<Sandbox> inner, std::string name)
         : WrappingSandbox(std::move(inner)), name_(std::move(name)) {}
 
-    // Throws what the sandbox throws, and Error: sandbox_refused (refuse_beyond(), or the whole
-    // disk is to be writable), io_error (the record cannot be kept).
+    // Throws what the sandbox throws, and Error: sandbox_refused (refuse_beyond(), a link that
+    // code could have made, or the whole disk is to be writable), io_error (the record cannot be
+    // kept).
     awaitable<std::unique_ptr<SandboxedProcess>> launch(SandboxPolicy policy,
                                                         std::vector<std::string> argv,
                                                         std::vector<Channel> channels,
@@ -131,8 +132,17 @@ private:
                 throw Error(errc::sandbox_refused,
                             "the whole disk cannot be made writable: name directories");
         }
+        refuse_led_roots(policy);
         writable_places().record(policy, able.pinned_protection);
         co_return true;
+    }
+    // Code in the sandbox of another session can exchange what lies in its places for links.
+    static void refuse_led_roots(const SandboxPolicy& policy) {
+        auto roots = policy.writable;
+        roots.insert(roots.end(), policy.readable.begin(), policy.readable.end());
+        roots.push_back(policy.cwd);
+        std::erase_if(roots, [](const auto& path) { return !path.is_absolute(); });
+        writable_places().real_paths(roots);
     }
     awaitable<void> refuse_unavailable() {
         const Capabilities able = co_await inner().probe();

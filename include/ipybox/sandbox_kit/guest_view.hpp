@@ -118,6 +118,9 @@ private:
 
     void look_at_roots(const fs::path& cwd);
 
+    // A root as look_at_roots() has found it.
+    UniqueFd open_root(const fs::path& root) const;
+
     // Mounts of their own, so that the guest cannot rename them: a later search looks for what they
     // hold under the same names.
     void pin_directories(const fs::path& path);

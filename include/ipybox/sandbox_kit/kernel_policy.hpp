@@ -112,7 +112,8 @@ public:
     // A directory for the file or directory `name`, which the host writes there for the code; made
     // when it is absent. path: absolute or relative to the workspace. In a place that the code may
     // write no link is followed, and nothing hidden or protected may lie there; elsewhere the host
-    // may write as it likes. Throws Error: denied (the code may not write there), io_error (it
+    // may write as it likes, but over no link that code of another session could have made. Throws
+    // Error: denied (the code may not write there), sandbox_refused (such a link), io_error (it
     // cannot be made or opened).
     UniqueFd open_for_writing(const std::filesystem::path& path,
                               const std::filesystem::path& name = {}) const;

@@ -68,6 +68,10 @@ PlaceList places_of(const SandboxPolicy& policy, bool pinned);
 std::optional<std::filesystem::path> find_written(const std::vector<const PlaceList*>& lists,
                                                   const std::filesystem::path& path);
 
+// Goes along a path, up to a link that code could have put there.
+detail::PathWalk walk_unled(const std::vector<const PlaceList*>& lists,
+                            const std::filesystem::path& path);
+
 }  // namespace sandbox_kit
 
 // Places that some kernel's policy made writable, on record in ipybox's state directory beyond the
@@ -96,6 +100,16 @@ public:
     // absolute).
     std::optional<std::filesystem::path> holds(const std::filesystem::path& path) const;
 
+    // Where paths that the host is about to open to code really lie. Throws what holds() throws,
+    // and Error: sandbox_refused (one leads over a link in a recorded place: code could have made
+    // that, and could lead the host wherever it likes; says what to name instead). paths: absolute;
+    // what is absent is gone along by its name.
+    std::vector<std::filesystem::path> real_paths(
+        const std::vector<std::filesystem::path>& paths) const;
+
+    // The recorded places. Throws Error: io_error.
+    std::vector<std::filesystem::path> paths() const;
+
     // Why places are not remembered beyond this process, and the remedy; empty when they are. Known
     // once record() was called.
     std::string problem() const;
@@ -123,6 +137,9 @@ private:
         off_t size = 0;
         bool operator==(const Seen& other) const;
     };
+
+    // All places, by the newest record.
+    std::vector<const sandbox_kit::PlaceList*> lists() const;
 
     // Reads the record again when it has changed.
     void load(const UniqueFd& directory) const;

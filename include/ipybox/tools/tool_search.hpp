@@ -33,7 +33,7 @@ namespace tools {
 class ImportableTools {
 public:
     explicit ImportableTools(const std::filesystem::path& workspace)
-        : root_(detail::open_directory(workspace)) {
+        : root_(detail::open_real_directory(workspace)) {
         for (const auto& server : names("mcptools")) add_server(server);
         for (const auto& category : names("gentools")) add_category(category);
     }

@@ -77,7 +77,7 @@ IPYBOX_DECL bool CodeExecutor::Session::has_own_code(const std::string& package,
         at = dot + 1;
     }
     try {
-        const auto root = detail::open_directory(workspace);
+        const auto root = detail::open_real_directory(workspace);
         if (module.empty()) {
             const auto there = [&](const std::string& file) {
                 return bool(detail::open_beneath(root.get(), (place / file).string(), O_PATH));

@@ -5,6 +5,7 @@
 #include <boost/asio/detached.hpp>
 #include <ipybox/compilation.hpp>
 #include <ipybox/executor/impl/service_state.hpp>
+#include <ipybox/sandbox_kit/writable_places.hpp>
 
 namespace ipybox {
 
@@ -69,8 +70,9 @@ IPYBOX_DECL void McpService::Impl::make_directory_of(const std::string& name) co
                     directory.parent_path().string() + " holds the files of " +
                         std::to_string(count) +
                         " sessions, and there may be no more; remove those that nobody needs");
-    const auto& base = options.executor.workspace;
-    const auto root = detail::open_directory(base.empty() ? "." : base);
+    const auto base = std::filesystem::absolute(
+        options.executor.workspace.empty() ? "." : options.executor.workspace);
+    const auto root = detail::open_real_directory(writable_places().real_paths({base}).front());
     detail::make_directory_beneath(root.get(), std::filesystem::path("sessions") / name);
 }
 

@@ -313,7 +313,7 @@ IPYBOX_DECL std::string McpService::source_of(const Session& session, const std:
     check_server_name(server);
     if (!detail::is_python_identifier(tool))
         throw Error(errc::bad_argument, "tool_name must be a module's name");
-    const auto root = detail::open_directory(session.executor->workspace());
+    const auto root = detail::open_real_directory(session.executor->workspace());
     const auto path = std::filesystem::path("mcptools") / server / (tool + ".py");
     try {
         return detail::read_beneath(root.get(), path, 0, std::size_t{1} << 20).bytes;

@@ -8,6 +8,7 @@
 #include <ipybox/executor/impl/session.hpp>
 #include <ipybox/executor/server_sandbox.hpp>
 #include <ipybox/sandbox_kit/guest_view.hpp>
+#include <ipybox/sandbox_kit/writable_places.hpp>
 
 namespace ipybox {
 
@@ -25,9 +26,8 @@ IPYBOX_DECL CodeExecutor::Session::Session(asio::any_io_executor executor, Plugi
 
 IPYBOX_DECL void CodeExecutor::Session::prepare(const std::weak_ptr<Session>& self) {
     workspace = std::filesystem::absolute(options.workspace.empty() ? "." : options.workspace);
-    std::error_code error;
-    workspace = std::filesystem::canonical(workspace, error);
-    if (error || !std::filesystem::is_directory(workspace))
+    workspace = writable_places().real_paths({workspace}).front();
+    if (!std::filesystem::is_directory(workspace))
         throw Error(errc::bad_argument, "workspace " + options.workspace.string() +
                                             ": not a directory; create it first");
     check_allow_write();

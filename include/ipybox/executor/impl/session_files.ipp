@@ -118,7 +118,7 @@ IPYBOX_DECL std::filesystem::path CodeExecutor::Session::checked_path(const std:
 
 IPYBOX_DECL FilePart CodeExecutor::Session::read_here(const std::filesystem::path& path,
                                                       std::uint64_t offset, std::size_t limit) {
-    const auto root = detail::open_directory(workspace);
+    const auto root = detail::open_real_directory(workspace);
     return detail::read_beneath(
         root.get(), path, offset, std::min(limit, max_file),
         [this](const struct stat& file) { return policy_of_code().may_read(file); });
@@ -151,7 +151,7 @@ IPYBOX_DECL awaitable<void> CodeExecutor::Session::upload(std::string text, std:
                                             " bytes are more than the " + std::to_string(max_file) +
                                             " that can be uploaded at once");
     if (shares_files()) {
-        const auto root = detail::open_directory(workspace);
+        const auto root = detail::open_real_directory(workspace);
         detail::write_beneath(root.get(), path, bytes, overwrite);
     } else {
         co_await distant_kernel().write_file(std::move(path), std::move(bytes), overwrite);

@@ -99,6 +99,11 @@ public:
     }
 
     const std::filesystem::path& path() const noexcept { return path_; }
+    struct stat status() const {
+        struct stat found{};
+        if (::fstat(held_.get(), &found) != 0) throw_io_error(path_.string());
+        return found;
+    }
 
 private:
     static void remove(const std::filesystem::path& path) {
@@ -125,10 +130,8 @@ private:
 // Removes what overlays note at files of their upper layer: code with the same rights can write
 // such notes as well. directories: relative to the place, "" for itself. inner: of the directories
 // in them too.
-inline void remove_layer_marks(const std::filesystem::path& place,
-                               const std::set<std::string>& directories, bool inner) {
-    const UniqueFd top(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!top) return;
+inline void remove_layer_marks(const UniqueFd& place, const std::set<std::string>& directories,
+                               bool inner) {
     const auto clear = [](int directory) {
         char names[65'536];  // XATTR_LIST_MAX: none can be hidden behind others
         const auto size = ::flistxattr(directory, names, sizeof names);
@@ -139,7 +142,8 @@ inline void remove_layer_marks(const std::filesystem::path& place,
     };
     std::size_t most = 10'000;  // of all together: code may have made very many
     for (const auto& name : directories) {
-        auto directory = open_beneath(top.get(), name.empty() ? "." : name, O_RDONLY | O_DIRECTORY);
+        auto directory =
+            open_beneath(place.get(), name.empty() ? "." : name, O_RDONLY | O_DIRECTORY);
         if (!directory) continue;
         clear(directory.get());
         if (!inner) continue;
@@ -161,17 +165,25 @@ inline void remove_layer_marks(const std::filesystem::path& place,
 // One place behind an overlay. Its destruction removes what the overlay left.
 class WorkspaceLayer {
 public:
-    // place: absolute, on the mount of `base`. Throws Error: io_error.
-    WorkspaceLayer(std::filesystem::path place, const HeldNames& names,
-                   const std::filesystem::path& base, uid_t user, gid_t group)
-        : place_(std::move(place)), work_(base, user, group), directories_{""} {
+    // place: absolute, on the mount of `base`; seen: what is to lie there, where code could have
+    // put something else. Throws Error: sandbox_refused (it does not), io_error.
+    WorkspaceLayer(const std::filesystem::path& place, const struct stat* seen,
+                   const HeldNames& names, const std::filesystem::path& base, uid_t user,
+                   gid_t group)
+        : place_(open_directory(place)), work_(base, user, group), directories_{""} {
+        struct stat found{};
+        if (::fstat(place_.get(), &found) != 0) throw_io_error(place.string());
+        if (seen != nullptr && (found.st_dev != seen->st_dev || found.st_ino != seen->st_ino))
+            throw Error(errc::sandbox_refused,
+                        place.string() +
+                            " was exchanged, perhaps by another session around it: start again");
         for (const auto& name : names)
             for (auto at = name.find('/'); at != name.npos && at + 1 < name.size();
                  at = name.find('/', at + 1))
                 directories_.insert(name.substr(0, at));
         remove_layer_marks(place_, directories_, false);
         for (const auto& word :
-             {place_.string(), identity(place_), work_.path().string(), identity(work_.path())})
+             {place.string(), identity(found), work_.path().string(), identity(work_.status())})
             add(word);
         for (const auto& name : names) add(name);
         add("");
@@ -187,13 +199,11 @@ public:
 
 private:
     void add(const std::string& word) { (description_ += word) += '\0'; }
-    static std::string identity(const std::filesystem::path& path) {
-        struct stat found{};
-        if (::stat(path.c_str(), &found) != 0) throw_io_error(path.string());
+    static std::string identity(const struct stat& found) {
         return std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino);
     }
 
-    std::filesystem::path place_;
+    UniqueFd place_;  // its name may mean another when the guest ends
     LayerWork work_;
     std::set<std::string> directories_;  // of the place in which names are held
     std::string description_;

@@ -11,6 +11,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/within.hpp>
 #include <ipybox/sandbox_kit/detail/host_run_files.hpp>
+#include <ipybox/sandbox_kit/writable_places.hpp>
 #include <memory>
 
 namespace ipybox::sandbox_kit {
@@ -206,9 +207,27 @@ IPYBOX_DECL void View::look_at_roots(const fs::path& cwd) {
     for (const auto& [path, rule] : roots_)
         if (rule == Kind::writable) bases.push_back(path);
     if (!cwd.empty() && cwd != "/") bases.push_back(absolute_path(cwd));
+    // Where code of other sessions can write, too.
+    for (auto& place : writable_places().paths()) bases.push_back(std::move(place));
     for (const auto& base : bases)
-        for (const auto& [path, rule] : roots_)
-            if (const auto found = look_below(base, path)) inner_mounts_[path] = *found;
+        for (const auto& [path, rule] : roots_) {
+            if (path == base || !detail::within(path, base)) continue;
+            const auto found = look_below(base, path);
+            // Until bwrap looks, code could put a link there.
+            if (!found) refuse(path.string() + " is not there, or cannot be opened: make it first");
+            inner_mounts_[path] = *found;
+        }
+}
+
+IPYBOX_DECL UniqueFd View::open_root(const fs::path& root) const {
+    UniqueFd handle(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    const auto seen = inner_mounts_.find(root);
+    struct stat now{};
+    if (handle && seen != inner_mounts_.end() &&
+        (::fstat(handle.get(), &now) != 0 || now.st_dev != seen->second.st_dev ||
+         now.st_ino != seen->second.st_ino))
+        refuse_exchanged(root);
+    return handle;
 }
 
 IPYBOX_DECL void View::pin_directories(const fs::path& path) {
@@ -243,7 +262,7 @@ IPYBOX_DECL void View::protect(const fs::path& path) {
     if (!root || root->second != Kind::writable) return;  // not writable anyway
     if (path == root->first) return add(path, Kind::write_protected);
     auto at = root->first;
-    UniqueFd directory(::open(at.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    auto directory = open_root(at);
     if (!directory) throw Error(errc::io_error, lstat_failure(at));
     const auto names = components(path.lexically_relative(at));
     for (std::size_t i = 0; i < names.size(); ++i) {
@@ -455,7 +474,7 @@ IPYBOX_DECL void View::hide_absent(const fs::path& path) {
     if (only_links_ || !root || root->second != Kind::writable || path == root->first ||
         shown_.contains(path))
         return;
-    const UniqueFd outer(::open(root->first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    const auto outer = open_root(root->first);
     const auto inside = path.parent_path().lexically_relative(root->first);
     open_how how{};
     how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;

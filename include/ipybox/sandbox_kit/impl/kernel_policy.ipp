@@ -7,6 +7,7 @@
 #include <ipybox/compilation.hpp>
 #include <ipybox/detail/path_walk.hpp>
 #include <ipybox/sandbox_kit/python_environment.hpp>
+#include <ipybox/sandbox_kit/writable_places.hpp>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -221,7 +222,12 @@ IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path&
     fs::path link;
     // What lies below a writable place is opened without links, so that it is enough to look as
     // far.
-    const auto place = sandbox_kit::real_place(absolute(path), writable_, link);
+    const auto named = absolute(path);
+    auto place = sandbox_kit::real_place(named, writable_, link);
+    if (place && *place != named && detail::within(named, workspace_)) {
+        link = workspace_;  // which led over no link when it was chosen
+        place.reset();
+    }
     if (!place)
         throw Error(errc::denied,
                     path.string() + ": leads over the link " + link.string() +
@@ -229,14 +235,16 @@ IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path&
     const auto file = (*place / name).lexically_normal();
     const auto* root = detail::outermost_around(*place, writable_);
     if (root == nullptr) {
-        fs::create_directories(*place);
-        return detail::open_directory(*place);
+        // The host's own place, or one that code of another session can write.
+        const auto own = writable_places().real_paths({named}).front();
+        fs::create_directories(own);
+        return detail::open_real_directory(own);
     }
     if (name.empty() ? is_hidden_or_below_kept(*place) : is_kept(file))
         throw Error(
             errc::denied,
             file.string() + ": is protected; it holds settings, secrets or programs of the host");
-    const auto top = detail::open_directory(*root);
+    const auto top = detail::open_real_directory(*root);
     return detail::make_directory_beneath(top.get(), place->lexically_relative(*root));
 }
 

@@ -121,44 +121,69 @@ IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
     return places;
 }
 
-IPYBOX_DECL std::optional<std::filesystem::path> find_written(
-    const std::vector<const PlaceList*>& lists, const std::filesystem::path& path) {
-    namespace fs = std::filesystem;
-    if (!path.is_absolute())
-        throw Error(errc::bad_argument,
-                    "where code could write is asked of absolute paths, not of " + path.string());
-    struct Root {
-        fs::path path;
-        const WritablePlace* place;
-    };
-    std::vector<Root> roots;
-    for (const auto* list : lists)
-        for (const auto& place : *list) roots.push_back({place.path, &place});
-    const auto written = [&](const fs::path& at, bool last) -> std::optional<fs::path> {
-        for (const auto& root : roots) {
+// Where the places are, as far as a path has been followed.
+class PlacesOnTheWay {
+public:
+    PlacesOnTheWay(const std::vector<const PlaceList*>& lists, const std::filesystem::path& path)
+        : lists_(lists) {
+        if (!path.is_absolute())
+            throw Error(
+                errc::bad_argument,
+                "where code could write is asked of absolute paths, not of " + path.string());
+        for (const auto* list : lists)
+            for (const auto& place : *list) roots_.push_back({place.path, &place});
+    }
+    // The place in which code could have put what lies there; last: it is no directory on the way.
+    std::optional<std::filesystem::path> written(const std::filesystem::path& at, bool last) const {
+        for (const auto& root : roots_) {
             if (!detail::within(at, root.path) || (!last && at == root.path)) continue;
             const auto name = at.lexically_relative(root.path);
             if (!root.place->keeps(name) && (last || !root.place->pins(name))) return root.path;
         }
         return std::nullopt;
-    };
+    }
+    // A place that was moved there, or is mounted there as well.
+    void meet(const std::filesystem::path& at, const detail::PathStatus& status) {
+        if (!S_ISDIR(status.mode) || status.id.born == 0) return;
+        for (const auto* list : lists_)
+            for (const auto& place : *list)
+                if (place.id == status.id && place.path != at) roots_.push_back({at, &place});
+    }
 
-    std::optional<fs::path> found;
-    const auto walk =
-        detail::walk_path(path, [&](const fs::path& at, const detail::PathStatus& status) {
-            found = written(at, false);
+private:
+    struct Root {
+        std::filesystem::path path;
+        const WritablePlace* place;
+    };
+    const std::vector<const PlaceList*>& lists_;
+    std::vector<Root> roots_;
+};
+
+IPYBOX_DECL std::optional<std::filesystem::path> find_written(
+    const std::vector<const PlaceList*>& lists, const std::filesystem::path& path) {
+    PlacesOnTheWay places(lists, path);
+    std::optional<std::filesystem::path> found;
+    const auto walk = detail::walk_path(
+        path, [&](const std::filesystem::path& at, const detail::PathStatus& status) {
+            found = places.written(at, false);
             if (found) return false;
             // Those of /proc lead elsewhere than they say, into what a guest has mounted.
             if (S_ISLNK(status.mode)) return !detail::within(at, "/proc") || at == "/proc/self";
-            if (!S_ISDIR(status.mode) || status.id.born == 0) return true;
-            // A place that was moved, or is mounted here as well.
-            for (const auto* list : lists)
-                for (const auto& place : *list)
-                    if (place.id == status.id && place.path != at) roots.push_back({at, &place});
+            places.meet(at, status);
             return true;
         });
     if (!walk.whole) return found ? found : walk.at;
-    return written(walk.at, true);
+    return places.written(walk.at, true);
+}
+
+IPYBOX_DECL detail::PathWalk walk_unled(const std::vector<const PlaceList*>& lists,
+                                        const std::filesystem::path& path) {
+    PlacesOnTheWay places(lists, path);
+    return detail::walk_path(
+        path, [&](const std::filesystem::path& at, const detail::PathStatus& status) {
+            places.meet(at, status);
+            return !S_ISLNK(status.mode) || !places.written(at, true);
+        });
 }
 
 }  // namespace ipybox::sandbox_kit
@@ -185,11 +210,32 @@ IPYBOX_DECL void WritablePlaces::record(const SandboxPolicy& policy, bool pinned
 IPYBOX_DECL std::optional<std::filesystem::path> WritablePlaces::holds(
     const std::filesystem::path& path) const {
     const std::lock_guard lock(mutex_);
-    if (const UniqueFd directory = open_directory(false))
-        load(directory);
-    else
-        recorded_.clear(), seen_ = {};
-    return sandbox_kit::find_written({&recorded_, &own_}, path);
+    return sandbox_kit::find_written(lists(), path);
+}
+
+IPYBOX_DECL std::vector<std::filesystem::path> WritablePlaces::real_paths(
+    const std::vector<std::filesystem::path>& paths) const {
+    const std::lock_guard lock(mutex_);
+    const auto places = lists();
+    std::vector<std::filesystem::path> real;
+    for (const auto& path : paths) {
+        auto walk = sandbox_kit::walk_unled(places, path);
+        if (!walk.whole)
+            throw Error(errc::sandbox_refused,
+                        path.string() + " leads over the link " + walk.at.string() +
+                            ", which code in a sandbox may have put there: name the place that it "
+                            "leads to, if that is meant");
+        real.push_back(std::move(walk.at));
+    }
+    return real;
+}
+
+IPYBOX_DECL std::vector<std::filesystem::path> WritablePlaces::paths() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::filesystem::path> found;
+    for (const auto* list : lists())
+        for (const auto& place : *list) found.push_back(place.path);
+    return found;
 }
 
 IPYBOX_DECL std::string WritablePlaces::problem() const {
@@ -241,6 +287,14 @@ IPYBOX_DECL UniqueFd WritablePlaces::lock_record(const UniqueFd& directory) cons
     if (locked != 0)
         fail(std::string("the lock beside it cannot be taken (") + std::strerror(errno) + ")");
     return file;
+}
+
+IPYBOX_DECL std::vector<const sandbox_kit::PlaceList*> WritablePlaces::lists() const {
+    if (const UniqueFd directory = open_directory(false))
+        load(directory);
+    else
+        recorded_.clear(), seen_ = {};
+    return {&recorded_, &own_};
 }
 
 IPYBOX_DECL bool WritablePlaces::Seen::operator==(const Seen& other) const {
