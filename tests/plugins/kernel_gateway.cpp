@@ -675,7 +675,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_drops_every_connection_is_given_up) {
     Machine machine(config);
     DeafJupyterServer server(machine.context);
     config["url"] = server.url();
-    config["reconnect_timeout"] = 1;
+    config["reconnect_timeout"] = 3;  // one connection may take a second on a busy machine
     machine.backend = machine.registry.make<KernelBackend>("gateway", machine.host, config);
     machine.with_kernel([&](Kernel& kernel) -> awaitable<void> {
         co_await begin(kernel, "1");
@@ -684,7 +684,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_drops_every_connection_is_given_up) {
         BOOST_TEST(contains(detail, "drops them before the kernel answers"), detail);
         // Not as fast as it can.
         BOOST_TEST(server.connections > 1);
-        BOOST_TEST(server.connections < 20);
+        BOOST_TEST(server.connections < 40);
     });
 }
 
