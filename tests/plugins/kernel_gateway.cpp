@@ -682,7 +682,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_drops_every_connection_is_given_up) {
         server.dropping = true;
         const auto detail = co_await given_up(kernel, errc::kernel_died, 30s);
         BOOST_TEST(contains(detail, "drops them before the kernel answers"), detail);
-        // Not as fast as it can.
+        // Not as fast as it can, but some ten a second.
         BOOST_TEST(server.connections > 1);
         BOOST_TEST(server.connections < 40);
     });

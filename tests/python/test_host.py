@@ -242,14 +242,21 @@ class HostileTest(HostTest):
         self.assertEqual([outcome for outcome in outcomes if "SECRET" in outcome], [], outcomes)
         self.assertEqual(said, "set()")
 
-    async def test_a_workspace_in_another_s_workspace_is_led_nowhere(self):
-        """Code around it can put a link in its place: neither its next kernel nor the host goes along."""
+    # In a workspace: whose it is, and a new file.
+    WHOSE = "import os\nprint(open('file').read() if os.path.exists('file') else 'mine'); open('new', 'w').close()"
+
+    def inner_and_outside(self):
+        """A workspace in the workspace, and a directory with a secret that no session was given."""
         inner, outside = self.workspace / "inner", self.directory / "outside"
         for place in (inner, outside):
             place.mkdir()
             place.chmod(0o777)
         (outside / "file").write_text("SECRET")
-        code = "import os\nprint(open('file').read() if os.path.exists('file') else 'mine'); open('new', 'w').close()"
+        return inner, outside
+
+    async def test_a_workspace_in_another_s_workspace_is_led_nowhere(self):
+        """Code around it can put a link in its place: neither its next kernel nor the host goes along."""
+        inner, outside = self.inner_and_outside()
         async with self.host() as client:
             around = await self.session(client)
             session = await self.session(client, workspace=str(inner))
@@ -257,7 +264,7 @@ class HostileTest(HostTest):
             async def run(which, text):
                 return (await client.call("session/execute", session=which, code=text))["text"]
 
-            self.assertEqual(await run(session, code), "mine")
+            self.assertEqual(await run(session, self.WHOSE), "mine")
             swap = f"import os; os.rename('inner', 'old'); os.symlink({str(outside)!r}, 'inner')"
             await run(around, swap)
             before = sorted(outside.iterdir())
@@ -273,24 +280,19 @@ class HostileTest(HostTest):
             self.assertEqual(sorted(outside.iterdir()), before)
             await run(around, "import os; os.unlink('inner'); os.rename('old', 'inner')")
             await client.call("session/reset", session=session)
-            self.assertEqual(await run(session, code), "mine")
+            self.assertEqual(await run(session, self.WHOSE), "mine")
 
     async def test_a_workspace_that_is_swapped_all_the_time_is_led_nowhere(self):
-        inner, outside = self.workspace / "inner", self.directory / "outside"
-        for place in (inner, outside):
-            place.mkdir()
-            place.chmod(0o777)
-        (outside / "file").write_text("SECRET")
+        inner, outside = self.inner_and_outside()
         (self.workspace / "link").symlink_to(outside)
         swapping = ("import ctypes, time\nlibc = ctypes.CDLL(None)\nend, done = time.time() + 8, 0\n"
                     "while time.time() < end:\n"
                     "    for pause in (0.002, 0.015):\n"
                     "        done += libc.renameat2(-100, b'inner', -100, b'link', 2) == 0; time.sleep(pause)\n"
                     "print(done > 100)")
-        code = "import os\nprint(open('file').read() if os.path.exists('file') else 'mine'); open('new', 'w').close()"
         for names in ("overlay", "placeholders"):
             with self.subTest(absent_names=names):
-                outcomes, said = await self.outcomes_while_swapped(swapping, code, names, workspace=str(inner))
+                outcomes, said = await self.outcomes_while_swapped(swapping, self.WHOSE, names, workspace=str(inner))
                 self.assertEqual(said, "True")
                 self.assertEqual(set(outcomes), {"mine"}, outcomes)
                 self.assertEqual([path.name for path in outside.iterdir()], ["file"])

@@ -167,7 +167,7 @@ class NextStart(unittest.TestCase):
             self.assertEqual(outcome.output, "planted\n", outcome.errors)
             outcome = place.run("open('output/planted', 'w')", settings)
             self.assertEqual(outcome.status, 2, outcome)
-            self.assertRegex(outcome.errors, "leads over the link .*/workspace/output, which code in a sandbox may have put there")
+            self.assertRegex(outcome.errors, "output leads over the link .*/workspace/output, which code in a sandbox may have put there")
             self.assertEqual(list(target.iterdir()), [])
 
     def test_what_was_denied_stays_where_it_is(self) -> None:
