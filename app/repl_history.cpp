@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/file_id.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/terminal_text.hpp>
 #include <ipybox/detail/unique_fd.hpp>
@@ -70,7 +71,7 @@ int ReplHistory::open(int flags) const {
         if (!fd || ::flock(fd.get(), LOCK_EX) != 0 || ::fstat(fd.get(), &status) != 0 ||
             (::lstat(file_.c_str(), &named) != 0 && errno != ENOENT))
             history_failed(file_);
-    } while (status.st_ino != named.st_ino);
+    } while (!detail::same_file(status, named));
     if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0)
         throw Error(errc::denied, file_.string() +
                                       " must be a regular file that only you can read and write: "

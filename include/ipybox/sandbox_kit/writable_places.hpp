@@ -68,10 +68,6 @@ PlaceList places_of(const SandboxPolicy& policy, bool pinned);
 std::optional<std::filesystem::path> find_written(const std::vector<const PlaceList*>& lists,
                                                   const std::filesystem::path& path);
 
-// Goes along a path, up to a link that code could have put there.
-detail::PathWalk walk_unled(const std::vector<const PlaceList*>& lists,
-                            const std::filesystem::path& path);
-
 }  // namespace sandbox_kit
 
 // Places that some kernel's policy made writable, on record in ipybox's state directory beyond the

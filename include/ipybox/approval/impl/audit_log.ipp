@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <ctime>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/file_id.hpp>
 #include <ipybox/detail/sha256.hpp>
 #include <ipybox/detail/utf8.hpp>
 #include <ipybox/detail/within.hpp>
@@ -221,7 +222,7 @@ IPYBOX_DECL void AuditLog::find_end() {
     struct stat ours{}, there{};
     // Somebody may move the file away, or put what cannot be opened in its place for a while.
     if (!file_ || ::fstat(file_.get(), &ours) != 0 || ::lstat(path_.c_str(), &there) != 0 ||
-        there.st_ino != ours.st_ino || there.st_dev != ours.st_dev) {
+        !detail::same_file(there, ours)) {
         open_file();
         if (::fstat(file_.get(), &ours) != 0) fail_to_write(errno);
     }

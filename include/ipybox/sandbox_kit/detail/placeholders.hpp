@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/file_id.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox_kit/detail/git_exclude.hpp>
@@ -206,7 +207,7 @@ public:
             if (::flock(held.file.get(), LOCK_SH | LOCK_NB) == 0 &&
                 ::fstat(held.file.get(), &locked) == 0 &&
                 ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
-                now.st_ino == locked.st_ino && now.st_dev == locked.st_dev) {
+                same_file(now, locked)) {
                 held_.push_back(std::move(held));
                 return true;
             }
@@ -229,7 +230,7 @@ private:
         return ::fstat(file.get(), &ours) == 0 &&
                (is_placeholder(ours) || (unmarked && S_ISDIR(ours.st_mode))) &&
                ::fstatat(parent.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
-               now.st_ino == ours.st_ino && now.st_dev == ours.st_dev &&
+               same_file(now, ours) &&
                ::unlinkat(parent.get(), name.c_str(), S_ISDIR(ours.st_mode) ? AT_REMOVEDIR : 0) ==
                    0;
     }

@@ -1,7 +1,8 @@
 #pragma once
 // A writable place as a guest sees it through an overlay: the place itself is the upper layer,
-// written through, and the lower one has the names that are held while absent, which the host then
-// never sees. The launcher mounts it (launcher/scratch.cpp); this prepares what it needs.
+// written through, and the lower one has what is held, which the host never sees: names that are
+// absent in the place, or links there. The launcher mounts it (launcher/scratch.cpp); this prepares
+// what it needs.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/file_id.hpp>
 #include <ipybox/detail/unique_fd.hpp>
 #include <ipybox/detail/within.hpp>
 #include <map>
@@ -27,7 +29,7 @@
 
 namespace ipybox::detail {
 
-// The names that a guest finds below a place although they are absent there: relative, those of
+// What a guest finds empty below a place, although it is absent there or a link: relative, names of
 // directories with a slash at the end.
 using HeldNames = std::vector<std::string>;
 
@@ -83,7 +85,7 @@ public:
             struct stat ours{};
             if (!made || ::flock(made.get(), LOCK_EX | LOCK_NB) != 0 ||
                 ::fstat(made.get(), &ours) != 0 || ::lstat(path.c_str(), &now) != 0 ||
-                now.st_ino != ours.st_ino)
+                !same_file(now, ours))
                 continue;
             path_ = path;
             held_ = std::move(made);
@@ -173,7 +175,7 @@ public:
         : place_(open_directory(place)), work_(base, user, group), directories_{""} {
         struct stat found{};
         if (::fstat(place_.get(), &found) != 0) throw_io_error(place.string());
-        if (seen != nullptr && (found.st_dev != seen->st_dev || found.st_ino != seen->st_ino))
+        if (seen != nullptr && !same_file(found, *seen))
             throw Error(errc::sandbox_refused,
                         place.string() +
                             " was exchanged, perhaps by another session around it: start again");
@@ -183,7 +185,7 @@ public:
                 directories_.insert(name.substr(0, at));
         remove_layer_marks(place_, directories_, false);
         for (const auto& word :
-             {place.string(), identity(found), work_.path().string(), identity(work_.status())})
+             {place.string(), file_id(found), work_.path().string(), file_id(work_.status())})
             add(word);
         for (const auto& name : names) add(name);
         add("");
@@ -199,9 +201,6 @@ public:
 
 private:
     void add(const std::string& word) { (description_ += word) += '\0'; }
-    static std::string identity(const struct stat& found) {
-        return std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino);
-    }
 
     UniqueFd place_;  // its name may mean another when the guest ends
     LayerWork work_;

@@ -130,16 +130,19 @@ public:
             throw Error(
                 errc::bad_argument,
                 "where code could write is asked of absolute paths, not of " + path.string());
-        for (const auto* list : lists)
-            for (const auto& place : *list) roots_.push_back({place.path, &place});
     }
     // The place in which code could have put what lies there; last: it is no directory on the way.
     std::optional<std::filesystem::path> written(const std::filesystem::path& at, bool last) const {
-        for (const auto& root : roots_) {
-            if (!detail::within(at, root.path) || (!last && at == root.path)) continue;
-            const auto name = at.lexically_relative(root.path);
-            if (!root.place->keeps(name) && (last || !root.place->pins(name))) return root.path;
-        }
+        const auto could_be = [&](const std::filesystem::path& root, const WritablePlace& place) {
+            if (!detail::within(at, root) || (!last && at == root)) return false;
+            const auto name = at.lexically_relative(root);
+            return !place.keeps(name) && (last || !place.pins(name));
+        };
+        for (const auto* list : lists_)
+            for (const auto& place : *list)
+                if (could_be(place.path, place)) return place.path;
+        for (const auto& [root, place] : elsewhere_)
+            if (could_be(root, *place)) return root;
         return std::nullopt;
     }
     // A place that was moved there, or is mounted there as well.
@@ -147,16 +150,12 @@ public:
         if (!S_ISDIR(status.mode) || status.id.born == 0) return;
         for (const auto* list : lists_)
             for (const auto& place : *list)
-                if (place.id == status.id && place.path != at) roots_.push_back({at, &place});
+                if (place.id == status.id && place.path != at) elsewhere_.emplace_back(at, &place);
     }
 
 private:
-    struct Root {
-        std::filesystem::path path;
-        const WritablePlace* place;
-    };
     const std::vector<const PlaceList*>& lists_;
-    std::vector<Root> roots_;
+    std::vector<std::pair<std::filesystem::path, const WritablePlace*>> elsewhere_;
 };
 
 IPYBOX_DECL std::optional<std::filesystem::path> find_written(
@@ -174,16 +173,6 @@ IPYBOX_DECL std::optional<std::filesystem::path> find_written(
         });
     if (!walk.whole) return found ? found : walk.at;
     return places.written(walk.at, true);
-}
-
-IPYBOX_DECL detail::PathWalk walk_unled(const std::vector<const PlaceList*>& lists,
-                                        const std::filesystem::path& path) {
-    PlacesOnTheWay places(lists, path);
-    return detail::walk_path(
-        path, [&](const std::filesystem::path& at, const detail::PathStatus& status) {
-            places.meet(at, status);
-            return !S_ISLNK(status.mode) || !places.written(at, true);
-        });
 }
 
 }  // namespace ipybox::sandbox_kit
@@ -216,10 +205,15 @@ IPYBOX_DECL std::optional<std::filesystem::path> WritablePlaces::holds(
 IPYBOX_DECL std::vector<std::filesystem::path> WritablePlaces::real_paths(
     const std::vector<std::filesystem::path>& paths) const {
     const std::lock_guard lock(mutex_);
-    const auto places = lists();
+    const auto recorded = lists();
     std::vector<std::filesystem::path> real;
     for (const auto& path : paths) {
-        auto walk = sandbox_kit::walk_unled(places, path);
+        sandbox_kit::PlacesOnTheWay places(recorded, path);
+        auto walk = detail::walk_path(
+            path, [&](const std::filesystem::path& at, const detail::PathStatus& status) {
+                places.meet(at, status);
+                return !S_ISLNK(status.mode) || !places.written(at, true);
+            });
         if (!walk.whole)
             throw Error(errc::sandbox_refused,
                         path.string() + " leads over the link " + walk.at.string() +
