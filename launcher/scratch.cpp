@@ -321,10 +321,42 @@ bool seal(const Writable* places, int count) {
     return true;
 }
 
+// ---- what cannot be opened
+// ------------------------------------------------------------------------
+
+// Covers links, which bwrap would go along. Devices cannot be opened on such a mount.
+bool cover_links(char** paths, int count) {
+    for (int i = 0; i < count; ++i) {
+        open_how how{};
+        how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+        how.resolve = RESOLVE_NO_SYMLINKS;
+        const int link =
+            static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, paths[2 * i], &how, sizeof how));
+        struct stat found{};
+        if (link < 0 || ::fstat(link, &found) != 0) return false;
+        if (!S_ISLNK(found.st_mode)) return errno = ESTALE, false;
+        const int cover = static_cast<int>(
+            ::syscall(SYS_open_tree, AT_FDCWD, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+        mount_attr attributes{};
+        attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+        // Before Linux 5.12 it can be opened, and is empty; before 5.2 links stay.
+        const bool good = cover >= 0 &&
+                          (::syscall(SYS_mount_setattr, cover, "", AT_EMPTY_PATH, &attributes,
+                                     sizeof attributes) == 0 ||
+                           errno == ENOSYS) &&
+                          ::syscall(SYS_move_mount, cover, "", link, "",
+                                    MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0;
+        if (!good && errno != ENOSYS) return false;
+        ::close(link);
+        ::close(cover);
+    }
+    return true;
+}
+
 }  // namespace
 
 int scratch_main(int argc, char** argv) {
-    int description = -1, control = -1, count = 0;
+    int description = -1, control = -1, count = 0, covered = 0;
     bool pinned = true;
     const auto given = [&](const char* option, int values) {
         if (argc < 5 + values || std::strcmp(argv[1], option) != 0) return false;
@@ -339,10 +371,13 @@ int scratch_main(int argc, char** argv) {
     }
     char** const writable = argv + 2;
     while (given("--writable", 2)) ++count;
+    char** const links = argv + 2;
+    while (given("--cover", 1)) ++covered;
     if (argc < 5 || std::strcmp(argv[3], "--") != 0) {
         std::fputs(
             "usage: ipybox-launcher scratch [[--pin-later] --layers FD CONTROL] "
-            "[--writable PATH DEVICE:INODE]… OPTIONS COUNT -- COMMAND [ARGUMENT]...\n"
+            "[--writable PATH DEVICE:INODE]… [--cover LINK]… OPTIONS COUNT -- COMMAND "
+            "[ARGUMENT]...\n"
             "Becomes COMMAND, which sees COUNT (0 to 9) fresh tmpfs mounts with these mount\n"
             "options at /sys/0, /sys/1 …, and at /sys/layer0 … the layers that FD describes; a "
             "byte\n"
@@ -350,7 +385,7 @@ int scratch_main(int argc, char** argv) {
             "the\n"
             "names read-only that they hold, which else they are before COMMAND. All else but "
             "each PATH\n"
-            "is read-only for it.\n",
+            "is read-only for it, and no LINK is one, nor can be opened.\n",
             stderr);
         return 2;
     }
@@ -382,6 +417,7 @@ int scratch_main(int argc, char** argv) {
             return fail(writable[3 * i]);
     // Before names are pinned: what we have mounted is writable again then.
     if (!seal(places, count)) return fail("a read-only disk");
+    if (!cover_links(links, covered)) return fail("a link that is hidden");
     if (description >= 0)
         if (const int failed = keep_layers(layers, control, pinned); failed != 0) return failed;
     ::execv(argv[4], argv + 4);

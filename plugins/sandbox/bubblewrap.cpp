@@ -13,6 +13,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <enter_image.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/file_id.hpp>
 #include <ipybox/net/certificates.hpp>
 #include <ipybox/plugin.hpp>
 #include <ipybox/sandbox_kit/cgroup.hpp>
@@ -774,7 +775,8 @@ private:
         options.add("--chdir", policy.cwd.empty() || opened ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
         auto layers = make_layers(view.layers(), view.inner_mounts(), layered, request.identity);
-        start_by_launcher(request, policy.limits, layers, written(policy, view, channels), role.pen,
+        start_by_launcher(request, policy.limits, layers,
+                          {written(policy, view, channels), linked(view)}, role.pen,
                           pins_later(policy, role));
         std::string first;
         if (pipes) first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
@@ -897,9 +899,10 @@ private:
             if (view.in_layer(path))
                 add("--mounted", path.string());
             else
-                add("--same", std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino) +
-                                  ":" + path.string());
+                add("--same", detail::file_id(found) + ":" + path.string());
         }
+        if (trials_.launcher_namespaces)
+            for (const auto& path : view.links()) add("--mounted", path.string());
         return command;
     }
 
@@ -1033,7 +1036,7 @@ private:
             else if (::stat(path.c_str(), &found) != 0)
                 throw Error(errc::io_error,
                             "cannot look at " + path.string() + ": " + errno_text());
-            places[path] = std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino);
+            places[path] = detail::file_id(found);
         };
         for (const auto& root : roots)
             if (view.kind(root) == View::Kind::writable && !view.in_layer(root))
@@ -1043,11 +1046,16 @@ private:
         return places;
     }
 
+    // What bwrap finds of the disk.
+    struct Disk {
+        std::map<fs::path, std::string> writable;  // nothing else is; DEVICE:INODE
+        std::set<fs::path> covered;                // links
+    };
+
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
-    // tells. writable: what of the disk bwrap can write.
+    // tells.
     void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers,
-                           const std::map<fs::path, std::string>& writable, const Pen* pen,
-                           bool pins_later = false) const {
+                           const Disk& disk, const Pen* pen, bool pins_later = false) const {
         constexpr int description = 5, control = 6;  // below what Options hands over
         std::vector<std::string> words;
         const bool scratch = limits.scratch_inodes && !without("limits");
@@ -1061,8 +1069,11 @@ private:
                 request.fds.emplace_back(layers.description.get(), description);
                 request.fds.emplace_back(layers.launcher_control.get(), control);
             }
-            for (const auto& [path, identity] : writable)
+            for (const auto& [path, identity] : disk.writable)
                 for (auto word : {std::string("--writable"), path.string(), identity})
+                    words.push_back(std::move(word));
+            for (const auto& path : disk.covered)
+                for (auto word : {std::string("--cover"), path.string()})
                     words.push_back(std::move(word));
             std::string mounts = "mode=1777";
             if (scratch) mounts += ",nr_inodes=" + std::to_string(*limits.scratch_inodes);
@@ -1086,6 +1097,12 @@ private:
     static fs::path source(const View& view, const fs::path& path) {
         const auto layer = view.in_layer(path);
         return layer ? fs::path("/sys/layer" + std::to_string(layer->first)) / layer->second : path;
+    }
+
+    static std::set<fs::path> linked(const View& view) {
+        std::set<fs::path> links;
+        for (const auto& path : view.links()) links.insert(source(view, path));
+        return links;
     }
 
     static void add_view(Options& options, const SandboxPolicy& policy, const View& view) {

@@ -687,6 +687,51 @@ BOOST_AUTO_TEST_CASE(directories_around_what_is_hidden_stay_where_they_are) {
     expect_them_to_stay();
 }
 
+// Else the next guest would see what the link led to.
+BOOST_AUTO_TEST_CASE(links_with_hidden_names_lead_where_they_led) {
+    for (const auto* name : {"app", "aside", "secrets"}) make_directory(workspace / name);
+    make_file(workspace / "secrets/settings", "A=1");
+    fs::create_symlink("secrets", workspace / "current");
+    fs::create_symlink("../aside/../current/settings", workspace / "app/settings");
+    fs::create_symlink("settings", workspace / "app/.env");
+    for (const auto* name : {"current", "app/settings", "app/.env"}) give(workspace / name);
+    policy.hidden = {"**/.env"};
+    const std::string reading =
+        "import os\n"
+        "for name in ('secrets/settings', 'current/settings', 'app/settings', 'app/.env'):\n"
+        "    try: print(repr(open(name).read()))\n"
+        "    except OSError as e: print(type(e).__name__)\n";
+    const std::string seen =
+        "PermissionError\nNotADirectoryError\nPermissionError\nPermissionError\n";
+    const std::string changing =
+        "import errno, os\n"
+        "if not os.path.islink('other'): os.symlink('aside', 'other')\n"
+        "def attempt(what, *names):\n"
+        "    try: what(*names); print('done', *names)\n"
+        "    except OSError as e: print(errno.errorcode[e.errno], end=' ')\n"
+        "for name in ('app/.env', 'app/settings', 'current'):\n"
+        "    attempt(os.unlink, name)\n"
+        "    attempt(os.rename, name, name + '2')\n"
+        "    attempt(os.rename, 'other', name)\n"
+        "for name in ('app', 'aside', 'secrets'):\n"
+        "    attempt(os.rename, name, name + '2')\n"
+        "attempt(os.rmdir, 'aside')\n"
+        "attempt(open, 'app/.env', 'w')";
+    const auto expect_them_to_stay = [&] {
+        BOOST_TEST(python(reading) == seen);
+        BOOST_TEST(python(changing) ==
+                   "EBUSY EBUSY EXDEV EBUSY EBUSY EXDEV EBUSY EBUSY EBUSY "
+                   "EBUSY EBUSY EBUSY EBUSY EACCES ");
+        BOOST_TEST(python(reading) == seen);
+    };
+    expect_them_to_stay();
+    use_placeholders();
+    expect_them_to_stay();
+    // On the host they are as they were.
+    BOOST_TEST(test::read_file(workspace / "app/.env") == "A=1");
+    BOOST_TEST(fs::is_symlink(workspace / "current"));
+}
+
 // Each directory around such a file is a mount, and so a word of a command line.
 BOOST_AUTO_TEST_CASE(files_that_code_nests_deeply_keep_nobody_from_starting) {
     policy.hidden = {"**/.env"};
@@ -714,8 +759,18 @@ BOOST_AUTO_TEST_CASE(files_that_code_nests_deeply_keep_nobody_from_starting) {
         "    if '.env' not in names: continue\n"
         "    try: found.append(open(at + '/.env').read())\n"
         "    except OSError: pass\n"
-        "print(found)";
+        "print(sorted(set(found)))";
     plant("d", 1000, 1);
+    BOOST_TEST(python(reading) == "[]\n");
+    make_file(workspace / "settings", "A=1");
+    BOOST_TEST(python("import os\n"
+                      "for number in range(400):\n"
+                      "    os.mkdir(f'l{number}')\n"
+                      "    os.symlink('../settings', f'l{number}/.env')\n"
+                      "at = '/'.join('k' * 60)\n"
+                      "os.makedirs(at)\n"
+                      "os.symlink(os.getcwd() + '/settings', at + '/.env')\n"
+                      "print('planted')") == "planted\n");
     BOOST_TEST(python(reading) == "[]\n");
     use_placeholders();
     BOOST_TEST(python(reading) == "[]\n");

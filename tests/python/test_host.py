@@ -230,6 +230,8 @@ class HostileTest(HostTest):
                   "        for old, new in ((a, b), (b, a)):\n"
                   "            try: os.rename(old, new); moved.add(old); time.sleep(0.002)\n"
                   "            except OSError: pass\n"
+                  "    try: os.unlink('sub/.env'); moved.add('sub/.env')\n"
+                  "    except OSError: pass\n"
                   "    time.sleep(0.002)\n"
                   "print(moved)")
         reading = ("import os\nfound = set()\nfor at, _, names in os.walk('.'):\n"
@@ -237,10 +239,12 @@ class HostileTest(HostTest):
                    "        try: found.add(open(os.path.join(at, name)).read())\n"
                    "        except OSError: pass\n"
                    "print(found)")
-        outcomes, said = await self.outcomes_while_swapped(moving, reading, "overlay")
-        self.assertTrue(outcomes, "no session started")
-        self.assertEqual([outcome for outcome in outcomes if "SECRET" in outcome], [], outcomes)
-        self.assertEqual(said, "set()")
+        for names in ("overlay", "placeholders"):
+            with self.subTest(absent_names=names):
+                outcomes, said = await self.outcomes_while_swapped(moving, reading, names)
+                self.assertTrue(outcomes, "no session started")
+                self.assertEqual([outcome for outcome in outcomes if "SECRET" in outcome], [], outcomes)
+                self.assertEqual(said, "set()")
 
     # In a workspace: whose it is, and a new file.
     WHOSE = "import os\nprint(open('file').read() if os.path.exists('file') else 'mine'); open('new', 'w').close()"

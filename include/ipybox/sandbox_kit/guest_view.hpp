@@ -106,6 +106,8 @@ public:
     // The layer that a path is seen through, by its place among layers(), and what it is called
     // there.
     std::optional<std::pair<std::size_t, fs::path>> in_layer(const fs::path& path) const;
+    // Those to be hidden: who goes along paths cannot mount on them.
+    const std::set<fs::path>& links() const { return links_; }
     // Whether it is one of the names that a layer holds.
     bool holds_in_layer(const fs::path& path) const { return held_in_layers_.contains(path); }
 
@@ -127,6 +129,8 @@ private:
 
     // The innermost root around a path.
     std::optional<std::pair<fs::path, Kind>> root_of(const fs::path& path) const;
+
+    bool lies_in_hidden(const fs::path& path) const;
 
     // The guest of another sandbox has put something else there between two looks.
     [[noreturn]] static void refuse_exchanged(const fs::path& path);
@@ -152,14 +156,18 @@ private:
 
     void hide_path(const fs::path& path);
 
-    // Hides what lies there, and keeps the guest from moving a directory around it to where the
-    // search for the next one has been already. Deeper than max_depth, a directory around it is
-    // hidden instead: the guest could have nested more than can be mounts.
+    // Hides what lies there, or what is coverable() around it, and keeps the guest from moving a
+    // directory around that to where the search for the next one has been already.
     void cover(const fs::path& path);
 
-    // Root's guest is another user. In a directory that is closed to it nothing can be mounted, and
-    // nothing needs to be; over it something can.
-    fs::path reachable(const fs::path& path) const;
+    // Keeps the guest from leading a link with a hidden name elsewhere, or removing it: the search
+    // for the next one would miss what it leads to.
+    void keep_way(const fs::path& path);
+
+    // What can be mounted on: `path` or a directory around it. Deeper than max_depth the guest
+    // could have nested more than can be mounts; and root's guest, another user, can do nothing in
+    // a directory that is closed to it, but it can be kept out of it.
+    fs::path coverable(const fs::path& path) const;
 
     // The guest makes links: none may take away what the next one is started with.
     bool may_lie_behind_a_link(const fs::path& target, struct stat& found) const;
@@ -181,6 +189,7 @@ private:
     std::set<fs::path> layered_;
     std::map<fs::path, detail::HeldNames> layers_;
     std::set<fs::path> held_in_layers_;
+    std::set<fs::path> links_;
     std::size_t searched_ = 0;
     std::size_t found_ = 0;
 };

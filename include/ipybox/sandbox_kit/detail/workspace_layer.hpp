@@ -1,8 +1,7 @@
 #pragma once
 // A writable place as a guest sees it through an overlay: the place itself is the upper layer,
-// written through, and the lower one has what is held, which the host never sees: names that are
-// absent in the place, or links there. The launcher mounts it (launcher/scratch.cpp); this prepares
-// what it needs.
+// written through, and the lower one has the names that are held while absent, which the host then
+// never sees. The launcher mounts it (launcher/scratch.cpp); this prepares what it needs.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -29,7 +28,7 @@
 
 namespace ipybox::detail {
 
-// What a guest finds empty below a place, although it is absent there or a link: relative, names of
+// The names that a guest finds below a place although they are absent there: relative, those of
 // directories with a slash at the end.
 using HeldNames = std::vector<std::string>;
 

@@ -9,6 +9,8 @@
 
 #include <deque>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/file_id.hpp>
+#include <ipybox/detail/path_walk.hpp>
 #include <ipybox/detail/within.hpp>
 #include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <ipybox/sandbox_kit/writable_places.hpp>
@@ -142,6 +144,7 @@ IPYBOX_DECL View::View(const SandboxPolicy& policy, bool without_host_sockets,
     if (home != policy.env.end() && home->second.starts_with('/') &&
         !root_of(absolute_path(home->second)))
         add(absolute_path(home->second), Kind::scratch);
+    std::erase_if(links_, [this](const fs::path& link) { return lies_in_hidden(link); });
     placeholders_.exclude_from_git();
 }
 
@@ -224,8 +227,7 @@ IPYBOX_DECL UniqueFd View::open_root(const fs::path& root) const {
     const auto seen = inner_mounts_.find(root);
     struct stat now{};
     if (handle && seen != inner_mounts_.end() &&
-        (::fstat(handle.get(), &now) != 0 || now.st_dev != seen->second.st_dev ||
-         now.st_ino != seen->second.st_ino))
+        (::fstat(handle.get(), &now) != 0 || !detail::same_file(now, seen->second)))
         refuse_exchanged(root);
     return handle;
 }
@@ -255,6 +257,13 @@ IPYBOX_DECL std::optional<std::pair<fs::path, View::Kind>> View::root_of(
     for (const auto& root : roots_)
         if (detail::within(path, root.first)) found = root;
     return found;
+}
+
+IPYBOX_DECL bool View::lies_in_hidden(const fs::path& path) const {
+    for (auto at = path.parent_path(); at.has_relative_path(); at = at.parent_path())
+        if (const auto mount = mounts_.find(at); mount != mounts_.end())
+            if (mount->second == Kind::hidden) return true;
+    return false;
 }
 
 IPYBOX_DECL void View::protect(const fs::path& path) {
@@ -424,29 +433,45 @@ IPYBOX_DECL void View::hide_path(const fs::path& path) {
     const auto status = fs::symlink_status(path, error);
     if (!fs::exists(status) || !root_of(path) || shown_.contains(path)) return;
     if (!fs::is_symlink(status)) return cover(path);
-    // A link cannot be mounted over; the file it leads to can.
     const auto target = fs::canonical(path, error);
     struct stat found{};
     if (error || shown_.contains(target) || !may_lie_behind_a_link(target, found)) return;
     behind_links_.files.emplace(found.st_dev, found.st_ino);
     cover(target);
+    keep_way(path);
 }
 
 IPYBOX_DECL void View::cover(const fs::path& path) {
     if (only_links_) return;
-    fs::path covered = path;
-    const auto root = root_of(path);
-    if (root && root->second == Kind::writable) {
-        covered = root->first;
-        auto part = std::next(path.begin(), std::distance(covered.begin(), covered.end()));
-        for (int depth = 0; depth < max_depth && part != path.end(); ++depth) covered /= *part++;
-    }
-    covered = reachable(covered);
+    const auto covered = coverable(path);
     pin_directories(covered);
     add(covered, Kind::hidden);
 }
 
-IPYBOX_DECL fs::path View::reachable(const fs::path& path) const {
+IPYBOX_DECL void View::keep_way(const fs::path& path) {
+    if (only_links_) return;
+    detail::walk_path(path, [this](const fs::path& at, const detail::PathStatus& status) {
+        const auto root = root_of(at);
+        if (!root || root->second != Kind::writable || at == root->first) return true;
+        if (coverable(at) != at) {
+            cover(at);
+        } else if (S_ISDIR(status.mode)) {
+            pin_directories(at / ".");
+        } else if (S_ISLNK(status.mode)) {
+            links_.insert(at);
+        }
+        return true;
+    });
+}
+
+IPYBOX_DECL fs::path View::coverable(const fs::path& given) const {
+    fs::path path = given;
+    const auto root = root_of(given);
+    if (root && root->second == Kind::writable) {
+        path = root->first;
+        auto part = std::next(given.begin(), std::distance(path.begin(), path.end()));
+        for (int depth = 0; depth < max_depth && part != given.end(); ++depth) path /= *part++;
+    }
     if (::geteuid() != 0) return path;
     fs::path at = root_of(path)->first;
     for (const auto& part : path.lexically_relative(at).parent_path()) {
