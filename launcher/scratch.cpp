@@ -126,23 +126,34 @@ bool make_name(const char* name) {
     return good;
 }
 
-// Puts a mount of its own on what is there, so that nobody can write, rename or remove it.
-bool pin(int layer, const char* name) {
+// Opens what is there, a link itself too; none on the way is followed.
+int open_unled(int directory, const char* name, unsigned long long resolve) {
     open_how how{};
     how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-    const int found = static_cast<int>(::syscall(SYS_openat2, layer, name, &how, sizeof how));
+    how.resolve = resolve | RESOLVE_NO_SYMLINKS;
+    return static_cast<int>(::syscall(SYS_openat2, directory, name, &how, sizeof how));
+}
+
+// Puts a copy of a mount on what is there, so that nobody can write, rename or remove it.
+// or_writable: before Linux 5.12 the copy can be written.
+bool mount_read_only(int copy, int there, bool or_writable) {
+    mount_attr attributes{};
+    attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+    return (::syscall(SYS_mount_setattr, copy, "", AT_EMPTY_PATH, &attributes, sizeof attributes) ==
+                0 ||
+            (or_writable && errno == ENOSYS)) &&
+           ::syscall(SYS_move_mount, copy, "", there, "",
+                     MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0;
+}
+
+// Puts a mount of its own on what is there.
+bool pin(int layer, const char* name) {
+    const int found = open_unled(layer, name, RESOLVE_BENEATH);
     if (found < 0) return false;
     const int copy = static_cast<int>(
         ::syscall(SYS_open_tree, found, "",
                   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE));
-    mount_attr attributes{};
-    attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
-    const bool good = copy >= 0 &&
-                      ::syscall(SYS_mount_setattr, copy, "", AT_EMPTY_PATH, &attributes,
-                                sizeof attributes) == 0 &&
-                      ::syscall(SYS_move_mount, copy, "", found, "",
-                                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0;
+    const bool good = copy >= 0 && mount_read_only(copy, found, false);
     const int why = errno;
     ::close(found);
     ::close(copy);
@@ -327,25 +338,14 @@ bool seal(const Writable* places, int count) {
 // Covers links, which bwrap would go along. Devices cannot be opened on such a mount.
 bool cover_links(char** paths, int count) {
     for (int i = 0; i < count; ++i) {
-        open_how how{};
-        how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-        how.resolve = RESOLVE_NO_SYMLINKS;
-        const int link =
-            static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, paths[2 * i], &how, sizeof how));
+        const int link = open_unled(AT_FDCWD, paths[2 * i], 0);
         struct stat found{};
         if (link < 0 || ::fstat(link, &found) != 0) return false;
         if (!S_ISLNK(found.st_mode)) return errno = ESTALE, false;
         const int cover = static_cast<int>(
             ::syscall(SYS_open_tree, AT_FDCWD, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
-        mount_attr attributes{};
-        attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
         // Before Linux 5.12 it can be opened, and is empty; before 5.2 links stay.
-        const bool good = cover >= 0 &&
-                          (::syscall(SYS_mount_setattr, cover, "", AT_EMPTY_PATH, &attributes,
-                                     sizeof attributes) == 0 ||
-                           errno == ENOSYS) &&
-                          ::syscall(SYS_move_mount, cover, "", link, "",
-                                    MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0;
+        const bool good = cover >= 0 && mount_read_only(cover, link, true);
         if (!good && errno != ENOSYS) return false;
         ::close(link);
         ::close(cover);

@@ -759,7 +759,7 @@ BOOST_AUTO_TEST_CASE(files_that_code_nests_deeply_keep_nobody_from_starting) {
         "    if '.env' not in names: continue\n"
         "    try: found.append(open(at + '/.env').read())\n"
         "    except OSError: pass\n"
-        "print(sorted(set(found)))";
+        "print(found)";
     plant("d", 1000, 1);
     BOOST_TEST(python(reading) == "[]\n");
     make_file(workspace / "settings", "A=1");
