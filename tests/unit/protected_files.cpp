@@ -6,6 +6,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <ipybox/sandbox_kit/file_watch.hpp>
 #include <ipybox/sandbox_kit/protected_files.hpp>
@@ -13,7 +14,9 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "ordinary_user.hpp"
 #include "test_support.hpp"
 
 namespace protected_files_tests {
@@ -43,6 +46,7 @@ struct Fixture {
         file(name + "/config", config);
     }
     void search() { found = protected_files(top, rules); }
+    void search_in(const char* part) { found = protected_files(top / part, rules); }
     bool has(const fs::path& name) const {
         return std::find(found.paths.begin(), found.paths.end(), top / name) != found.paths.end();
     }
@@ -229,6 +233,83 @@ BOOST_AUTO_TEST_CASE(every_shape_of_a_repository_is_one) {
             BOOST_TEST(has(git + "/" + name), git << "/" << name);
     BOOST_TEST(has("part/.git/hooks"));
     BOOST_TEST(!has("HEAD"));
+}
+
+// The protected files of one stay where they are, and code moves the rest of it out of the way.
+BOOST_AUTO_TEST_CASE(a_repository_that_code_has_taken_apart_is_still_one) {
+    const auto config = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n";
+    repository(".git");
+    repository(".git/modules/third_party/lib", config);
+    repository(".git/modules/third_party/lib/modules/inner", config);
+    file(".git/worktrees/tree/commondir", "../..\n");
+    repository("bare", config);
+    for (const char* name :
+         {".git/modules/third_party/lib/HEAD", ".git/modules/third_party/lib/modules/inner/HEAD",
+          "bare/HEAD", "bare/objects", "bare/refs"})
+        fs::remove(top / name);
+    // One around the others would end the search.
+    for (const char* name : {".git/modules/third_party", ".git/modules/third_party/lib/modules"})
+        file(std::string(name) + "/HEAD");
+    file("other/config", "[server]\nport = 1\n");
+    file("other/refs/x");
+    search();
+    for (const char* name :
+         {".git/modules/third_party/lib/config", ".git/modules/third_party/lib/hooks",
+          ".git/modules/third_party/lib/modules/inner/config", ".git/worktrees/tree/commondir",
+          "bare/config", "bare/hooks"})
+        BOOST_TEST(has(name), name);
+    BOOST_TEST(!has("other/config"));
+}
+
+// As far as this process is root, it looks as somebody whom the modes of files hold up.
+BOOST_AUTO_TEST_CASE(directories_that_keep_the_search_out_are_protected_as_a_whole) {
+    repository(".git");
+    file(".git/hooks/pre-commit", "sh tools/lint.sh\n");
+    file("tools/lint.sh");
+    repository(".git/modules/lib");
+    file("closed/sub/.envrc");
+    const std::vector<fs::path> closed = {top / "tools", top / ".git/modules", top / "closed"};
+    test::OrdinaryUser user(top);
+    for (const auto& path : closed) fs::permissions(path, fs::perms(0444));
+    search();
+    for (const auto& path : closed) fs::permissions(path, fs::perms(0755));
+    for (const char* name : {"tools", ".git/modules", "closed"}) BOOST_TEST(has(name), name);
+}
+
+BOOST_AUTO_TEST_CASE(a_part_of_a_repository_is_protected_as_git_sees_it) {
+    repository(".git", "[core]\n\thooksPath = sub/githooks\n");
+    file(".git/hooks/post-merge", "sub/tools/merged.sh; tools/outside.sh\n");
+    file("sub/githooks/pre-commit", "sh sub/tools/check.sh\n");
+    file("tools/outside.sh");
+    for (const char* name : {"check.sh", "merged.sh", "other.sh"})
+        file(std::string("sub/tools/") + name);
+    search_in("sub");
+    for (const char* name : {"sub/githooks", "sub/tools/check.sh", "sub/tools/merged.sh"})
+        BOOST_TEST(has(name), name);
+    for (const auto& path : found.paths) BOOST_TEST(within(path, top / "sub"), path);
+    BOOST_TEST(!has("sub/tools/other.sh"));
+
+    // A working tree whose repository lies elsewhere.
+    repository("main/.git", "[core]\n\tfsmonitor = tools/watch.sh\n");
+    file("main/.git/worktrees/tree/commondir", "../..\n");
+    file("main/.git/hooks/pre-push", "exec tools/push.sh\n");
+    file("tree/.git", "gitdir: " + (top / "main/.git/worktrees/tree").string() + "\n");
+    for (const char* name : {"watch.sh", "push.sh", "planted.sh"})
+        file(std::string("tree/tools/") + name);
+    // Where code can make one, it leads nowhere outside.
+    repository("elsewhere", "[core]\n\tfsmonitor = tools/planted.sh\n");
+    file("tree/nested/.git", "gitdir: " + (top / "elsewhere").string() + "\n");
+    file("tree/nested/tools/planted.sh");
+    search_in("tree");
+    for (const char* name : {"tree/tools/watch.sh", "tree/tools/push.sh"})
+        BOOST_TEST(has(name), name);
+    BOOST_TEST(!has("tree/nested/tools/planted.sh"));
+
+    repository("all/.git", "[core]\n\thooksPath = .\n");
+    fs::create_directories(top / "all/sub");
+    search_in("all/sub");
+    BOOST_TEST(left_out().find("the workspace: git finds its hooks there") != std::string::npos,
+               left_out());
 }
 
 BOOST_AUTO_TEST_CASE(hostile_configurations_are_skipped_and_stay_protected) {

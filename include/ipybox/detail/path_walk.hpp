@@ -85,4 +85,9 @@ PathWalk walk_path(const std::filesystem::path& path, const Pass& pass) {
     return walk;
 }
 
+// Where an absolute path leads; where links go round in circles, one of them.
+inline std::filesystem::path end_of_links(const std::filesystem::path& path) {
+    return walk_path(path, [](const auto&, const auto&) { return true; }).at;
+}
+
 }  // namespace ipybox::detail

@@ -156,6 +156,17 @@ private:
 
     void hide_path(const fs::path& path);
 
+    // What lies there, no link followed; nothing also when it cannot be seen, and hide_closed() was
+    // called.
+    std::optional<struct stat> look_at(const fs::path& path);
+
+    // Hides the directory that keeps everybody from looking at `path`: the guest may own it, and
+    // could open it again.
+    void hide_closed(const fs::path& path);
+
+    // The same for what a link with a hidden name leads to.
+    void look_behind_closed(const fs::path& link);
+
     // Hides what lies there, or what is coverable() around it, and keeps the guest from moving a
     // directory around that to where the search for the next one has been already.
     void cover(const fs::path& path);
@@ -170,7 +181,7 @@ private:
     fs::path coverable(const fs::path& path) const;
 
     // The guest makes links: none may take away what the next one is started with.
-    bool may_lie_behind_a_link(const fs::path& target, struct stat& found) const;
+    bool may_lie_behind_a_link(const fs::path& target, const struct stat& found) const;
 
     // Holds a place for a file that the host may make while the guest runs.
     void hide_absent(const fs::path& path);

@@ -13,6 +13,7 @@
 #include <functional>
 #include <ipybox/detail/beneath.hpp>
 #include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/sandbox_kit/detail/git_config.hpp>
 #include <ipybox/sandbox_kit/detail/host_run_files.hpp>
 #include <ipybox/sandbox_kit/detail/project_directory.hpp>
 #include <iterator>
@@ -51,39 +52,59 @@ inline std::vector<const HostRunFile*> listed_as(std::string_view name) {
     return found;
 }
 
-// The files below one directory, each named relative to it; "" is the directory itself.
+// The files below one directory, each named relative to it; "" is the directory itself. A name that
+// begins with ".." is what lies outside, where links are the user's own and are followed.
 class FileTree {
 public:
     enum class Kind { absent, file, directory, link, other };
+    using TellClosed = std::function<void(const std::string&)>;
 
-    explicit FileTree(const std::filesystem::path& directory) : top_(open_directory(directory)) {}
+    // tell_closed: called with each directory that keeps this user from looking at what lies in it.
+    // Code that owns one could open it again: what was absent, or not listed, may be there.
+    explicit FileTree(const std::filesystem::path& directory, TellClosed tell_closed = {})
+        : top_(open_directory(directory)), tell_closed_(std::move(tell_closed)) {}
+
+    static bool is_outside(std::string_view name) {
+        return name == ".." || name.starts_with("../");
+    }
 
     // `link` also when one stands on the way.
     Kind kind(const std::string& name, struct stat* found = nullptr) const {
-        const auto handle =
-            open_beneath(top_.get(), name.empty() ? "." : name, O_PATH | O_NOFOLLOW);
+        const auto handle = open(name, O_PATH | O_NOFOLLOW);
         struct stat status{};
-        if (!handle || ::fstat(handle.get(), &status) != 0)
-            return errno == ELOOP || errno == EXDEV ? Kind::link : Kind::absent;
+        if (!handle || ::fstat(handle.get(), &status) != 0) {
+            if (errno == ELOOP || errno == EXDEV) return Kind::link;
+            if (errno == EACCES) look_for_closed(name);
+            return Kind::absent;
+        }
         if (found) *found = status;
         if (S_ISLNK(status.st_mode)) return Kind::link;
         if (S_ISDIR(status.st_mode)) return Kind::directory;
         return S_ISREG(status.st_mode) ? Kind::file : Kind::other;
     }
 
-    UniqueFd directory(const std::string& name) const {
-        return open_beneath(top_.get(), name.empty() ? "." : name, O_RDONLY | O_DIRECTORY);
-    }
+    UniqueFd directory(const std::string& name) const { return open(name, O_RDONLY | O_DIRECTORY); }
 
     // A regular file of at most max_settings bytes; without one, `why` says why not.
     std::optional<std::string> read(const std::string& name, std::string& why) const {
         // Without waiting, because opening a pipe would.
-        const auto file = open_beneath(top_.get(), name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+        const auto file = open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
         return read_regular(file, max_settings, why);
     }
 
+    // At most so many bytes of a regular file.
+    std::string beginning(const std::string& name, std::size_t bytes) const {
+        const auto file = open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+        struct stat status{};
+        if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+        std::string text(bytes, '\0');
+        const auto count = ::pread(file.get(), text.data(), bytes, 0);
+        text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+        return text;
+    }
+
     std::optional<std::string> link_target(const std::string& name) const {
-        const auto handle = open_beneath(top_.get(), name, O_PATH | O_NOFOLLOW);
+        const auto handle = open(name, O_PATH | O_NOFOLLOW);
         char target[4096];
         const auto size = handle ? ::readlinkat(handle.get(), "", target, sizeof target) : -1;
         if (size <= 0 || size == sizeof target) return std::nullopt;
@@ -96,6 +117,7 @@ public:
     bool list(const std::string& name, std::size_t most, const Use& use,
               struct stat* before = nullptr) const {
         auto handle = directory(name);
+        if (!handle && errno == EACCES) look_for_closed(name);
         if (handle && before) ::fstat(handle.get(), before);
         const std::unique_ptr<DIR, int (*)(DIR*)> listing(
             handle ? ::fdopendir(handle.get()) : nullptr, ::closedir);
@@ -118,11 +140,37 @@ public:
     }
 
 private:
+    UniqueFd open(const std::string& name, int flags) const {
+        const std::string path = name.empty() ? "." : name;
+        if (!is_outside(name)) return open_beneath(top_.get(), path, flags);
+        return UniqueFd(::openat(top_.get(), path.c_str(), flags | O_CLOEXEC));
+    }
+
+    // Tells of the innermost directory on the way that can be named at all.
+    void look_for_closed(std::string name) const {
+        if (!tell_closed_ || is_outside(name)) return;
+        while (!name.empty() && !open(name, O_PATH | O_DIRECTORY | O_NOFOLLOW)) {
+            const auto slash = name.rfind('/');
+            name.resize(slash == name.npos ? 0 : slash);
+        }
+        tell_closed_(name);
+    }
+
     UniqueFd top_;
+    TellClosed tell_closed_;
 };
 
 inline std::string path_in(const std::string& directory, std::string_view name) {
     return directory.empty() ? std::string(name) : directory + "/" + std::string(name);
+}
+
+// Whether a file named config is that of a repository: git writes one of the two at its beginning.
+inline bool begins_like_a_repository(std::string_view config) {
+    const auto settings = GitConfigReader(config).read();
+    return std::any_of(settings.begin(), settings.end(), [](const GitSetting& setting) {
+        return setting.section == "core" && setting.subsection.empty() &&
+               (setting.key == "repositoryformatversion" || setting.key == "bare");
+    });
 }
 
 // Collects what was left out, the first of each kind by name.
@@ -165,11 +213,13 @@ inline void walk_project(const FileTree& tree, int depth, LeftOut& left_out, Lef
         ProjectDirectory found;
         found.path = path;
         int shape = 0;
+        bool has_config = false;
         const auto look = [&](std::string_view name, bool is_directory) {
             ++entries;
             const auto listed = listed_as(name);
             if (!listed.empty()) found.listed.emplace(name);
             shape |= name == "HEAD" ? 1 : name == "objects" ? 2 : name == "refs" ? 4 : 0;
+            has_config = has_config || (name == "config" && !is_directory);
             const bool whole = std::any_of(listed.begin(), listed.end(), [](const auto* file) {
                 return file->path.find('/') == file->path.npos;
             });
@@ -191,7 +241,10 @@ inline void walk_project(const FileTree& tree, int depth, LeftOut& left_out, Lef
                     tree.kind(path_in(path, name)) != FileTree::Kind::absent)
                     found.listed.insert(name);
         }
-        found.is_repository = shape == 7;
+        // Of what makes it one to git, code can take away all but its configuration.
+        found.is_repository =
+            shape == 7 ||
+            (has_config && begins_like_a_repository(tree.beginning(path_in(path, "config"), 4096)));
         if (!found.listed.empty() || found.is_repository || path.empty()) visit(found);
     }
 }

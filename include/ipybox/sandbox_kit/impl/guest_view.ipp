@@ -279,6 +279,7 @@ IPYBOX_DECL void View::protect(const fs::path& path) {
         at /= names[i];
         struct stat found{};
         if (::fstatat(directory.get(), names[i].c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
+            if (errno == EACCES) return hide_closed(at);
             if (errno != ENOENT) throw Error(errc::io_error, lstat_failure(at));
             const bool inside =
                 !last || (by_directories_ && detail::is_held_as_directory(names[i]));
@@ -360,11 +361,12 @@ IPYBOX_DECL void View::hide_absolute(const PathGlob& glob) {
 IPYBOX_DECL void View::search(const fs::path& directory, std::vector<std::string>& below,
                               const Patterns& patterns) {
     // Nothing can be mounted on a path that is too long, however deep the guest nests it.
-    if (directory.native().size() > longest_path - NAME_MAX) return add(directory, Kind::hidden);
+    if (directory.native().size() > longest_path - NAME_MAX) return cover(directory);
     UniqueFd handle(
         ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     // Its owner could open it again: what cannot be searched is hidden as a whole.
-    if (!handle && errno == EACCES) return add(directory, Kind::hidden);
+    if ((!handle || ::faccessat(handle.get(), ".", X_OK, AT_EACCESS) != 0) && errno == EACCES)
+        return hide_closed(directory / ".");
     if (!handle && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return;  // exchanged
     std::unique_ptr<DIR, int (*)(DIR*)> listing(handle ? ::fdopendir(handle.get()) : nullptr,
                                                 ::closedir);
@@ -416,26 +418,61 @@ IPYBOX_DECL void View::hide_host_sockets() {
         start = end + 1;
         const auto slash = line.find(" /");
         if (slash == std::string_view::npos) continue;
-        std::error_code error;
         const fs::path bound(line.substr(slash + 1));
-        const auto path = fs::canonical(bound.parent_path(), error) / bound.filename();
+        const auto path = detail::end_of_links(bound.parent_path()) / bound.filename();
         const auto root = root_of(path);
-        if (error || !root || root->first == path) continue;
+        if (!root || root->first == path) continue;
         // Covered by scratch directories.
         if (root->first == "/" && (detail::within(path, "/run") || detail::within(path, "/tmp")))
             continue;
-        if (fs::is_socket(fs::symlink_status(path, error))) cover(path);
+        if (const auto found = look_at(path); found && S_ISSOCK(found->st_mode)) cover(path);
     }
 }
 
-IPYBOX_DECL void View::hide_path(const fs::path& path) {
-    std::error_code error;
-    const auto status = fs::symlink_status(path, error);
-    if (!fs::exists(status) || !root_of(path) || shown_.contains(path)) return;
-    if (!fs::is_symlink(status)) return cover(path);
-    const auto target = fs::canonical(path, error);
+IPYBOX_DECL std::optional<struct stat> View::look_at(const fs::path& path) {
     struct stat found{};
-    if (error || shown_.contains(target) || !may_lie_behind_a_link(target, found)) return;
+    if (::lstat(path.c_str(), &found) == 0) return found;
+    if (errno != ENOENT && errno != ENOTDIR) hide_closed(path);
+    return std::nullopt;
+}
+
+IPYBOX_DECL void View::hide_closed(const fs::path& path) {
+    auto at = path.parent_path();
+    for (struct stat found{}; ::lstat(at.c_str(), &found) != 0 && at != at.parent_path();)
+        at = at.parent_path();
+    const auto root = root_of(at);
+    if (!root) return;
+    if (at == root->first && root->second == Kind::writable)
+        refuse(at.string() +
+               " does not let its owner look at what lies in it, which may be to be hidden: "
+               "chmod u+rx it");
+    cover(at);
+}
+
+IPYBOX_DECL void View::look_behind_closed(const fs::path& link) {
+    const auto place = detail::end_of_links(link);
+    const auto root = root_of(place);
+    // Code could let itself in again, and have the host follow the link.
+    if (root && root->second == Kind::writable)
+        refuse(link.string() + " leads to " + place.string() +
+               ", which nobody can look at, and which is to be hidden: let the owner of the "
+               "directories on the way in (chmod u+rx), or remove the link");
+    hide_closed(place);
+}
+
+IPYBOX_DECL void View::hide_path(const fs::path& path) {
+    if (!root_of(path) || shown_.contains(path)) return;
+    const auto status = look_at(path);
+    if (!status) return;
+    if (!S_ISLNK(status->st_mode)) return cover(path);
+    const UniqueFd behind(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    if (!behind && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return;
+    if (!behind) return look_behind_closed(path);
+    struct stat found{};
+    if (::fstat(behind.get(), &found) != 0) throw Error(errc::io_error, lstat_failure(path));
+    if (found.st_nlink == 0) refuse_exchanged(path);
+    const auto target = fs::read_symlink("/proc/self/fd/" + std::to_string(behind.get()));
+    if (shown_.contains(target) || !may_lie_behind_a_link(target, found)) return;
     behind_links_.files.emplace(found.st_dev, found.st_ino);
     cover(target);
     keep_way(path);
@@ -483,9 +520,10 @@ IPYBOX_DECL fs::path View::coverable(const fs::path& given) const {
     return path;
 }
 
-IPYBOX_DECL bool View::may_lie_behind_a_link(const fs::path& target, struct stat& found) const {
+IPYBOX_DECL bool View::may_lie_behind_a_link(const fs::path& target,
+                                             const struct stat& found) const {
     const auto root = root_of(target);
-    if (!root || ::stat(target.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return false;
+    if (!root || !S_ISREG(found.st_mode)) return false;
     if (root->second == Kind::writable) return true;
     if (root->first != "/" || (found.st_mode & 0111) != 0) return false;
     for (const auto* system :

@@ -2,6 +2,7 @@
 #include <ipybox/sandbox_kit/protected_files.hpp>
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <ipybox/compilation.hpp>
@@ -25,9 +26,14 @@ namespace ipybox::sandbox_kit {
 class ProtectionSearch {
 public:
     ProtectionSearch(std::filesystem::path workspace, const ProtectionRules& rules)
-        : workspace_(std::move(workspace)), rules_(rules), tree_(workspace_) {}
+        : workspace_(std::move(workspace)),
+          rules_(rules),
+          // What lies in there is as absent now as code wants it to be. It makes as many as it
+          // likes.
+          tree_(workspace_, [this](const std::string& closed) { patterned_.push_back(closed); }) {}
 
     ProtectedFiles run() {
+        follow_repositories_around();
         detail::LeftOut deeper;
         walk_project(tree_, rules_.depth, left_out_, deeper,
                      [this](const detail::ProjectDirectory& at) {
@@ -36,13 +42,15 @@ public:
                          result_.directories.push_back(at);
                      });
         finish_above(std::numeric_limits<std::ptrdiff_t>::max());
+        for (const auto& name : patterned_) protect(name);
         result_.left_out = left_out_.texts();
         for (const auto& text : deeper.texts()) result_.deeper = text;
         return std::move(result_);
     }
 
 private:
-    using Kind = detail::FileTree::Kind;
+    using Tree = detail::FileTree;
+    using Kind = Tree::Kind;
     static constexpr int max_nesting = 10;
 
     bool is_wanted(const detail::HostRunFile& file) const {
@@ -89,7 +97,7 @@ private:
     // must: the start is refused rather than a link left in its place, where no code can have made
     // one.
     void protect(const std::string& name, bool must = false) {
-        if (name.empty() || !seen_.insert(name).second) return;
+        if (name.empty() || Tree::is_outside(name) || !seen_.insert(name).second) return;
         const auto path = workspace_ / name;
         for (const auto& opened : rules_.opened)
             if (detail::within(path, opened)) return result_.opened.push_back(path);
@@ -116,9 +124,8 @@ private:
         result_.paths.push_back(path);
     }
 
-    // The name of what `path`, in a file of `directory`, leads to; nothing outside of the
-    // workspace.
-    std::optional<std::string> inside(const std::string& directory, std::string_view path) const {
+    // The name of what `path`, in a file of `directory`, leads to, be it outside.
+    std::optional<std::string> anywhere(const std::string& directory, std::string_view path) const {
         if (path.empty() || path.find('\0') != path.npos || path.size() > 4'000)
             return std::nullopt;
         std::filesystem::path target(path);
@@ -132,8 +139,35 @@ private:
         target = (workspace_ / directory / target).lexically_normal();
         if (!target.has_filename()) target = target.parent_path();
         const auto relative = target.lexically_relative(workspace_);
-        if (relative.empty() || *relative.begin() == "..") return std::nullopt;
+        if (relative.empty()) return std::nullopt;
         return relative == "." ? std::string() : relative.string();
+    }
+    // The same, nothing outside of the workspace.
+    std::optional<std::string> inside(const std::string& directory, std::string_view path) const {
+        auto name = anywhere(directory, path);
+        if (name && Tree::is_outside(*name)) name.reset();
+        return name;
+    }
+    // The same for a path of git's, with the working tree that it is of: the user's own may lead
+    // outside, those that code can make may not.
+    std::optional<std::string> from_git(const std::string& working_tree,
+                                        const std::string& directory, std::string_view path) const {
+        return working_tree.empty() || Tree::is_outside(working_tree) ? anywhere(directory, path)
+                                                                      : inside(directory, path);
+    }
+
+    // The workspace may be a part of a repository: what git runs for that may lie in it. git obeys
+    // none of somebody else's.
+    void follow_repositories_around() {
+        struct stat own{}, found{};
+        tree_.kind("", &own);
+        std::string at;
+        for (auto above = workspace_; above.has_relative_path(); above = above.parent_path()) {
+            at += at.empty() ? ".." : "/..";
+            if (tree_.kind(detail::path_in(at, ".git"), &found) != Kind::absent &&
+                (found.st_uid == ::geteuid() || found.st_uid == own.st_uid))
+                follow_git(at);
+        }
     }
 
     // The .git of a directory, which may also be a file that leads elsewhere.
@@ -148,7 +182,8 @@ private:
         auto path = text->substr(7);
         path.erase(0, path.find_first_not_of(" \t"));
         if (const auto end = path.find_first_of("\r\n"); end != path.npos) path.resize(end);
-        if (const auto target = inside(directory, path)) look_at_repository(*target, directory);
+        if (const auto target = from_git(directory, directory, path))
+            look_at_repository(*target, directory);
     }
 
     // git: where its hooks and configuration lie. directory: where git runs what they name.
@@ -166,9 +201,10 @@ private:
         std::string why;
         if (auto common = tree_.read(detail::path_in(git, "commondir"), why)) {
             while (!common->empty() && common->back() == '\n') common->pop_back();
-            if (const auto target = inside(git, *common))
+            if (const auto target = from_git(directory, git, *common))
                 look_at_repository(*target, directory, nesting + 1);
         }
+        if (Tree::is_outside(git)) return;
         // git follows a submodule into modules, and a working tree into worktrees.
         for (const char* name : {"modules", "worktrees"})
             if (const auto inner = detail::path_in(git, name); nesting < max_nesting)
@@ -183,24 +219,36 @@ private:
             look_for_repositories(next.mapped().first, next.mapped().second);
         }
     }
-    void look_for_repositories(const std::string& directory, int nesting) {
+    // is_one: the directory is a repository itself, and has what they have.
+    void look_for_repositories(const std::string& directory, int nesting, bool is_one = false) {
         if (nesting > max_nesting) return;
         std::vector<std::string> found;
         const auto most = std::min(detail::max_listing,
                                    detail::max_entries - std::min(detail::max_entries, listed_));
         const bool all = tree_.list(directory, most, [&](std::string_view name, bool is_directory) {
             ++listed_;
-            if (is_directory) found.push_back(detail::path_in(directory, name));
+            if (is_directory && !(is_one && is_of_git(name)))
+                found.push_back(detail::path_in(directory, name));
         });
         if (!all)
             left_out_.add("has too many entries, not all of which are searched for repositories",
                           directory);
         for (const auto& path : found) {
-            if (tree_.kind(detail::path_in(path, "HEAD")) == Kind::absent)
-                look_for_repositories(path, nesting + 1);
-            else
-                look_at_repository(path, path, nesting);
+            // HEAD code can take away, the others are protected. And it can make any directory
+            // look like a repository, so that there may be others below.
+            bool repository = false;
+            for (const char* name : {"HEAD", "config", "commondir"})
+                repository = repository || tree_.kind(detail::path_in(path, name)) != Kind::absent;
+            if (repository) look_at_repository(path, path, nesting);
+            look_for_repositories(path, nesting + 1, repository);
         }
+    }
+    // Of these modules and worktrees are looked at elsewhere.
+    static bool is_of_git(std::string_view name) {
+        for (const std::string_view own : {"branches", "hooks", "info", "lfs", "logs", "modules",
+                                           "objects", "refs", "worktrees"})
+            if (name == own) return true;
+        return false;
     }
 
     std::optional<std::string> read(const std::string& name, const char* what) {
@@ -220,7 +268,7 @@ private:
         const auto from = std::filesystem::path(name).parent_path().string();
         for (const auto& setting : detail::GitConfigReader(*text).read()) {
             if (detail::names_settings(setting)) {
-                if (const auto target = inside(from, setting.value)) {
+                if (const auto target = from_git(directory, from, setting.value)) {
                     // One that is absent could come to be.
                     if (rules_.git_config) protect(*target);
                     read_config(*target, directory, nesting + 1);
@@ -234,9 +282,9 @@ private:
     }
 
     void protect_hooks(const std::string& value, const std::string& directory) {
-        const auto target = inside(directory, value);
+        const auto target = from_git(directory, directory, value);
         if (!target) return;
-        if (target->empty())
+        if (target->empty() || std::filesystem::path(*target).filename() == "..")
             return left_out_.add("git finds its hooks there, and it cannot be protected as a whole",
                                  "the workspace");
         // husky keeps its own part of them in `_`.
