@@ -524,6 +524,22 @@ BOOST_AUTO_TEST_CASE(files_of_others_in_a_package_stay) {
                boost::test_tools::per_element());
 }
 
+// Code can put there what it likes, and files with holes cost it nothing.
+BOOST_AUTO_TEST_CASE(a_package_is_not_read_without_end) {
+    const Folder folder;
+    ipybox::write_package(folder.path, "demo", package());
+    for (int i = 0; i < 20; ++i) {
+        const auto file = folder.path / "demo" / ("planted" + std::to_string(i) + ".py");
+        std::ofstream(file) << "\n# --- your code below is kept ---\n";
+        fs::resize_file(file, std::size_t{4} << 20);
+    }
+    BOOST_CHECK_EXCEPTION(ipybox::write_package(folder.path, "demo", package("new")), ipybox::Error,
+                          [](const ipybox::Error& error) {
+                              return error.detail().find("demo has more than 64 MiB") !=
+                                     std::string::npos;
+                          });
+}
+
 BOOST_AUTO_TEST_CASE(a_package_of_the_original_is_replaced_and_kept) {
     const Folder folder;
     const auto demo = folder.path / "demo";

@@ -37,6 +37,9 @@ struct PackageFiles {
     bool foreign = false;
 };
 
+// Of what is in one package already, in bytes: code can put there what it likes.
+inline constexpr std::size_t most_module_text = std::size_t{64} << 20;
+
 inline PackageFiles package_files(const detail::PackageRoot& root, const std::string& server,
                                   const GeneratedPackage& package) {
     PackageFiles files;
@@ -46,9 +49,14 @@ inline PackageFiles package_files(const detail::PackageRoot& root, const std::st
     static const std::string init = "__init__.py";
     const auto of_original =
         is_of_original(detail::PackageRoot::read(directory.get(), init).value_or(""));
+    std::size_t read = 0;
     for (const auto& name : detail::PackageRoot::entries(directory.get())) {
         if (name == "__pycache__") continue;
         auto text = detail::PackageRoot::read(directory.get(), name);
+        if (text && (read += text->size()) > most_module_text)
+            throw Error(errc::io_error, "the package " + server +
+                                            " has more than 64 MiB of files: " +
+                                            "remove those that are not its modules");
         const auto it = files.next.find(name);
         const bool ours =
             text &&
