@@ -19,7 +19,7 @@
 namespace ipybox::launcher {
 namespace {
 
-constexpr off_t largest_copy = off_t{256} << 20;
+constexpr off_t largest_copy = off_t{256} << 20, largest_input = off_t{16} << 20;
 constexpr unsigned executable_memory = 0x10;  // MFD_EXEC, Linux 6.3
 
 bool same(const struct stat& one, const struct stat& other) {
@@ -133,11 +133,13 @@ bool starts(const char* text, const char* with) { return strncmp(text, with, str
 // Whether a variable says what loaders and interpreters run.
 bool steers(const char* variable) {
     static constexpr const char* families[] = {
-        "LD_",  "BASH_", "PYTHON", "PERL",  "NODE_",   "NPM_",   "npm_",    "GIT_",
-        "RUBY", "JAVA_", "_JAVA",  "JDK_",  "LUA",     "GCONV",  "GLIBC",   "XDG_",
-        "PIP_", "CONDA", "UV_",    "R_",    "JULIA_",  "TCL",    "DOTNET_", "CMAKE_",
-        "MAKE", "GO",    "CARGO",  "RUST",  "OPENSSL", "CURL_",  "SSH_",    "VIM",
-        "AWK",  "LESS",  "MALLOC", "DYLD_", "COR",     "POETRY", "JUPYTER", "IPYTHON"};
+        "LD_",  "BASH_", "PYTHON", "PERL",   "NODE_",   "NPM_",   "npm_",    "GIT_",
+        "RUBY", "JAVA_", "_JAVA",  "JDK_",   "LUA",     "GCONV",  "GLIBC",   "XDG_",
+        "PIP_", "CONDA", "UV_",    "R_",     "JULIA_",  "TCL",    "DOTNET_", "CMAKE_",
+        "MAKE", "GO",    "CARGO",  "RUST",   "OPENSSL", "CURL_",  "SSH_",    "VIM",
+        "PHP",  "ERL_",  "GEM_",   "BUNDLE", "RIPGREP", "ELIXIR", "NIX_",    "DENO_",
+        "BUN_", "ZDOT",  "GHC",    "OCAML",  "CAML",    "MIX_",   "QT_",     "GTK_",
+        "AWK",  "LESS",  "MALLOC", "DYLD_",  "COR",     "POETRY", "JUPYTER", "IPYTHON"};
     static constexpr const char* names[] = {"PATH",         "ENV",           "IFS",
                                             "PS4",          "SHELL",         "SHELLOPTS",
                                             "BASHOPTS",     "CDPATH",        "EDITOR",
@@ -269,6 +271,10 @@ bool Target::hold_input(Request& request, Refusal& refusal) {
     if (!is_sealed(given)) return true;
     char name[64];
     name_of(given, name);
+    struct stat status{};
+    if (fstat(given, &status) != 0 || status.st_size > largest_input)
+        return refuse(refusal, EPERM,
+                      "the program's input is larger than 16 MiB: have it read a file");
     input = open(name, O_RDONLY | O_CLOEXEC);
     if (input < 0) return refuse(refusal, errno, "the program's input cannot be opened");
     close(given);

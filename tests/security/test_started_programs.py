@@ -5,6 +5,7 @@ Attacks on the wall itself are in attacks.py.
 """
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -369,6 +370,22 @@ class Shown(Asked):
             outcome = run(place, code, "--approve", "allow")
             self.assertEqual(outcome.output.strip(), "whole", outcome.errors)
             self.assertEqual(calls(place)[0]["arguments"]["input_script"], "echo whole; exit\necho a part\n")
+
+    def test_the_host_keeps_no_memory_of_an_input(self) -> None:
+        """Of holes that are mapped the pages are there, and of the host's memory, as long as code keeps the file."""
+        with Place() as place:
+            code = textwrap.dedent("""\
+                import fcntl, os, subprocess
+                for size in (15, 17):
+                    file = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+                    os.ftruncate(file, size << 20); fcntl.fcntl(file, 1033, 15)
+                    try: print(subprocess.run(["true"], stdin=file).returncode, os.fstat(file).st_blocks)
+                    except OSError as error: print(error.strerror, os.fstat(file).st_blocks)
+            """)
+            outcome = run(place, code, "--approve", "allow")
+            self.assertEqual(outcome.output, "0 0\nthe program's input is larger than 16 MiB: have it read a file 0\n", outcome.errors)
+            self.assertEqual(calls(place)[0]["arguments"]["input_script"],
+                             f"[{15 << 20} bytes, sha256 {hashlib.sha256(bytes(15 << 20)).hexdigest()}, too long to be shown]")
 
     def test_what_nobody_could_read_is_refused(self) -> None:
         with Place() as place:

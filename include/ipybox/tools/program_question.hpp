@@ -2,17 +2,19 @@
 // What the launcher's broker asks about a program, as a call's arguments; see
 // launcher/question.hpp.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/string.hpp>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <ipybox/detail/hex.hpp>
-#include <ipybox/detail/unique_fd.hpp>
+#include <ipybox/async.hpp>
+#include <ipybox/detail/sha256.hpp>
 #include <ipybox/detail/utf8.hpp>
 #include <ipybox/error.hpp>
 #include <string>
@@ -25,11 +27,12 @@ namespace json = boost::json;
 
 namespace tools {
 
-// A sealed file in memory: nobody can change it any more.
+// A sealed file in memory: nobody can change it any more. It is the guest's: its pages would be
+// ours if they were mapped and not there yet.
 class SealedFile {
 public:
     // Throws Error: bad_argument (it is no such file, or larger than `most` bytes).
-    SealedFile(int file, std::size_t most) {
+    SealedFile(int file, std::size_t most) : file_(file) {
         constexpr int all = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
         const int seals = ::fcntl(file, F_GET_SEALS);
         struct stat status{};
@@ -39,25 +42,43 @@ public:
                         "what would be started cannot be shown: it is larger than " +
                             std::to_string(most >> 10) + " KiB, or not sealed");
         size_ = static_cast<std::size_t>(status.st_size);
-        if (size_ == 0) return;
-        void* const place = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-        if (place == MAP_FAILED)
-            throw Error(errc::io_error, "what would be started cannot be read");
-        data_ = static_cast<const char*>(place);
     }
-    SealedFile(const SealedFile&) = delete;
-    SealedFile& operator=(const SealedFile&) = delete;
-    ~SealedFile() {
-        if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
+
+    std::size_t size() const noexcept { return size_; }
+
+    // `size` bytes from `from` on, all of them there. Throws Error: io_error.
+    std::string read(std::size_t from, std::size_t size) const {
+        std::string bytes(size, '\0');
+        for (std::size_t done = 0; done < size;) {
+            const auto count =
+                ::pread(file_, bytes.data() + done, size - done, static_cast<off_t>(from + done));
+            if (count < 0 && errno == EINTR) continue;
+            if (count <= 0) throw Error(errc::io_error, "what would be started cannot be read");
+            done += static_cast<std::size_t>(count);
+        }
+        return bytes;
     }
-    std::string_view text() const noexcept { return {data_, size_}; }
+    std::string text() const { return read(0, size_); }
+
+    // Others have their turn meanwhile. Throws Error: io_error.
+    awaitable<std::string> sha256() const {
+        constexpr std::size_t step = 256u << 10;
+        const auto executor = co_await asio::this_coro::executor;
+        detail::Sha256 digest;
+        for (std::size_t at = 0; at < size_; at += step) {
+            digest.add(read(at, std::min(step, size_ - at)));
+            co_await asio::post(executor, asio::use_awaitable);
+        }
+        co_return digest.hex();
+    }
 
 private:
-    const char* data_ = nullptr;
+    int file_;  // the caller's
     std::size_t size_ = 0;
 };
 
-constexpr std::size_t largest_question = 4u << 20, largest_program = 256u << 20;
+constexpr std::size_t largest_question = 4u << 20, largest_input = 16u << 20,
+                      largest_program = 256u << 20;
 // Of a script or an input that is shown as text.
 constexpr std::size_t largest_shown = 256u << 10;
 
@@ -75,23 +96,23 @@ inline json::string shown_text(std::string_view text, const char* what) {
     return json::string(text);
 }
 
-// Adds `key` with the text of a sealed file, or what is known of one that is too long.
-inline void add_sealed(json::object& arguments, const char* key, std::string_view text) {
-    if (text.size() > largest_shown)
-        arguments[key] = "[" + std::to_string(text.size()) + " bytes, sha256 " +
-                         detail::sha256_hex(text) + ", too long to be shown]";
-    else
-        arguments[key] = shown_text(text, key);
+// The text of a sealed file, or what is known of one that is too long.
+inline awaitable<json::string> sealed_text(const SealedFile& file, const char* what) {
+    if (file.size() <= largest_shown) co_return shown_text(file.text(), what);
+    const auto digest = co_await file.sha256();
+    co_return json::string("[" + std::to_string(file.size()) + " bytes, sha256 " + digest +
+                           ", too long to be shown]");
 }
 
-// copy, input: -1 where there is none. Throws Error: bad_argument (it cannot be shown).
-inline json::object program_arguments(int question, int copy, int input) {
-    const SealedFile file(question, largest_question);
+// copy, input: -1 where there is none; they and the question stay open meanwhile. Throws Error:
+// bad_argument (it cannot be shown), io_error.
+inline awaitable<json::object> program_arguments(int question, int copy, int input) {
+    const auto asked = SealedFile(question, largest_question).text();
     json::string path, directory, from;
     json::array argv, descriptors;
     std::vector<std::string> environment, changed;
     bool writable = false, script = false;
-    for (auto rest = file.text(); !rest.empty();) {
+    for (std::string_view rest = asked; !rest.empty();) {
         std::uint32_t size = 0;
         if (rest.size() < 1 + sizeof size)
             throw Error(errc::bad_argument, "the question about a program is malformed");
@@ -119,10 +140,13 @@ inline json::object program_arguments(int question, int copy, int input) {
     arguments[writable ? "writable_path" : "path"] = std::move(path);
     arguments["argv"] = std::move(argv);
     arguments["cwd"] = std::move(directory);
-    if (input >= 0)
-        add_sealed(arguments, "input_script", SealedFile(input, largest_program).text());
-    else
+    if (input >= 0) {
+        const SealedFile given(input, largest_input);
+        auto text = co_await sealed_text(given, "input_script");
+        arguments["input_script"] = std::move(text);
+    } else {
         arguments["input"] = "[" + std::string(from) + "]";
+    }
     if (!descriptors.empty()) arguments["descriptors"] = std::move(descriptors);
     const auto sorted = [](std::vector<std::string> names) {
         std::sort(names.begin(), names.end());
@@ -134,11 +158,15 @@ inline json::object program_arguments(int question, int copy, int input) {
     arguments["environment"] = json::array(environment.begin(), environment.end());
     arguments["changed_variables"] = sorted(std::move(changed));
     arguments["writable"] = writable;
-    if (copy < 0) return arguments;
+    if (copy < 0) co_return arguments;
     const SealedFile program(copy, largest_program);
-    arguments["sha256"] = detail::sha256_hex(program.text());
-    if (script) add_sealed(arguments, "script", program.text());
-    return arguments;
+    auto digest = co_await program.sha256();
+    arguments["sha256"] = std::move(digest);
+    if (script) {
+        auto text = co_await sealed_text(program, "script");
+        arguments["script"] = std::move(text);
+    }
+    co_return arguments;
 }
 
 }  // namespace tools

@@ -127,8 +127,9 @@ IPYBOX_DECL awaitable<void> ToolServer::answer_program(ImplPtr state, AskedProgr
     MemoryReservation memory(state->memory);
     std::string problem;
     try {
-        request.arguments =
-            tools::program_arguments(asked->question.get(), asked->copy.get(), asked->input.get());
+        auto arguments = co_await tools::program_arguments(asked->question.get(), asked->copy.get(),
+                                                           asked->input.get());
+        request.arguments = std::move(arguments);
         if (!reserve(memory, 3 * detail::memory_size(request.arguments)))
             problem = "too many programs are asked about at once";
     } catch (const Error& error) {
