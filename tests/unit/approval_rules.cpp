@@ -112,6 +112,39 @@ BOOST_AUTO_TEST_CASE(the_first_rule_that_fits_decides_and_none_passes) {
     BOOST_TEST(judged(rules, call) == Effect::deny);
 }
 
+// Its arguments, the first among them, are what code says of a program.
+BOOST_AUTO_TEST_CASE(no_rule_allows_a_program_by_its_arguments_alone) {
+    Call call;
+    call.server = "ipybox";
+    call.tool = "program";
+    call.origin = "program";
+    call.arguments = parsed(R"({"writable_path": "/work/x", "argv": ["git"]})").as_object();
+    const std::string argv = R"("arguments": {"/argv/0": {"equals": "git"}})";
+    const std::string absent =
+        R"("arguments": {"/argv/0": {"equals": "git"}, "/path": {"present": false}})";
+    const std::string schema = R"("schema": {"properties": {"argv": {"type": "array"}}})";
+    const std::string path =
+        R"("arguments": {"/argv/0": {"equals": "git"}, "/path": {"equals": "/usr/bin/git"}})";
+    for (const std::string origin :
+         {R"("origin": ["program"])", R"("origin": "prog*")", R"("server": "ipybox")"}) {
+        const auto effect = [&](const std::string& how) {
+            return judged(R"([{"when": {)" + origin + ", " + how + R"(}, "then": "allow"}])", call);
+        };
+        for (const auto& how : {argv, absent, schema, path})
+            BOOST_TEST((effect(how) == Effect::pass), how);
+        const auto was = std::exchange(
+            call.arguments, parsed(R"({"path": "/usr/bin/git", "argv": ["git"]})").as_object());
+        for (const auto& how : {argv, absent, schema})
+            BOOST_TEST((effect(how) == Effect::pass), how);
+        BOOST_TEST((effect(path) == Effect::allow));
+        call.arguments = was;
+    }
+    // Other calls have no such words.
+    call.origin = "mcp";
+    BOOST_TEST(
+        (judged(R"([{"when": {)" + argv + R"(}, "then": "allow"}])", call) == Effect::allow));
+}
+
 BOOST_AUTO_TEST_CASE(hints_that_a_server_does_not_give_are_the_less_harmless_ones) {
     const auto read_only =
         R"([{"when": {"annotations": {"readOnlyHint": true}}, "then": "allow"}])";

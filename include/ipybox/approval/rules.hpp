@@ -184,6 +184,9 @@ private:
     static void check_patterns(const json::value& schema, const std::string& place);
     void add_schema(const json::value& value, const std::string& place);
 
+    // A program's arguments, the first among them, are what code says of it: they alone allow none.
+    void add_path_of_program(const json::object& when);
+
     void read_budget(const json::value& value, const std::string& place);
 
     void read_expiry(const json::value& value, const std::string& place);

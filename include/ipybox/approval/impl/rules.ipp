@@ -9,6 +9,7 @@
 #include <ipybox/approval/impl/rule_conditions.ipp>
 #include <ipybox/approval/question_text.hpp>
 #include <ipybox/compilation.hpp>
+#include <ipybox/detail/json_members.hpp>
 #include <ipybox/detail/json_schema.hpp>
 #include <ipybox/detail/pattern.hpp>
 #include <ipybox/detail/terminal_text.hpp>
@@ -184,6 +185,21 @@ IPYBOX_DECL void Rule::read_when(const json::value& value, const std::string& pl
     }
     if (const auto* schema = when.if_contains("schema"))
         add_schema(*schema, below(place, "schema"));
+    if (effect_ == Effect::allow && (when.contains("arguments") || when.contains("schema")))
+        add_path_of_program(when);
+}
+
+IPYBOX_DECL void Rule::add_path_of_program(const json::object& when) {
+    const auto* arguments = detail::object_of(when, "arguments");
+    const bool names_path = arguments && arguments->contains("/path");
+    tests_.push_back([names_path](const CallFacts& call, std::size_t&, bool explain, Part& part) {
+        if (call.origin != "program" || (names_path && call.arguments.contains("path")))
+            return Fit::yes;
+        if (explain)
+            part.what = "origin",
+            part.value = "\"program\", which is allowed by its arguments only with a \"/path\"";
+        return Fit::no;
+    });
 }
 
 IPYBOX_DECL void Rule::add_globs(const json::object& when, const std::string& place,
