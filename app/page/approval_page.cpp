@@ -1,10 +1,8 @@
 #include "approval_page.hpp"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -12,7 +10,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <deque>
-#include <fstream>
 #include <ipybox/approval/granted_rules.hpp>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/beneath.hpp>
@@ -29,12 +26,12 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <vector>
 
 #include "page_call.hpp"
 #include "page_files.hpp"
 #include "page_journal.hpp"
+#include "peer_user.hpp"
 
 namespace ipybox::app {
 namespace {
@@ -94,44 +91,6 @@ json::object problem_of(std::string why) {
     return body;
 }
 
-// The user of the process at the other end of a connection over the loopback; nullopt: unknown.
-std::optional<uid_t> user_of(int socket) {
-    sockaddr_storage mine{}, theirs{};
-    socklen_t mine_size = sizeof mine, theirs_size = sizeof theirs;
-    if (::getsockname(socket, reinterpret_cast<sockaddr*>(&mine), &mine_size) != 0 ||
-        ::getpeername(socket, reinterpret_cast<sockaddr*>(&theirs), &theirs_size) != 0)
-        return std::nullopt;
-    // As the kernel writes it: words in this machine's order.
-    const auto text = [](const sockaddr_storage& address) {
-        char out[64];
-        std::string all;
-        if (address.ss_family == AF_INET) {
-            const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-            std::snprintf(out, sizeof out, "%08X:%04X", v4.sin_addr.s_addr, ntohs(v4.sin_port));
-            return std::string(out);
-        }
-        const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-        for (const auto word : v6.sin6_addr.s6_addr32) {
-            std::snprintf(out, sizeof out, "%08X", word);
-            all += out;
-        }
-        std::snprintf(out, sizeof out, ":%04X", ntohs(v6.sin6_port));
-        return all + out;
-    };
-    const auto wanted_local = text(theirs), wanted_remote = text(mine);
-    std::ifstream table(mine.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6");
-    std::string line;
-    while (std::getline(table, line)) {
-        std::istringstream fields(line);
-        std::string number, local, remote, state, queues, timer, retransmits;
-        uid_t uid = 0;
-        if (fields >> number >> local >> remote >> state >> queues >> timer >> retransmits >> uid &&
-            local == wanted_local && remote == wanted_remote)
-            return uid;
-    }
-    return std::nullopt;
-}
-
 }  // namespace
 
 struct ApprovalPage::Impl final : net::HttpService,
@@ -161,6 +120,7 @@ struct ApprovalPage::Impl final : net::HttpService,
     }
     bool may_be(net::HttpPeer& peer) const;
     bool signed_in(const net::HttpServerRequest& head) const;
+    bool has_link(std::string_view token) const;
     // Once.
     bool spend(std::string_view token);
     std::string make_link();
@@ -342,6 +302,11 @@ void ApprovalPage::Impl::keep_link() {
     }
 }
 
+bool ApprovalPage::Impl::has_link(std::string_view token) const {
+    return std::any_of(links.begin(), links.end(),
+                       [token](const auto& one) { return same(token, one); });
+}
+
 bool ApprovalPage::Impl::spend(std::string_view token) {
     for (auto one = links.begin(); one != links.end(); ++one)
         if (same(token, *one)) {
@@ -403,7 +368,8 @@ net::HttpReply ApprovalPage::Impl::check(net::HttpPeer& peer, const net::HttpSer
         (head.count(http::field::origin) != 1 || !net::is_own_origin(value("Origin"), peer.port)))
         return refuse(peer, 403, {}, "the request comes from another page");
     std::string_view target = head.target();
-    const bool link = !post && target.starts_with("/?token=");
+    constexpr std::string_view link_start = "/?token=";
+    const bool link = !post && target.starts_with(link_start);
     // The printed link may be opened from anywhere; nothing else may be reached from other sites.
     if (const auto site = value("Sec-Fetch-Site");
         !site.empty() && site != "same-origin" && site != "none" && !(link && site == "cross-site"))
@@ -411,10 +377,16 @@ net::HttpReply ApprovalPage::Impl::check(net::HttpPeer& peer, const net::HttpSer
     if (const auto dest = value("Sec-Fetch-Dest");
         (link || target == "/") && !dest.empty() && dest != "document")
         return refuse(peer, 403, {}, "the page cannot be a part of another one");
+    // Before the system is asked for the user, which takes the longer the more connections others
+    // have.
+    if (link && !has_link(target.substr(link_start.size())))
+        return refuse(peer, 403, refused_page(),
+                      "a link was refused: it was used before, or is of another run");
+    if (!link && !signed_in(head))
+        return refuse(peer, 401, refused_page(), "there is no valid cookie");
     if (!may_be(peer))
         return refuse(peer, 403, {}, "the page answers programs of the user who started it only");
-    if (link) return {};  // its token is looked at once, later
-    if (!signed_in(head)) return refuse(peer, 401, refused_page(), "there is no valid cookie");
+    if (link) return {};  // its token is spent later
     if (!post) return {};
     auto type = value("Content-Type");
     type = type.substr(0, type.find(';'));

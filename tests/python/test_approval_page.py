@@ -3,6 +3,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -146,6 +147,14 @@ class WhoMayTest(PageTest):
                                       capture_output=True).stdout
                 self.assertTrue(said.startswith("HTTP/1.1 403 "), said)
                 self.assertIn("programs of the user who started it only", said)
+            # Of a socket that was closed the system says that it is root's. The page looks when that is so.
+            code = (f"import socket\nc = socket.create_connection(({host.strip('[]')!r}, {port}))\nc.sendall({head.encode()!r})\nc.close()")
+            os.kill(program.process.pid, signal.SIGSTOP)
+            try:
+                subprocess.run([sys.executable, "-I", "-S", "-c", code], user=65534, group=65534, cwd="/", check=True)
+            finally:
+                os.kill(program.process.pid, signal.SIGCONT)
+            program.said(r"(?s)(?:programs of the user who started it only.*){4}")
             self.assertEqual(visitor.answer(call, "allow"), {"id": call["id"], "ok": True})
             self.assertEqual(program.end()[:2], (0, "hello\n"))
 
