@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "listed_tools.hpp"
+#include "own_files.hpp"
 #include "run_to_end.hpp"
 
 namespace ipybox::app {
@@ -16,7 +17,7 @@ json::object server_params(const std::string& name, const std::string& config,
                            const std::string& text) {
     if (!text.empty())
         return check_server_params(parse_json(text, "--server-params"), "--server-params");
-    auto servers = read_mcp_servers(parse_json(read_text_file(config), config), config);
+    auto servers = read_mcp_servers(parse_json(read_own_file(config), config), config);
     auto found = servers.find(name);
     if (found == servers.end()) found = servers.find(detail::package_name(name));
     if (found != servers.end()) return found->second;
@@ -47,7 +48,7 @@ json::array tools_from_server(const ApigenFlags& flags) {
     auto registry = PluginRegistry::standard(flags.plugin_dirs);
     const auto logger = make_logger(flags.log_level);
     return run_to_end(
-        context, listed_tools(registry, flags.name, std::move(params), read_env_file(".", logger),
+        context, listed_tools(registry, flags.name, std::move(params), read_own_env(".", logger),
                               ToolServerOptions().connect_timeout, logger));
 }
 

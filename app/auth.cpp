@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "own_files.hpp"
 #include "run_to_end.hpp"
 
 namespace ipybox::app {
@@ -108,7 +109,7 @@ public:
     Login(asio::io_context& context, const AuthFlags& flags)
         : executor_(context.get_executor()), flags_(flags) {
         const auto params = server_params(flags.name, flags.config, flags.server_params);
-        const VariableSource source(read_env_file(".", make_logger("warning")));
+        const VariableSource source(read_own_env(".", make_logger("warning")));
         params_ =
             substitute_variables(params, source, "MCP server " + flags.name, secrets_).as_object();
         if (!params_.contains("url"))

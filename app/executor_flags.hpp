@@ -15,6 +15,7 @@
 #include "audit_head_sender.hpp"
 #include "commands.hpp"
 #include "durations.hpp"
+#include "own_files.hpp"
 
 namespace ipybox::app {
 
@@ -343,8 +344,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     for (const auto& file : {flags.config, flags.sandbox_config, flags.policy})
         if (!file.empty()) protect(options.write_protected, file);
     if (!flags.sandbox_config.empty()) {
-        const auto settings =
-            parse_json(read_text_file(flags.sandbox_config), flags.sandbox_config);
+        const auto settings = parse_json(read_own_file(flags.sandbox_config), flags.sandbox_config);
         if (!settings.is_object())
             throw Error(errc::bad_config, flags.sandbox_config + ": must be a JSON object");
         options.sandbox_config = settings.get_object();
@@ -359,8 +359,6 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     if (!flags.sandbox_user.empty())
         options.sandbox_options["user"] = std::stoll(flags.sandbox_user);
     options.kernel = flags.kernel;
-    // On a busy or slow machine the first start takes longer than the class expects.
-    options.kernel_init_timeout = std::chrono::seconds(60);
     options.timeout_excludes_approval = !flags.timeout_includes_approval;
     options.connect_timeout = seconds(flags.connect_timeout);
     options.tool_timeout = seconds(flags.tool_timeout);
@@ -398,6 +396,7 @@ inline CodeExecutorOptions executor_options(const ExecutorFlags& flags) {
     options.exact_numbers = flags.exact_numbers;
     options.check = flags.check;
     if (!flags.policy.empty()) {
+        require_own(flags.policy);
         options.approval = read_policy(flags.policy);
         options.approval_name = flags.policy;
     }
@@ -435,7 +434,7 @@ inline std::map<std::string, json::object> configured_servers(const ExecutorFlag
                                                               const Logger& logger) {
     if (flags.config.empty()) return {};
     std::vector<std::string> notices;
-    auto servers = read_mcp_servers(parse_json(read_text_file(flags.config), flags.config),
+    auto servers = read_mcp_servers(parse_json(read_own_file(flags.config), flags.config),
                                     flags.config, &notices);
     for (const auto& notice : notices) logger(LogLevel::warning, notice);
     return servers;

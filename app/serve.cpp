@@ -16,6 +16,7 @@
 #include "asking.hpp"
 #include "executor_flags.hpp"
 #include "keep_warm.hpp"
+#include "own_files.hpp"
 #include "parent.hpp"
 #include "run_to_end.hpp"
 
@@ -139,7 +140,7 @@ McpServiceOptions service_options(ServeFlags& flags, std::string& said) {
     McpServiceOptions options;
     options.executor = executor_options(flags);
     auto& executor = options.executor;
-    executor.variables = read_env_file(workspace, logger);
+    executor.variables = read_own_env(workspace, logger);
     add_kernel_env(executor);
     executor.approval_timeout = seconds(flags.approval_timeout);
     // With many kernels on one machine each takes its time.

@@ -17,6 +17,7 @@
 
 #include "asking.hpp"
 #include "executor_flags.hpp"
+#include "own_files.hpp"
 #include "terminal_output.hpp"
 
 namespace ipybox::app {
@@ -97,7 +98,7 @@ public:
         : context_(context), flags_(flags), registry_(PluginRegistry::standard(flags.plugin_dirs)) {
         auto options = executor_options(flags);
         sign_soon(flags, options, context.get_executor());
-        options.variables = read_env_file(".", options.logger);
+        options.variables = read_own_env(".", options.logger);
         options.kernel_init_timeout = seconds(flags.kernel_init_timeout);
         // One kernel, which need not wait for a process that others would be forked from.
         if (flags.kernel == "auto" || flags.kernel == "fork")

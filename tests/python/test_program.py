@@ -305,6 +305,31 @@ class RunTest(ProgramTest):
         self.assertEqual((imported.returncode, imported.stdout), (2, ""), imported.stderr)
         self.assertIn("copy what is yours of it by hand", imported.stderr)
 
+    def test_settings_that_code_could_write_are_not_obeyed(self):
+        """Named by a flag only later, they were as writable as anything else in the workspace."""
+        planted = {"mcpServers": {"x": {"command": "sh", "args": ["-c", f"touch {self.directory}/ran"]}}}
+        files = {"servers.json": planted, "policy.json": {"rules": [{"then": "allow"}]}, "box.json": {}}
+        code = (f"import json, os\nos.mkdir('below')\nfor name, text in {files!r}.items(): json.dump(text, open(name, 'w'))\n"
+                "open('below/.env', 'w').write('KERNEL_ENV_X=1')\n"
+                "for name in ('mcp.json', '.env'):\n    try: open(name, 'w'); print('wrote', name)\n    except OSError: pass\n")
+        self.config.unlink()
+        run = self.ipybox("run", "--sandbox", "bubblewrap", "-c", code)
+        self.assertEqual((run.returncode, run.stdout), (0, ""), run.stderr)
+        for flag, name in (("--config", "servers.json"), ("--policy", "policy.json"), ("--sandbox-config", "box.json")):
+            self.assert_refused(self.ipybox("run", flag, name, "-c", "1"), f"{name}: code in a sandbox could have written it", "~/.config/ipybox")
+        self.assert_refused(self.ipybox("apigen", "x", "--config", "servers.json", "--out", "api"), "could have written it")
+        self.assertFalse((self.directory / "ran").exists())
+        below = subprocess.run([PROGRAM, "run", "-c", "import os; print('X' in os.environ)"], cwd=self.directory / "below", env=ENVIRONMENT,
+                               capture_output=True, text=True, timeout=60)
+        self.assertEqual((below.returncode, below.stdout), (0, "False\n"), below.stderr)
+        self.assertIn("below/.env is not read: code in a sandbox could have written it", below.stderr)
+        # What was held for its user is obeyed, and so is what comes from a pipe or from elsewhere.
+        self.config.write_text('{"mcpServers": {}}')
+        run = self.ipybox("run", "--config", "mcp.json", "-c", "print(1)")
+        self.assertEqual((run.returncode, run.stdout), (0, "1\n"), run.stderr)
+        piped = self.ipybox("run", "--config", "/dev/stdin", "-c", "print(1)", stdin='{"mcpServers": {}}')
+        self.assertEqual((piped.returncode, piped.stdout), (0, "1\n"), piped.stderr)
+
     def test_half_a_character_reaches_a_tool_as_it_is_shown(self):
         run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
                           "from mcptools.own import echo\nprint(ascii(echo.run(text='half \\ud83d')))")

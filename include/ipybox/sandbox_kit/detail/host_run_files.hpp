@@ -110,6 +110,7 @@ inline constexpr HostRunFile host_run_files[] = {
      "ripgrep runs the program that it names before it reads a file"},
 
     {".mcp.json", "", HostRun::unasked, Absent::held, "agents start the MCP servers that it names"},
+    {"mcp.json", "", HostRun::unasked, Absent::held, "the same, and `--config mcp.json`"},
     {".claude", "", HostRun::unasked, Absent::held_directory,
      "hooks, commands and agents of Claude Code"},
     {".codex", "", HostRun::unasked, Absent::held_directory, "MCP servers and settings of Codex"},
