@@ -14,8 +14,8 @@
 namespace ipybox {
 
 // Methods block, throw what CodeExecutor's do, and may be called from one thread at a time;
-// cancel() from any. Construction and destruction do not start or wait for kernels: call start()
-// and stop().
+// cancel() from any. Construction starts nothing: call start(). Destruction does what stop() does,
+// and waits for it.
 class BlockingCodeExecutor {
 public:
     // Receives every event of an execution on the calling thread. Answer an ApprovalRequest

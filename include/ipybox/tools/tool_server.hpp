@@ -340,7 +340,6 @@ private:
     // The same parameters again change nothing: the server that runs goes on.
     static void register_by_request(Impl& state, const json::value& request);
 
-    // One call from parsed request to reply; ends early when its execution does.
     // What a caller that wants to know is told of its call: the latest report, before the answer.
     struct Progress {
         explicit Progress(asio::any_io_executor executor) : changed(std::move(executor)) {}
@@ -352,6 +351,7 @@ private:
     static awaitable<void> tell(net::HttpPeerPtr peer, ProgressPtr progress);
     static void tell_host(const Impl& state, const std::string& call, const CallProgress& report);
 
+    // One call from parsed request to reply; ends early when its execution does.
     static awaitable<void> handle(ImplPtr state, std::string body, Reply& reply,
                                   ProgressPtr progress);
 
