@@ -111,6 +111,7 @@ inline constexpr HostRunFile host_run_files[] = {
 
     {".mcp.json", "", HostRun::unasked, Absent::held, "agents start the MCP servers that it names"},
     {"mcp.json", "", HostRun::unasked, Absent::held, "the same, and `--config mcp.json`"},
+    {"policy.json", "", HostRun::unasked, Absent::held, "`--policy policy.json` decides on calls"},
     {".claude", "", HostRun::unasked, Absent::held_directory,
      "hooks, commands and agents of Claude Code"},
     {".codex", "", HostRun::unasked, Absent::held_directory, "MCP servers and settings of Codex"},
