@@ -9,12 +9,16 @@
 
 namespace ipybox::app {
 
-// The place in which code could have written the file, if it could. What is no file, as a pipe from
-// the caller's shell, lies in none.
+// The place in which code in a sandbox could have written the file, if it could. What is no file,
+// as a pipe from the caller's shell, lies in none.
 inline std::optional<std::filesystem::path> written_in(const std::filesystem::path& file) {
     std::error_code error;
     if (!std::filesystem::is_regular_file(file, error)) return std::nullopt;
-    return writable_places().holds(std::filesystem::absolute(file));
+    auto place = writable_places().holds(std::filesystem::absolute(file));
+    // Every sandbox keeps this name of a workspace. Where it was not kept, a session had no
+    // sandbox, and its code could write whatever its user may: the place tells nothing.
+    if (place && writable_places().holds(*place / ".env")) place.reset();
+    return place;
 }
 
 // Throws Error: denied (code could have written the file), io_error (the record of places).

@@ -330,6 +330,16 @@ class RunTest(ProgramTest):
         piped = self.ipybox("run", "--config", "/dev/stdin", "-c", "print(1)", stdin='{"mcpServers": {}}')
         self.assertEqual((piped.returncode, piped.stdout), (0, "1\n"), piped.stderr)
 
+    def test_sessions_without_a_sandbox_take_nobody_s_settings_away(self):
+        """`ipybox serve` has none unless it is told, and the next command may have one."""
+        (self.directory / "own.json").write_text('{"mcpServers": {}}')
+        (self.directory / ".env").write_text("SECRET_OF_TEST=s3cr3t-of-the-test\n")
+        for flags in (["--sandbox", "none"], ["--sandbox", "none", "--config", "mcp.json"], ["--sandbox", "none", "--config", "own.json"],
+                      ["--config", "mcp.json"], ["--config", "own.json"], ["--sandbox", "none", "--config", "mcp.json"]):
+            run = self.ipybox("run", *flags, "-c", "print(1)")
+            self.assertEqual((run.returncode, run.stdout), (0, "1\n"), (flags, run.stderr))
+            self.assertNotIn("could have written", run.stderr)
+
     def test_half_a_character_reaches_a_tool_as_it_is_shown(self):
         run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",
                           "from mcptools.own import echo\nprint(ascii(echo.run(text='half \\ud83d')))")
