@@ -304,7 +304,7 @@ inline void add_executor_flags(CLI::App& command, ExecutorFlags& flags) {
 // is found again.
 inline void protect(std::vector<std::filesystem::path>& list, const std::filesystem::path& file) {
     namespace fs = std::filesystem;
-    if (!fs::is_regular_file(file)) return;  // a pipe; what is absent is an error that follows
+    if (is_stream(file) || !fs::exists(file)) return;  // what is absent is an error that follows
     const auto absolute = fs::absolute(file);
     list.push_back(fs::canonical(absolute.parent_path()) / absolute.filename());
     list.push_back(fs::weakly_canonical(absolute));

@@ -1,19 +1,30 @@
 #pragma once
 // Files that a start obeys, as long as no code in a sandbox could have written them.
 #include <filesystem>
-#include <ipybox/approval/config.hpp>
 #include <ipybox/config.hpp>
+#include <ipybox/detail/within.hpp>
 #include <ipybox/sandbox_kit/writable_places.hpp>
 #include <optional>
 #include <string>
 
 namespace ipybox::app {
 
-// The place in which code in a sandbox could have written the file, if it could. What is no file,
-// as a pipe from the caller's shell, lies in none.
+// Whether it is what the caller's shell opened, as for <(command). A pipe in a directory is none:
+// whoever can write there could have made it.
+inline bool is_stream(const std::filesystem::path& file) {
+    std::error_code error;
+    const auto named = std::filesystem::absolute(file);
+    return named == named.lexically_normal() &&
+           (named == "/dev/stdin" || detail::within(named, "/dev/fd") ||
+            detail::within(named, "/proc/self/fd")) &&
+           !std::filesystem::is_regular_file(named, error);
+}
+
+// The place in which code in a sandbox could have written the file, if it could. What is absent, or
+// a stream, lies in none.
 inline std::optional<std::filesystem::path> written_in(const std::filesystem::path& file) {
     std::error_code error;
-    if (!std::filesystem::is_regular_file(file, error)) return std::nullopt;
+    if (is_stream(file) || !std::filesystem::exists(file, error)) return std::nullopt;
     auto place = writable_places().holds(std::filesystem::absolute(file));
     // Every sandbox keeps this name of a workspace. Where it was not kept, a session had no
     // sandbox, and its code could write whatever its user may: the place tells nothing.

@@ -38,6 +38,9 @@ namespace {
 
 namespace http = boost::beast::http;
 
+constexpr std::string_view link_start = "/?token=";
+constexpr const char* refused_link = "a link was refused: it was used before, or is of another run";
+
 constexpr const char* security_headers =
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src "
     "'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
@@ -276,7 +279,7 @@ std::string ApprovalPage::Impl::make_link() {
         std::erase_if(links, [&](const auto& one) { return !kept_link.ends_with("=" + one); });
     const auto token = detail::random_hex(32);
     links.insert(token);
-    return "http://" + address + "/?token=" + token;
+    return "http://" + address + std::string(link_start) + token;
 }
 
 constexpr const char* link_file = "link";
@@ -368,7 +371,6 @@ net::HttpReply ApprovalPage::Impl::check(net::HttpPeer& peer, const net::HttpSer
         (head.count(http::field::origin) != 1 || !net::is_own_origin(value("Origin"), peer.port)))
         return refuse(peer, 403, {}, "the request comes from another page");
     std::string_view target = head.target();
-    constexpr std::string_view link_start = "/?token=";
     const bool link = !post && target.starts_with(link_start);
     // The printed link may be opened from anywhere; nothing else may be reached from other sites.
     if (const auto site = value("Sec-Fetch-Site");
@@ -380,8 +382,7 @@ net::HttpReply ApprovalPage::Impl::check(net::HttpPeer& peer, const net::HttpSer
     // Before the system is asked for the user, which takes the longer the more connections others
     // have.
     if (link && !has_link(target.substr(link_start.size())))
-        return refuse(peer, 403, refused_page(),
-                      "a link was refused: it was used before, or is of another run");
+        return refuse(peer, 403, refused_page(), refused_link);
     if (!link && !signed_in(head))
         return refuse(peer, 401, refused_page(), "there is no valid cookie");
     if (!may_be(peer))
@@ -417,12 +418,9 @@ awaitable<bool> ApprovalPage::Impl::respond(std::shared_ptr<Impl> self, net::Htt
 }
 
 net::HttpReply ApprovalPage::Impl::get(std::string_view target) {
-    constexpr std::string_view link = "/?token=";
-    if (target.starts_with(link)) {
-        if (!spend(target.substr(link.size()))) {
-            options.logger(LogLevel::warning,
-                           "approval page: a link was refused: it was used "
-                           "before, or is of another run");
+    if (target.starts_with(link_start)) {
+        if (!spend(target.substr(link_start.size()))) {
+            options.logger(LogLevel::warning, std::string("approval page: ") + refused_link);
             return page_of(403, refused_page());
         }
         constexpr std::size_t most = 64;

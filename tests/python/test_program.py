@@ -310,12 +310,12 @@ class RunTest(ProgramTest):
         planted = {"mcpServers": {"x": {"command": "sh", "args": ["-c", f"touch {self.directory}/ran"]}}}
         files = {"servers.json": planted, "rules.json": {"rules": [{"then": "allow"}]}, "box.json": {}}
         code = (f"import json, os\nos.mkdir('below')\nfor name, text in {files!r}.items(): json.dump(text, open(name, 'w'))\n"
-                "open('below/.env', 'w').write('KERNEL_ENV_X=1')\n"
+                "open('below/.env', 'w').write('KERNEL_ENV_X=1')\nos.mkfifo('pipe.json')\n"
                 "for name in ('mcp.json', 'policy.json', '.env'):\n    try: open(name, 'w'); print('wrote', name)\n    except OSError: pass\n")
         self.config.unlink()
         run = self.ipybox("run", "--sandbox", "bubblewrap", "-c", code)
         self.assertEqual((run.returncode, run.stdout), (0, ""), run.stderr)
-        for flag, name in (("--config", "servers.json"), ("--policy", "rules.json"), ("--sandbox-config", "box.json")):
+        for flag, name in (("--config", "servers.json"), ("--config", "pipe.json"), ("--policy", "rules.json"), ("--sandbox-config", "box.json")):
             self.assert_refused(self.ipybox("run", flag, name, "-c", "1"), f"{name}: code in a sandbox could have written it", "~/.config/ipybox")
         self.assert_refused(self.ipybox("apigen", "x", "--config", "servers.json", "--out", "api"), "could have written it")
         self.assertFalse((self.directory / "ran").exists())

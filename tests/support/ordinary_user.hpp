@@ -19,8 +19,8 @@ public:
     explicit OrdinaryUser(std::filesystem::path top) : owned_{std::move(top)} {
         if (::geteuid() != 0) return;
         if (const char* state = std::getenv("XDG_STATE_HOME")) owned_.emplace_back(state);
-        give_to(nobody);
-        rights_.emplace(Identity{nobody, nobody});
+        give_to(sandbox_kit::nobody);
+        rights_.emplace(Identity{sandbox_kit::nobody, sandbox_kit::nobody});
     }
     ~OrdinaryUser() {
         if (!rights_) return;
@@ -31,8 +31,6 @@ public:
     OrdinaryUser& operator=(const OrdinaryUser&) = delete;
 
 private:
-    static constexpr uid_t nobody = 65534;
-
     void give_to(uid_t user) const {
         const auto give = [user](const std::filesystem::path& path) {
             if (::lchown(path.c_str(), user, user) != 0)

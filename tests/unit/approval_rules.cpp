@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(no_rule_allows_a_program_by_its_arguments_alone) {
     call.server = "ipybox";
     call.tool = "program";
     call.origin = "program";
-    call.arguments = parsed(R"({"writable_path": "/work/x", "argv": ["git"]})").as_object();
+    call.arguments = parsed(R"({"writable_path": "/project/x", "argv": ["git"]})").as_object();
     const std::string argv = R"("arguments": {"/argv/0": {"equals": "git"}})";
     const std::string absent =
         R"("arguments": {"/argv/0": {"equals": "git"}, "/path": {"present": false}})";
