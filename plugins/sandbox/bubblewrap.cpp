@@ -74,6 +74,9 @@ constexpr int question_socket = 3;
 // How far below the guard the command is, and one that has a room of its own (launcher/room.cpp).
 constexpr int depth_of_command = 3, depth_of_kernel = 6;
 
+// How long a sandbox's first process may take to end those in it when it is killed, in ms.
+constexpr int first_patience = 5'000;
+
 // ---- the command line ---------------------------------------------------------------------------
 
 // bwrap's options and the descriptors they name. Options travel in a descriptor: other users of
@@ -218,10 +221,28 @@ public:
     ~Confined() override {
         if (control_) control_->close();
         end_guest();
+        if (!first_) return;
+        pollfd ends{first_->native_handle(), POLLIN, 0};
+        while (::poll(&ends, 1, first_patience) < 0 && errno == EINTR) {
+        }
     }
 
     // Its first process, when that is the launcher's and not bwrap's.
-    awaitable<UniqueFd> first_process() { return init_->first_process(*this); }
+    awaitable<UniqueFd> first_process() {
+        auto handle = co_await init_->first_process(*this);
+        UniqueFd own(::fcntl(handle.get(), F_DUPFD_CLOEXEC, 3));
+        if (!own) throw Error(errc::io_error, "cannot keep a handle: " + errno_text());
+        first_ = std::make_shared<Handle>(co_await asio::this_coro::executor, own.get());
+        own.release();
+        co_return handle;
+    }
+    // In a pen that one's end is seen by the pen's first process and not by the guard, which may be
+    // gone before it; with it ends whoever is in its pid namespace.
+    awaitable<std::optional<ExitStatus>> wait(Clock::time_point deadline) override {
+        auto guard = ConfinedProcess::wait(deadline);
+        if (!first_) return guard;
+        return both_end(std::move(guard), first_, deadline);
+    }
     // What was to be pinned later; throws as LayerControl::pin() does.
     awaitable<void> pin_names() {
         if (control_) co_await control_->pin();
@@ -282,6 +303,21 @@ private:
             sandbox_kit::send_signal(handle, number);
     }
 
+    using Handle = asio::posix::stream_descriptor;
+
+    static awaitable<void> ended(std::shared_ptr<Handle> process) {
+        co_await process->async_wait(Handle::wait_read, as_result);
+    }
+    static awaitable<std::optional<ExitStatus>> both_end(awaitable<std::optional<ExitStatus>> guard,
+                                                         std::shared_ptr<Handle> first,
+                                                         Clock::time_point deadline) {
+        auto status = co_await std::move(guard);
+        if (!status || is_readable(first->native_handle())) co_return status;
+        const bool gone = co_await ends_first(ended(first), sleep_until(deadline));
+        if (!gone) status.reset();
+        co_return status;
+    }
+
     static awaitable<void> refreshed(std::shared_ptr<LayerControl> control) {
         if (control) co_await control->refresh();
     }
@@ -290,6 +326,7 @@ private:
     std::vector<detail::WorkspaceLayer> layers_;
     std::shared_ptr<LayerControl> control_;
     std::unique_ptr<launcher::InitSocket> init_;
+    std::shared_ptr<Handle> first_;  // of its first process, where init_ tells
     int depth_;
     unsigned own_filters_;  // that the command has besides bwrap's; 0: nobody has asked
 };

@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,6 +43,19 @@ long depth_of(pid_t pid) {
     const auto status = read_file("/proc/" + std::to_string(pid) + "/status");
     const auto numbers = status.substr(std::min(status.find("NSpid:"), status.size()));
     return std::count(numbers.begin(), std::find(numbers.begin(), numbers.end(), '\n'), '\t');
+}
+
+// Those below this one that run a program of this name.
+std::vector<pid_t> processes_named(std::string_view name) {
+    std::vector<pid_t> found, at = {::getpid()};
+    while (!at.empty()) {
+        const auto pid = at.back();
+        at.pop_back();
+        const auto command = read_file("/proc/" + std::to_string(pid) + "/cmdline");
+        if (command.substr(0, command.find('\0')) == name) found.push_back(pid);
+        for (const auto child : sandbox_kit::children_of(pid)) at.push_back(child);
+    }
+    return found;
 }
 
 // The warm processes below this one.
@@ -658,6 +672,36 @@ print(open("done").read(), open("held").read())
         BOOST_TEST(cell.out == "yes all\n", cell.all);
     });
     machine.backend->release_spares();
+}
+
+BOOST_AUTO_TEST_CASE(nobody_whom_a_kernel_has_started_outlives_it) {
+    Machine machine;
+    auto spec = machine.spec();
+    spec.owner = std::make_shared<int>();
+    const std::vector<std::pair<const char*, std::size_t>> codes = {
+        {"pass", 0},
+        {"import subprocess; it = subprocess.Popen(['sleep', '600'], start_new_session=True)", 1},
+        {"import os; n = os.system('sleep 600 & sleep 600 &')", 2}};  // left behind
+    const auto check = [&](const char* code, std::size_t count, bool shut) -> awaitable<void> {
+        auto kernel = co_await machine.backend->start(*machine.sandbox, spec);
+        BOOST_TEST((co_await run_cell(*kernel, code)).all == "");
+        const auto own = sandbox_kit::open_pidfd(kernel->process()->pid());
+        std::vector<UniqueFd> started;
+        for (const auto end = Clock::now() + 10s; started.size() < count && Clock::now() < end;) {
+            started.clear();
+            for (const auto pid : processes_named("sleep"))
+                started.push_back(sandbox_kit::open_pidfd(pid));
+        }
+        BOOST_TEST(started.size() == count);
+        if (shut) co_await kernel->shutdown();
+        kernel.reset();
+        for (const auto& child : started) BOOST_TEST(is_readable(child.get()));
+        // To give back its memory takes longer, and nobody waits for that.
+        pollfd ends{own.get(), POLLIN, 0};
+        BOOST_TEST(::poll(&ends, 1, 10'000) == 1);
+    };
+    for (const auto& [code, count] : codes)
+        for (const bool shut : {true, false}) run(machine.context, check(code, count, shut));
 }
 
 BOOST_AUTO_TEST_CASE(a_kernel_that_sends_without_end_is_waited_for_a_second_only) {
