@@ -149,7 +149,10 @@ bool mount_read_only(int copy, int there, bool or_writable) {
 // Puts a mount of its own on what is there.
 bool pin(int layer, const char* name) {
     const int found = open_unled(layer, name, RESOLVE_BENEATH);
-    if (found < 0) return false;
+    struct stat status{};
+    if (found < 0 || ::fstat(found, &status) != 0) return false;
+    // It leads to where code can write. The host saw no link, or would have refused it.
+    if (S_ISLNK(status.st_mode)) return errno = ELOOP, false;
     const int copy = static_cast<int>(
         ::syscall(SYS_open_tree, found, "",
                   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE));

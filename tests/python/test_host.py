@@ -194,9 +194,11 @@ class HostileTest(HostTest):
         swapping = ("import os, time\nend = time.time() + 8\nwhile time.time() < end:\n"
                     "    try:\n"
                     "        os.makedirs('sub', exist_ok=True); time.sleep(0.004)\n"
-                    "        os.rename('sub', 'old'); os.symlink('..', 'sub'); time.sleep(0.002)\n"
-                    "        os.unlink('sub'); os.rename('old', 'sub'); time.sleep(0.004)\n"
+                    "        os.rename('sub', 'old'); absent(); os.symlink('..', 'sub'); time.sleep(0.002)\n"
+                    "        os.unlink('sub'); absent(); os.rename('old', 'sub'); time.sleep(0.002)\n"
                     "    except OSError: time.sleep(0.001)\n")
+        # Meanwhile a placeholder would come to lie there.
+        for_long, briefly = (f"absent = lambda: {action}\n{swapping}" for action in ("time.sleep(0.002)", "None"))
         writing = ("import os\n"
                    "way = 'overlay' if f' {os.getcwd()} ' in ''.join(\n"
                    "    line for line in open('/proc/self/mountinfo') if ' - overlay ' in line) else 'placeholders'\n"
@@ -206,11 +208,11 @@ class HostileTest(HostTest):
                    "except OSError as e: print(way, e.errno)")
         protected = [str(self.workspace / "sub/held")]
         with self.subTest(absent_names="overlay"):
-            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, "overlay", write_protected=protected)
+            outcomes, _ = await self.outcomes_while_swapped(for_long, writing, "overlay", write_protected=protected)
             self.assertEqual(set(outcomes), {f"overlay {errno.EROFS}"}, outcomes)
             self.assertEqual(list(self.directory.rglob("held")), [])
         with self.subTest(absent_names="placeholders"):
-            outcomes, _ = await self.outcomes_while_swapped(swapping, writing, "placeholders", write_protected=protected)
+            outcomes, _ = await self.outcomes_while_swapped(briefly, writing, "placeholders", write_protected=protected)
             self.assertIn(f"placeholders {errno.EROFS}", outcomes)
             self.assertEqual([path for path in self.directory.rglob("held")
                               if not path.is_relative_to(self.workspace)], [])

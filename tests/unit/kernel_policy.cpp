@@ -163,6 +163,21 @@ BOOST_AUTO_TEST_CASE(own_directories_are_found_where_they_really_lie) {
           "is reached over the link " + (sources.workspace / "link").string());
 }
 
+BOOST_AUTO_TEST_CASE(what_lay_behind_a_link_that_is_gone_is_held_in_a_directory) {
+    const auto link = sources.workspace / "sub";
+    sources.write_protected = {link / "held"};
+    fs::create_directory_symlink("..", link);
+    const auto made = policy();
+    const std::set<fs::path> layered = {sources.workspace};
+    fails([&] { sandbox_kit::View(made.policy(), false, layered); }, errc::sandbox_refused,
+          link.string() + " is a symbolic link");
+    fs::remove(link);
+    sandbox_kit::View view(made.policy(), false, layered);
+    const auto& held = view.layers().at(sources.workspace);
+    BOOST_TEST(std::count(held.begin(), held.end(), "sub/") == 1);
+    BOOST_TEST(std::count(held.begin(), held.end(), "sub") == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_home_is_no_workspace_and_is_protected_in_one) {
     const auto refused = [&] { refuse_home(sources); };
     BOOST_CHECK_NO_THROW(refused());

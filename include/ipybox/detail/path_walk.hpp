@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -44,6 +45,15 @@ inline PathStatus path_status(const std::filesystem::path& path) noexcept {
 struct PathWalk {
     std::filesystem::path at;  // where the path really lies, or where the walk ended
     bool whole = false;
+    std::filesystem::path rest;  // behind the place where it ended
+
+    // Where it would lead if that were a directory; no further than there when it goes back up.
+    std::filesystem::path by_name() const {
+        auto path = at;
+        if (std::find(rest.begin(), rest.end(), "..") == rest.end())
+            for (const auto& name : rest) path /= name;
+        return path;
+    }
 };
 
 // path: absolute; what is absent is gone along by its name. pass(place, status) is asked at each
@@ -58,7 +68,12 @@ PathWalk walk_path(const std::filesystem::path& path, const Pass& pass) {
         rest.insert(rest.end(), names.rbegin(), names.rend());
     };
     push(path.relative_path());
-    PathWalk walk{"/", true};
+    PathWalk walk{"/", true, {}};
+    const auto ended_at = [&rest](fs::path&& at) {
+        PathWalk ended{std::move(at), false, {}};
+        for (; !rest.empty(); rest.pop_back()) ended.rest /= rest.back();
+        return ended;
+    };
     for (int links = 0; !rest.empty();) {
         const auto name = std::move(rest.back());
         rest.pop_back();
@@ -72,9 +87,9 @@ PathWalk walk_path(const std::filesystem::path& path, const Pass& pass) {
         const bool link = S_ISLNK(status.mode);
         std::error_code error;
         if (!pass(std::as_const(next), status) || (link && ++links > 40))
-            return {std::move(next), false};
+            return ended_at(std::move(next));
         const auto target = link ? fs::read_symlink(next, error) : fs::path();
-        if (error) return {std::move(next), false};
+        if (error) return ended_at(std::move(next));
         if (!link) {
             walk.at = std::move(next);
             continue;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <ipybox/config.hpp>
 #include <ipybox/detail/beneath.hpp>
+#include <ipybox/detail/path_walk.hpp>
 #include <ipybox/error.hpp>
 #include <ipybox/sandbox.hpp>
 #include <ipybox/sandbox_kit/guest_view.hpp>
@@ -44,11 +45,10 @@ inline bool within_any(const std::filesystem::path& path,
 // The roots as they are given, and as they are without links.
 std::vector<std::filesystem::path> with_real_places(std::vector<std::filesystem::path> roots);
 
-// Where `path` really lies, though it may not exist; nothing when a link on the way is one that
-// code could exchange, because it lies in a place that it may write: `link` says which.
-std::optional<std::filesystem::path> real_place(const std::filesystem::path& path,
-                                                const std::vector<std::filesystem::path>& writable,
-                                                std::filesystem::path& link);
+// Where `path` really lies, though it may not exist; it ends before a link that code could
+// exchange, because that lies in a place that it may write.
+detail::PathWalk real_place(const std::filesystem::path& path,
+                            const std::vector<std::filesystem::path>& writable);
 
 }  // namespace sandbox_kit
 

@@ -42,19 +42,15 @@ IPYBOX_DECL std::vector<std::filesystem::path> with_real_places(
     return roots;
 }
 
-IPYBOX_DECL std::optional<std::filesystem::path> real_place(
-    const std::filesystem::path& path, const std::vector<std::filesystem::path>& writable,
-    std::filesystem::path& link) {
-    auto walk = detail::walk_path(
+IPYBOX_DECL detail::PathWalk real_place(const std::filesystem::path& path,
+                                        const std::vector<std::filesystem::path>& writable) {
+    return detail::walk_path(
         path, [&writable](const std::filesystem::path& at, const detail::PathStatus& status) {
             return !S_ISLNK(status.mode) ||
                    std::none_of(writable.begin(), writable.end(), [&](const auto& root) {
                        return at != root && detail::within(at, root);
                    });
         });
-    if (walk.whole) return std::move(walk.at);
-    link = std::move(walk.at);
-    return std::nullopt;
 }
 
 }  // namespace ipybox::sandbox_kit
@@ -77,15 +73,14 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
         return places;
     };
     const auto real = [&](const fs::path& path, const char* what) {
-        fs::path link;
-        const auto place = sandbox_kit::real_place(path, writable, link);
-        if (!place)
+        auto place = sandbox_kit::real_place(path, writable);
+        if (!place.whole)
             sandbox_kit::refuse(
                 std::string(what) + " " + path.string() + " is reached over the link " +
-                link.string() +
+                place.at.string() +
                 ", which code could exchange: put it elsewhere, or do not make that "
                 "place writable");
-        return *place;
+        return std::move(place.at);
     };
     const auto hide = [&](const fs::path& place) {
         for (const auto& at : seen_at(place)) {
@@ -127,10 +122,9 @@ IPYBOX_DECL void keep_own_state(SandboxPolicy& policy, const PolicySources& sour
     }
 
     for (const auto& file : sources.write_protected) {
-        fs::path link;
         kept.push_back(file);
-        const auto place = sandbox_kit::real_place(file, writable, link);
-        protect(place ? *place : link);  // a link is refused when the sandbox starts
+        // A link is refused when the sandbox starts; gone by then, it was in a directory's place.
+        protect(sandbox_kit::real_place(file, writable).by_name());
     }
     // It runs on the host at the next start, as does what this program was installed into.
     auto started = sources.interpreter;
@@ -219,33 +213,30 @@ IPYBOX_DECL KernelPolicy::KernelPolicy(const PolicySources& sources, SandboxPoli
 IPYBOX_DECL UniqueFd KernelPolicy::open_for_writing(const std::filesystem::path& path,
                                                     const std::filesystem::path& name) const {
     namespace fs = std::filesystem;
-    fs::path link;
     // What lies below a writable place is opened without links, so that it is enough to look as
     // far.
     const auto named = absolute(path);
-    auto place = sandbox_kit::real_place(named, writable_, link);
-    if (place && *place != named && detail::within(named, workspace_)) {
-        link = workspace_;  // which led over no link when it was chosen
-        place.reset();
-    }
-    if (!place)
+    auto place = sandbox_kit::real_place(named, writable_);
+    if (place.whole && place.at != named && detail::within(named, workspace_))
+        place = {workspace_, false, {}};  // which led over no link when it was chosen
+    if (!place.whole)
         throw Error(errc::denied,
-                    path.string() + ": leads over the link " + link.string() +
+                    path.string() + ": leads over the link " + place.at.string() +
                         ", which code may have put there; name the place that it leads to");
-    const auto file = (*place / name).lexically_normal();
-    const auto* root = detail::outermost_around(*place, writable_);
+    const auto file = (place.at / name).lexically_normal();
+    const auto* root = detail::outermost_around(place.at, writable_);
     if (root == nullptr) {
         // The host's own place, or one that code of another session can write.
         const auto own = writable_places().real_paths({named}).front();
         fs::create_directories(own);
         return detail::open_real_directory(own);
     }
-    if (name.empty() ? is_hidden_or_below_kept(*place) : is_kept(file))
+    if (name.empty() ? is_hidden_or_below_kept(place.at) : is_kept(file))
         throw Error(
             errc::denied,
             file.string() + ": is protected; it holds settings, secrets or programs of the host");
     const auto top = detail::open_real_directory(*root);
-    return detail::make_directory_beneath(top.get(), place->lexically_relative(*root));
+    return detail::make_directory_beneath(top.get(), place.at.lexically_relative(*root));
 }
 
 IPYBOX_DECL const HiddenBehindLinks& KernelPolicy::behind_links() const {
