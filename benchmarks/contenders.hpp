@@ -270,7 +270,7 @@ private:
             spec.policy.cwd = "/";
             spec.policy.readable.push_back(spec.python.parent_path().parent_path());
             spec.interpreter = spec.policy.readable;
-            spec.owner = std::make_shared<int>();  // the machine lives longer
+            spec.owner = owner_;
             // What CodeExecutor sets.
             spec.policy.limits.processes = 1024;
             spec.policy.limits.open_files = 4096;
@@ -326,6 +326,7 @@ private:
     Machine& machine_;
     bool confined_;
     KernelBackend& backend_;
+    std::shared_ptr<void> owner_ = std::make_shared<int>();  // the machine lives longer
     std::unique_ptr<Kernel> kernel_;
 };
 

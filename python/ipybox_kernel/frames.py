@@ -2,14 +2,15 @@
 
 A frame is its length (u32, little endian), one byte of kind, and as many bytes. To the kernel, all
 of JSON: `i` {env, extensions, allow_input} before anything else; `x` {id, code, silent, input}
-a cell; `a` {value} what input() was answered; `c` {id} an interrupt, sent before its signal. From
-it: `h` {protocol, pid, python} when it is there; `o` and `e`, bytes of stdout and stderr; `d` a
+a cell; `a` {value} what input() was answered; `c` {id} an interrupt, sent before its signal; `w`,
+without more, that a cell will come soon. From it: `h` {protocol, pid, python} when it is there; `o` and `e`, bytes of stdout and stderr; `d` a
 display, `r` a result, `x` an error, `q` {prompt, password} a question; `k` {id, ok} ends a cell.
 The host's side is plugins/kernel/fork/link.cpp.
 """
 from __future__ import annotations
 
 import _thread
+import ctypes
 import fcntl
 import itertools
 import json
@@ -28,13 +29,17 @@ from typing import Any
 HEAD = struct.Struct("<IB")
 LINK = 3
 PIPES = {4: "o", 5: "e"}  # reading ends of what is written to descriptors 1 and 2
+TEXT = "oe"
 PIECE = 1 << 16  # bytes of text that are sent together
-PAUSE = 0.004  # seconds in which text is collected; the first line still arrives within 10 ms
+PAUSE = 4_000_000  # nanoseconds in which text is collected; the first line still arrives within 10 ms
 # When a signal has not ended a system call, it is sent again after so many seconds.
 REPEATS = (0.01, 0.05, 0.25, 1.0, 2.0)
 
 MAIN = threading.get_ident()  # the same in every fork
 get_ident = threading.get_ident
+_libc = ctypes.PyDLL(None)
+_IN_A_PAUSE = struct.pack("@4l", 0, 0, 0, PAUSE)  # struct itimerspec
+_TIMER_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK  # TFD_CLOEXEC | TFD_NONBLOCK
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -87,6 +92,7 @@ class Tape:
         self._armed = self._told = False
         self._wake = -1  # the writing end of what the helper waits for
         self._woken = -1
+        self._timer = -1  # and this
         self._pipes = select.poll()
 
     def start(self, link: Any) -> None:
@@ -105,20 +111,20 @@ class Tape:
     # ---- the helper, a thread: without it, code that prints below Python would fill a pipe and wait
 
     def arm(self) -> None:
-        """Text waits: has it sent within PAUSE."""
+        """Something waits: has it sent within PAUSE. By a timer: most cells have ended by then, and wake nobody."""
         if self.link is None or self._armed:
             return
         self._armed = True
         self.help()
-        try:
-            os_write(self._wake, b"\0")
-        except OSError:  # full: it is woken all the same
-            pass
+        _libc.timerfd_settime(self._timer, 0, _IN_A_PAUSE, None)
 
     def help(self) -> None:
         """Starts the helper, if it is not there, and has it told of signals."""
         if self._wake < 0:
             self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._timer = _libc.timerfd_create(time.CLOCK_MONOTONIC, _TIMER_FLAGS)
+            if self._timer < 0:
+                raise OSError("the kernel gets no timer: it may have too few open files")
             _thread.start_new_thread(self._help, ())  # Thread.start() waits until it runs
         if not self._told and get_ident() == MAIN:
             # The number of each signal is written there.
@@ -127,20 +133,22 @@ class Tape:
 
     def _help(self) -> None:
         poll = select.poll()
-        for fd in (self._woken, *PIPES):
+        for fd in (self._woken, self._timer, *PIPES):
             poll.register(fd, select.POLLIN)
         cell, pauses, at = 0, iter(REPEATS), 0.0
         while self.link is not None:
             left = max(at - time.monotonic(), 0) * 1000 if cell else None
             for fd, event in poll.poll(left):
-                if fd != self._woken:
-                    if not event & select.POLLIN:  # the code has closed its end
-                        poll.unregister(fd)
-                    continue
-                if signal.SIGINT in os.read(fd, 4096):
-                    cell, pauses = self.cell, iter(REPEATS)
-                    at = time.monotonic() + next(pauses)
-                self._collect()
+                if not event & select.POLLIN:  # the code has closed its end
+                    poll.unregister(fd)
+                elif fd == self._woken:
+                    if signal.SIGINT in os.read(fd, 4096):
+                        cell, pauses = self.cell, iter(REPEATS)
+                        at = time.monotonic() + next(pauses)
+                    self.arm()
+                elif fd == self._timer:
+                    os.read(fd, 8)
+                    self._collect()
             if cell and time.monotonic() >= at:
                 # Python notes a signal that arrives between its last look and a system call, and looks again when the
                 # call returns: after an hour, if that is what the cell sleeps. Another signal ends the call.
@@ -152,7 +160,6 @@ class Tape:
             self.flush()
 
     def _collect(self) -> None:
-        time.sleep(PAUSE)
         self._armed = False
         for stream in self.streams:
             stream.expect()
@@ -196,15 +203,23 @@ class Tape:
 
     def flush(self) -> None:
         with self.lock:
-            items, self._items, self._size = self._items, [], 0
-            parts: list[bytes] = []
-            for kind, run in itertools.groupby(items, operator.itemgetter(0)):
-                data = b"".join([part for _, part in run])
-                for at in range(0, len(data), PIECE):
-                    piece = data[at : at + PIECE]
-                    parts += (HEAD.pack(len(piece), ord(kind)), piece)
-            if parts:
-                self._send(b"".join(parts))
+            if self._items:
+                self._send(b"".join(self._frames()))
+
+    def _frames(self) -> list[bytes]:
+        """What waits, which waits no more."""
+        items, self._items, self._size = self._items, [], 0
+        parts: list[bytes] = []
+        for kind, run in itertools.groupby(items, operator.itemgetter(0)):
+            if kind not in TEXT:
+                for _, data in run:
+                    parts += (HEAD.pack(len(data), ord(kind)), data)
+                continue
+            data = b"".join([part for _, part in run])
+            for at in range(0, len(data), PIECE):
+                piece = data[at : at + PIECE]
+                parts += (HEAD.pack(len(piece), ord(kind)), piece)
+        return parts
 
     def push(self) -> None:
         for stream in self.streams:
@@ -216,9 +231,20 @@ class Tape:
         with self.lock:
             self.push()
             self._drain()
-            if self._items:
-                self.flush()
-            self._send(HEAD.pack(len(payload), ord(kind)) + payload)
+            frame = HEAD.pack(len(payload), ord(kind)) + payload
+            self._send(b"".join((*self._frames(), frame)) if self._items else frame)
+        self.settle(sys._getframe(1))
+
+    def keep(self, kind: str, message: Any) -> None:
+        """The same for what probably is the last: it goes along with the end of the cell, or after PAUSE."""
+        if self.link is None:  # a zygote's: no kernel is to have it
+            return
+        payload = to_json(message)
+        with self.lock:
+            self.push()
+            self._drain()
+            self.add(kind, payload)
+        self.arm()
         self.settle(sys._getframe(1))
 
     def settle(self, frame: FrameType) -> None:

@@ -79,7 +79,20 @@ class Hook(DisplayHook):
         pass
 
     def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
-        TAPE.send("r", _bundle(format_dict, md_dict))
+        # No code of the cell follows on the value of its last expression, as a rule.
+        put = TAPE.keep if self.shell.ast_node_interactivity == "last_expr" else TAPE.send
+        put("r", _bundle(format_dict, md_dict))
+
+    def log_output(self, format_dict: Any) -> None:
+        # Without a history nobody can ask for it, and it would be held for good.
+        if self.shell.logger.log_output and "text/plain" in format_dict:
+            self.shell.logger.log_write(format_dict["text/plain"], "output")
+
+    def finish_displayhook(self) -> None:
+        # An empty text behind each result would wake the helper.
+        if getattr(self.shell, "separate_out2", ""):
+            super().finish_displayhook()
+        self._is_active = False
 
 
 class Shell(InteractiveShell):
@@ -161,6 +174,8 @@ def build_shell() -> Shell:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a home directory that is not there
         shell: Shell = Shell.instance(config=config)  # type: ignore[no-untyped-call]
+    # Which is not in use, and takes its time to end nothing.
+    shell.history_manager.end_session = shell.history_manager.close = lambda: None
     shell._tee = lambda channel: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
     shell.set_hook("show_in_pager", page.as_hook(page.display_page), 90)
     _refuse_comms()

@@ -38,7 +38,9 @@ from .streams import install
 PROTOCOL = 1
 _LARGEST_READ = 1 << 16
 _LATEST_NAME = 1.0  # seconds by which the host's word of an interrupt comes later than the signal
-_fflush = ctypes.PyDLL(None).fflush
+_LATEST_KILL = 1.0  # seconds after the goodbye, by which the host has killed who says it
+_libc = ctypes.PyDLL(None)
+_fflush = _libc.fflush
 _SIGINT = int(signal.SIGINT)
 
 
@@ -58,7 +60,8 @@ class Run:
         self._answers: deque[str | None] = deque()
         self._allow_input = self._allow_now = False
         self._use_all_cores: Callable[[], None] | None = widen
-        self._ended = False  # the host is gone, or has closed the link
+        self._ended = False  # the host is gone, or has closed the link; or the code wants it
+        self._dismissed = False  # the first of these
 
     def prepare(self, shell: Shell, link: socket.socket) -> None:
         """All that can be done before a fork. link: any socket object with the number LINK."""
@@ -115,13 +118,16 @@ class Run:
 
     def _say_goodbye(self) -> None:
         """The host goes on when it sees the end of the link: by then nothing that is open may be in the way of the
-        next kernel, locks above all. To give back the memory takes longer."""
+        next kernel, locks above all. To give back the memory takes longer, and the processor that the host needs: who
+        is dismissed leaves that to its end by the host."""
+        _close_from(max(PIPES) + 1)
+        closed = select.poll()
+        closed.register(self._link, 0)
+        waits = self._dismissed and not closed.poll(0)  # else the host is gone
         with contextlib.suppress(OSError):
-            for fd in map(int, os.listdir("/proc/self/fd")):
-                if fd > max(PIPES):
-                    with contextlib.suppress(OSError):
-                        os.close(fd)
             self._link.shutdown(socket.SHUT_WR)
+        if waits:
+            time.sleep(_LATEST_KILL)
 
     def rehearse(self) -> None:
         rehearse(self._shell)
@@ -156,7 +162,7 @@ class Run:
             while True:
                 data = self._link.recv(_LARGEST_READ, socket.MSG_DONTWAIT)
                 if not data:
-                    self._ended = True
+                    self._ended = self._dismissed = True
                     break
                 self._rest += data
                 if len(data) < _LARGEST_READ:
@@ -193,7 +199,11 @@ class Run:
 
     def _next(self) -> None:
         while self._frames and not self._interrupts.running:
-            self._execute(json.loads(self._frames.popleft()[1]))
+            kind, payload = self._frames.popleft()
+            if kind == ord("w"):
+                rehearse(self._shell, ("pass",))
+            else:
+                self._execute(json.loads(payload))
 
     def _listen(self) -> None:
         wait_for(self._link, _LATEST_NAME)
@@ -342,6 +352,20 @@ def set_environment(variables: dict[str, str]) -> None:
         if os.environ.get(name) != value:
             os.environ[name] = value
     time.tzset()
+
+
+def _close_from(first: int) -> None:
+    """Every descriptor from this number on."""
+    try:
+        if _libc.close_range(first, ~0 & 0xFFFFFFFF, 0) == 0:
+            return
+    except AttributeError:  # a C library before glibc 2.34
+        pass
+    with contextlib.suppress(OSError):
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd >= first:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
 
 
 def wait_for(link: socket.socket, seconds: float | None = None) -> None:

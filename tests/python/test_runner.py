@@ -1,6 +1,8 @@
-"""Which cell an interrupt ends, in whatever order the host's words and signals reach a kernel of ipybox's own."""
+"""Which cell an interrupt ends, in whatever order the host's words and signals reach a kernel of ipybox's own; and what
+such a kernel sends when."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -229,6 +231,60 @@ class Interrupts(unittest.TestCase):
         kernel.go_on()
         self.assertEqual(kernel.end(), INTERRUPTED)
         self.is_whole()
+
+
+class Frames(unittest.TestCase):
+    def setUp(self) -> None:
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.place = Path(place.name)
+        self.kernel = Kernel(place.name)
+        self.addCleanup(self.kernel.close)
+
+    def cell(self, code: str) -> list[tuple[str, str]]:
+        """Texts and values, in their order."""
+        self.kernel.link.sendall(self.kernel.cell(code))
+        return [(kind, json.loads(payload)["data"]["text/plain"] if kind == "r" else payload.decode())
+                for kind, payload in self.kernel.until("k")[:-1]]
+
+    def test_a_value_comes_in_its_place(self) -> None:
+        self.assertEqual(self.cell("print('a')\n42"), [("o", "a\n"), ("r", "42")])
+        self.assertEqual(self.cell("import sys\nsys.displayhook(1)\nsys.displayhook(2)\nprint('b')\n3"),
+                         [("r", "1"), ("r", "2"), ("o", "b\n"), ("r", "3")])
+        self.assertEqual(self.cell("print('c')\nimport os\nos.write(1, b'd\\n')\n'x' * 100_000"),
+                         [("o", "c\nd\n"), ("r", repr("x" * 100_000))])
+        self.assertEqual(self.cell("get_ipython().ast_node_interactivity = 'all'"), [])
+        self.assertEqual(self.cell("1\nprint('e')\n2"), [("r", "1"), ("o", "e\n"), ("r", "2")])
+
+    def test_a_value_does_not_wait_for_what_takes_long(self) -> None:
+        go_on = self.place / "go-on"
+        self.assertEqual(self.cell("import os, time\ndef wait(*_):\n"
+                                   f"    while not os.path.exists({str(go_on)!r}): time.sleep(0.01)"), [])
+        for code in ("import sys; sys.displayhook(42); wait()",
+                     "get_ipython().events.register('post_run_cell', wait)\n42"):
+            with self.subTest(code=code):
+                self.kernel.link.sendall(self.kernel.cell(code))
+                self.assertEqual([kind for kind, _ in self.kernel.until("r")], ["r"])
+                go_on.touch()
+                self.assertEqual([kind for kind, _ in self.kernel.until("k")], ["k"])
+                go_on.unlink()
+
+    def test_the_word_that_a_cell_comes_soon_is_not_seen(self) -> None:
+        self.assertEqual(self.cell("x = 1; 2"), [("r", "2")])
+        self.kernel.link.sendall(HEAD.pack(0, ord("w")) * 2)
+        self.assertEqual(self.cell("x, _"), [("r", "(1, 2)")])
+
+    def test_who_is_dismissed_has_closed_everything(self) -> None:
+        self.assertEqual(self.cell(f"import atexit, fcntl\nfile = open({str(self.place / 'file')!r}, 'w')\n"
+                                   "fcntl.flock(file, fcntl.LOCK_EX)\natexit.register(file.write, 'the end')\n"
+                                   "print('open')"), [("o", "open\n")])
+        self.kernel.link.shutdown(socket.SHUT_WR)
+        self.assertEqual(self.kernel.link.recv(1), b"")
+        self.assertEqual((self.place / "file").read_text(), "the end")
+        with (self.place / "file").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # It ends by itself, should nobody end it.
+        self.assertEqual(self.kernel.process.wait(30), 0)
 
 
 if __name__ == "__main__":

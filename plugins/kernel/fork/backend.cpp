@@ -180,6 +180,7 @@ awaitable<LinkPtr> start_forked(asio::any_io_executor executor, Sandbox* sandbox
     assign(link, std::move(ours));
     introduce(link, spec, &opened.env);
     co_await zygote->fork(std::move(request), entered);
+    entered->is_below(std::move(opened.init));
     link.watch_process(UniqueFd(::fcntl(entered->handle().get(), F_DUPFD_CLOEXEC, 3)));
     co_await greet(start.link, deadline);
     co_return std::exchange(start.link, nullptr);
@@ -293,13 +294,13 @@ public:
     }
     bool takes_input() const noexcept override { return true; }
     void release_spares() noexcept override {
-        shelf_.wanted.reset();
-        shelf_.ready.clear();
+        shelf_->wanted.reset();
+        shelf_->ready.clear();
     }
 
     awaitable<std::unique_ptr<Kernel>> start(Sandbox& sandbox, KernelSpec spec) override {
         auto kernel = take_spare(spec);
-        if (!kernel) kernel = std::make_unique<ForkKernel>(co_await start_link(&sandbox, spec));
+        if (!kernel) kernel = make_kernel(co_await start_link(&sandbox, spec), spec);
         if (settings_.spares > 0) fill_shelf(sandbox, std::move(spec));
         co_return kernel;
     }
@@ -308,15 +309,25 @@ private:
     // Kernels that wait for the next start().
     struct Shelf {
         std::optional<Wanted> wanted;
-        std::vector<std::unique_ptr<Kernel>> ready;
+        std::vector<std::unique_ptr<ForkKernel>> ready;
         bool filling = false;
     };
 
-    std::unique_ptr<Kernel> take_spare(const KernelSpec& spec) {
-        if (shelf_.wanted != Wanted(spec)) shelf_.ready.clear();
-        while (!shelf_.ready.empty()) {
-            auto kernel = std::move(shelf_.ready.back());
-            shelf_.ready.pop_back();
+    // While it says goodbye, the one that is likely to follow gets up.
+    std::unique_ptr<ForkKernel> make_kernel(LinkPtr link, const KernelSpec& spec) {
+        return std::make_unique<ForkKernel>(std::move(link), spec.owner,
+                                            [shelf = std::weak_ptr<Shelf>(shelf_)] {
+                                                const auto kept = shelf.lock();
+                                                if (kept && !kept->ready.empty())
+                                                    kept->ready.back()->wake();
+                                            });
+    }
+
+    std::unique_ptr<ForkKernel> take_spare(const KernelSpec& spec) {
+        if (shelf_->wanted != Wanted(spec)) shelf_->ready.clear();
+        while (!shelf_->ready.empty()) {
+            auto kernel = std::move(shelf_->ready.back());
+            shelf_->ready.pop_back();
             if (kernel->alive()) return kernel;
         }
         return nullptr;
@@ -325,8 +336,8 @@ private:
     // In the background. What it uses is held by the specification.
     void fill_shelf(Sandbox& sandbox, KernelSpec spec) {
         if (!spec.owner || !may_wait(spec.policy)) return;
-        shelf_.wanted.emplace(spec);
-        if (std::exchange(shelf_.filling, true)) return;
+        shelf_->wanted.emplace(spec);
+        if (std::exchange(shelf_->filling, true)) return;
         asio::co_spawn(executor_, fill(&sandbox, std::move(spec)), asio::detached);
     }
 
@@ -348,17 +359,17 @@ private:
         // thread.
         co_await sleep_until(Clock::now() + 20ms);
         try {
-            while (shelf_.wanted == wanted && shelf_.ready.size() < settings_.spares) {
-                auto kernel = std::make_unique<ForkKernel>(co_await start_link(sandbox, spec));
+            while (shelf_->wanted == wanted && shelf_->ready.size() < settings_.spares) {
+                auto kernel = make_kernel(co_await start_link(sandbox, spec), spec);
                 co_await touch(*kernel);
-                if (shelf_.wanted == wanted) shelf_.ready.push_back(std::move(kernel));
+                if (shelf_->wanted == wanted) shelf_->ready.push_back(std::move(kernel));
             }
         } catch (const std::exception& error) {
-            if (shelf_.wanted == wanted)
+            if (shelf_->wanted == wanted)
                 logger_(LogLevel::warning,
                         std::string("no spare kernel could be started: ") + error.what());
         }
-        shelf_.filling = false;
+        shelf_->filling = false;
     }
 
     awaitable<LinkPtr> start_link(Sandbox* sandbox, KernelSpec spec) {
@@ -466,7 +477,7 @@ private:
     asio::any_io_executor executor_;
     Logger logger_;
     Settings settings_;
-    Shelf shelf_;
+    std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
     std::shared_ptr<Zygote> zygote_;  // the newest, so that it stays for the next start
     int failures_ = 0;
     std::string refused_;  // why a sandbox of this session could not be entered, once that was seen

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <launcher_init.hpp>
 
 namespace ipybox::forked {
 namespace {
@@ -54,6 +55,17 @@ bool Entered::is_last_program() const noexcept {
         const auto count = sandbox_kit::count_filters(number_);
         // By now its number might mean another.
         return !is_readable(handle_.get()) && count && *count >= *expected_filters_;
+    } catch (const std::exception&) {
+        return false;  // no memory to look
+    }
+}
+
+bool Entered::is_alone() const noexcept {
+    try {
+        const auto first = first_ ? launcher::number_of(first_) : -1;
+        // Its own first: what it has started is the other's when the one between them has ended.
+        return first > 0 && number_ > 0 && sandbox_kit::children_of(number_).empty() &&
+               sandbox_kit::children_of(first).empty() && !is_readable(handle_.get());
     } catch (const std::exception&) {
         return false;  // no memory to look
     }

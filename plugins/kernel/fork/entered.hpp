@@ -32,6 +32,10 @@ public:
         changed_.notify();
     }
     const UniqueFd& handle() const noexcept { return handle_; }
+    // The sandbox's first process, under which whoever is left behind in it comes.
+    void is_below(UniqueFd first) { first_ = std::move(first); }
+    // Whether it has started nobody who is still there.
+    bool is_alone() const noexcept;
     // Waits until the sandbox has ended, or the deadline passed.
     awaitable<void> wait_around(Clock::time_point deadline) { co_await around_->wait(deadline); }
     // It starts no programs if Linux applies at least so many filters to it.
@@ -58,14 +62,17 @@ public:
     bool is_last_program() const noexcept override;
     void interrupt() noexcept override { send(SIGINT, false); }
     void signal(int number) noexcept override { send(number, true); }
-    void kill_tree() noexcept override { around_->kill_tree(); }
+    void kill_tree() noexcept override {
+        send(SIGKILL, false);  // whoever kills the sandbox may not get to it at once
+        around_->kill_tree();
+    }
 
 private:
     void send(int number, bool group) noexcept;
 
     std::unique_ptr<SandboxedProcess> around_;
     bool counted_;
-    UniqueFd handle_;
+    UniqueFd handle_, first_;
     pid_t number_ = -1;
     std::optional<unsigned> expected_filters_;
     std::optional<ExitStatus> status_;

@@ -2,6 +2,8 @@
 
 #include <signal.h>
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <ipybox/detail/json_number.hpp>
 #include <ipybox/detail/json_text.hpp>
@@ -19,6 +21,17 @@ awaitable<void> throw_if_cancelled() {
     const auto state = co_await asio::this_coro::cancellation_state;
     if (state.cancelled() != asio::cancellation_type::none)
         throw boost::system::system_error(asio::error::operation_aborted);
+}
+
+// A sandbox that ends, and what has to outlive it.
+struct Ending {
+    std::shared_ptr<void> owner, zygote;
+    std::shared_ptr<Entered> sandbox;
+};
+
+// To give back a kernel's memory takes milliseconds, which nobody has to wait for.
+awaitable<void> see_out(Ending ending, Clock::time_point deadline) {
+    co_await ending.sandbox->wait_around(deadline);
 }
 
 }  // namespace
@@ -81,8 +94,10 @@ awaitable<void> ForkKernel::interrupt() {
 
 awaitable<void> ForkKernel::shutdown() {
     const auto link = link_;
+    auto owner = owner_.lock();
     if (std::exchange(link->stopping, true)) co_return;
     link->changed.notify();
+    leaving_();
     if (link->process && !link->look_for_exit() && !link->failure && !link->lost) {
         // The end of the link is the end of its work: it answers with the end of its own, when all
         // is done and closed that others could miss. Its memory takes longer.
@@ -96,14 +111,28 @@ awaitable<void> ForkKernel::shutdown() {
     // Not in close(), which would keep the thread, and so all other sessions of it.
     if (const auto process = link->process) {
         const auto entered = link->entered;
+        // Of what others could miss, nothing is left then.
+        const bool ready = entered && owner && link->lost && entered->is_alone();
         process->kill_tree();
         const auto deadline = Clock::now() + 5s;
-        if (entered)
+        if (ready)
+            asio::co_spawn(link->executor,
+                           see_out({std::move(owner), link->keeps, entered}, deadline),
+                           asio::detached);
+        else if (entered)
             co_await entered->wait_around(deadline);
         else
             co_await process->wait(deadline);
     }
     link->close();
+}
+
+void ForkKernel::wake() noexcept {
+    try {
+        if (alive() && !link_->busy()) link_->send('w', "");
+    } catch (const std::exception&) {
+        // Whoever takes it finds out.
+    }
 }
 
 void ForkKernel::answer_input(std::optional<std::string> text) {
