@@ -200,10 +200,12 @@ public:
 class Ours final : public Contender {
 public:
     Ours(Machine& machine, bool confined) : Ours(machine, confined, *machine.backend) {}
-    Ours(Machine& machine, bool confined, KernelBackend& backend)
-        : machine_(machine), confined_(confined), backend_(backend) {}
+    // same: starts are those of one session, which a spare is kept for.
+    Ours(Machine& machine, bool confined, KernelBackend& backend, bool same = false)
+        : machine_(machine), confined_(confined), backend_(backend), same_(same) {}
 
     double start() override {
+        begin();
         const Stopwatch watch;
         kernel_ = machine_.run(open());
         if (take("1 + 1") != "2") wrong_output("ipybox");
@@ -227,6 +229,7 @@ public:
     // All at the same time, until each has answered.
     static double start_all(Machine& machine, std::vector<Ours>& all) {
         const auto one = [](Ours& self, std::size_t& left) -> awaitable<void> {
+            self.begin();
             self.kernel_ = co_await self.open();
             std::function<void()> nothing;
             const auto text = co_await output_of(*self.kernel_, "1 + 1", nothing);
@@ -260,12 +263,18 @@ public:
     pid_t pid() const { return kernel_->process()->pid(); }
 
 private:
+    // Another session has no use for what was made ready for this one.
+    void begin() {
+        static int sessions = 0;
+        if (!same_) session_ = ++sessions;
+    }
     awaitable<std::unique_ptr<Kernel>> open() {
         auto& sandbox = confined_ ? *machine_.sandbox : *machine_.none;
         KernelSpec spec;
         spec.python = required("IPYBOX_TEST_PYTHON");
         spec.policy.cwd = std::filesystem::temp_directory_path();
         spec.policy.env["PATH"] = "/usr/bin:/bin";
+        spec.policy.env["SESSION"] = std::to_string(session_);
         if (confined_) {
             spec.policy.cwd = "/";
             spec.policy.readable.push_back(spec.python.parent_path().parent_path());
@@ -326,6 +335,8 @@ private:
     Machine& machine_;
     bool confined_;
     KernelBackend& backend_;
+    bool same_ = false;
+    int session_ = 0;
     std::shared_ptr<void> owner_ = std::make_shared<int>();  // the machine lives longer
     std::unique_ptr<Kernel> kernel_;
 };

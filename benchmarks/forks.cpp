@@ -143,7 +143,7 @@ void measure_starts(Machine& machine, int starts, Report& report) {
     const std::string ours = "ipybox, fork", spare = "ipybox, fork, a spare", zmq = "ipybox, zmq",
                       original = "original ipybox";
     const auto fork = machine.forked(0), ready = machine.forked(1);
-    Ours forked(machine, true, *fork), spared(machine, true, *ready),
+    Ours forked(machine, true, *fork), spared(machine, true, *ready, true),
         direct(machine, true, *machine.backend);
     PythonPeer peer(original, required("IPYBOX_BENCH_ORIGINAL_PYTHON"), "original_peer.py");
     std::printf("%s\n", peer.versions.c_str());

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <enter_image.hpp>
 #include <ipybox/config.hpp>
@@ -113,6 +115,7 @@ public:
     void file_over(const char* path, std::string_view text) {
         add("--perms", "0444", "--ro-bind-data", data(text), path);
     }
+    const std::vector<std::string>& words() const noexcept { return words_; }
     // Completes the request: bwrap with these options and `command` behind them.
     void fill(SpawnRequest& request, const fs::path& bwrap, std::vector<std::string> command) {
         std::size_t bytes = 0;
@@ -243,6 +246,12 @@ public:
         if (!first_) return guard;
         return both_end(std::move(guard), first_, deadline);
     }
+    // Whether a first process that has told of itself is still there.
+    bool lives() const noexcept {
+        return !exit_status() && first_ && !is_readable(first_->native_handle());
+    }
+    // Returns when it is not.
+    awaitable<void> first_ended() const { return ended(first_); }
     // What was to be pinned later; throws as LayerControl::pin() does.
     awaitable<void> pin_names() {
         if (control_) co_await control_->pin();
@@ -493,9 +502,16 @@ public:
         Role role;
         role.kind = Role::Kind::open;
         role.pen = &pen;
-        auto started = start(policy, {}, std::move(channels), Stdio::tail, layered, role);
-        started.opened.init = co_await started.process->first_process();
-        if (pins_later(policy, role)) co_await started.process->pin_names();
+        const bool ahead = may_open_ahead(policy, layered);
+        auto started =
+            start(policy, {}, channels, Stdio::tail, layered, role, [&](const std::string& view) {
+                return ahead ? take_ahead(policy, channels, view) : std::nullopt;
+            });
+        if (!started.opened.init) {
+            started.opened.init = co_await started.process->first_process();
+            if (pins_later(policy, role)) co_await started.process->pin_names();
+        }
+        if (ahead) open_next(policy, std::move(channels), pen, layered, started);
         started.opened.process = std::move(started.process);
         co_return std::move(started.opened);
     }
@@ -506,19 +522,183 @@ private:
         OpenSandbox opened;  // of one to be entered, without its process
     };
 
-    awaitable<void> require_available() {
-        const auto able = co_await probe();
-        if (!able.available)
-            throw Error(bwrap_.empty() ? errc::missing_dependency : errc::sandbox_refused,
-                        able.problem);
-    }
-
     // For each writable place whose absent names an overlay can hold: the directory for its work.
     // Why another cannot, for people.
     struct Layered {
         std::map<fs::path, fs::path> bases;
         std::string reason;
     };
+
+    // What bwrap finds of the disk.
+    struct Disk {
+        std::map<fs::path, std::string> writable;  // nothing else is; DEVICE:INODE
+        std::set<fs::path> covered;                // links
+    };
+
+    // ---- ahead of who asks --------------------------------------------------------------------
+
+    // Who opens the same sandbox again and again, as sessions do that are reset, finds one opened
+    // already. It is looked at what one would be that is opened now, in full: with any difference
+    // it is not taken.
+    struct Next {
+        SandboxPolicy policy;
+        std::vector<Channel> channels;
+        std::string view;  // of `ready`, as view_key() has it
+        std::optional<Started> ready;
+        std::uint64_t serial = 0;  // of the newest open()
+        bool opening = false;
+    };
+
+    // What has effects elsewhere, or runs out, is opened when it is wanted.
+    static bool may_open_ahead(const SandboxPolicy& policy, const Layered& layered) {
+        const auto held = [&](const auto& path) {
+            return layered.bases.contains(absolute_path(path));
+        };
+        return policy.network.mode == NetworkPolicy::Mode::none &&
+               policy.programs != Programs::ask && !policy.limits.memory_total &&
+               !policy.limits.workspace_size && !policy.limits.wall_seconds &&
+               std::all_of(policy.writable.begin(), policy.writable.end(), held);
+    }
+
+    std::optional<Started> take_ahead(const SandboxPolicy& policy,
+                                      const std::vector<Channel>& channels,
+                                      const std::string& view) {
+        if (!next_->ready) return std::nullopt;
+        auto ready = *std::exchange(next_->ready, std::nullopt);
+        auto wanted = policy;
+        wanted.behind_links.reset();  // no wish, but where an answer goes
+        if (next_->policy == wanted && next_->channels == channels && next_->view == view &&
+            ready.process->lives())
+            return ready;
+        return std::nullopt;
+    }
+
+    void open_next(SandboxPolicy policy, std::vector<Channel> channels, const Pen& pen,
+                   const Layered& layered, const Started& now) {
+        policy.behind_links.reset();
+        auto& next = *next_;
+        ++next.serial;
+        const bool again = next.policy == policy && next.channels == channels;
+        next.policy = std::move(policy);
+        next.channels = std::move(channels);
+        if (!again || std::exchange(next.opening, true)) return;
+        Pen same;
+        for (const auto& [from, to] : {std::pair(&pen.user_namespace, &same.user_namespace),
+                                       {&pen.pid_namespace, &same.pid_namespace}})
+            to->reset(::fcntl(from->get(), F_DUPFD_CLOEXEC, 3));
+        asio::co_spawn(executor_,
+                       keep_next(this, next_, std::move(same), layered, now.process->first_ended()),
+                       asio::detached);
+    }
+
+    // self is there as long as it holds `weak`.
+    static awaitable<void> keep_next(Bubblewrap* self, std::weak_ptr<Next> weak, Pen pen,
+                                     Layered layered, awaitable<void> end) {
+        // Whoever has just got a sandbox goes first.
+        co_await sleep_until(Clock::now() + std::chrono::milliseconds(20));
+        std::optional<Started> started;
+        std::string view;
+        SandboxPolicy policy;
+        std::vector<Channel> channels;
+        std::uint64_t serial = 0;
+        if (const auto next = weak.lock()) {
+            Role role;
+            role.kind = Role::Kind::open;
+            role.pen = &pen;
+            policy = next->policy;
+            channels = next->channels;
+            serial = next->serial;
+            try {
+                started = self->start(policy, {}, channels, Stdio::tail, layered, role,
+                                      [&](const std::string& seen) -> std::optional<Started> {
+                                          view = seen;
+                                          return std::nullopt;
+                                      });
+            } catch (const std::exception&) {
+                // Whoever needs one tries it again, and is told.
+            }
+        }
+        if (started) {
+            try {
+                started->opened.init = co_await started->process->first_process();
+                co_await started->process->pin_names();
+            } catch (const std::exception&) {
+                started.reset();
+            }
+        }
+        if (const auto next = weak.lock()) {
+            next->opening = false;
+            if (started && next->policy == policy && next->channels == channels) {
+                next->ready = std::move(started);
+                next->view = std::move(view);
+            }
+        }
+        started.reset();
+        // Nobody keeps it beyond the one that is in use, but for the time of a reset.
+        co_await std::move(end);
+        co_await sleep_until(Clock::now() + std::chrono::milliseconds(200));
+        if (const auto next = weak.lock(); next && next->serial == serial) next->ready.reset();
+    }
+
+    // All that tells what would be opened from another, besides its policy and channels: words for
+    // bwrap, and which files their paths mean at this moment. Whoever replaces a file that
+    // something is mounted on takes the mount away, in every sandbox.
+    static std::string view_key(const SpawnRequest& request, const Options& options,
+                                const View& view, const Layered& layered, const Disk& disk,
+                                const Pen* pen) {
+        std::string key;
+        const auto add = [&key](std::string_view word) { (key += word) += '\0'; };
+        const auto add_file = [&add](const fs::path& path, bool follow = false) {
+            struct stat found{};
+            add(path.native());
+            if ((follow ? ::stat(path.c_str(), &found) : ::lstat(path.c_str(), &found)) != 0)
+                return add("");
+            add(detail::file_id(found));
+            // Links to the same file are told apart by nothing else.
+            if (!S_ISDIR(found.st_mode))
+                add(std::to_string(found.st_ctim.tv_sec) + "." +
+                    std::to_string(found.st_ctim.tv_nsec));
+        };
+        for (const auto& word : request.argv) add(word);
+        const auto& words = options.words();
+        for (std::size_t i = 0; i < words.size(); ++i) {
+            add(words[i]);
+            if (words[i].find("-bind") != std::string::npos && i + 1 < words.size())
+                add_file(words[i + 1], true);
+        }
+        for (const auto& [path, kind] : view.mounts()) add_file(path);
+        for (const auto& [path, found] : view.inner_mounts()) add_file(path);
+        for (const auto& path : disk.covered) add_file(path);
+        for (const auto& [place, names] : view.layers()) {
+            add(layered.bases.at(place).native());
+            std::set<fs::path> holders;
+            for (const auto& name : names) {
+                add(name);
+                for (auto at = fs::path(name).parent_path(); holders.insert(place / at).second;)
+                    at = at.parent_path();
+            }
+            for (const auto& path : holders) add_file(path);
+        }
+        for (const auto& [path, file] : disk.writable) {
+            add(path.native());
+            add(file);
+        }
+        if (request.identity)
+            add(std::to_string(request.identity->user) + ":" +
+                std::to_string(request.identity->group));
+        for (const auto* space : {&pen->user_namespace, &pen->pid_namespace}) {
+            struct stat found{};
+            add(::fstat(space->get(), &found) == 0 ? detail::file_id(found) : "");
+        }
+        return key;
+    }
+
+    awaitable<void> require_available() {
+        const auto able = co_await probe();
+        if (!able.available)
+            throw Error(bwrap_.empty() ? errc::missing_dependency : errc::sandbox_refused,
+                        able.problem);
+    }
 
     awaitable<Layered> find_layered(const SandboxPolicy& policy) {
         Layered found;
@@ -672,6 +852,15 @@ private:
         return quota;
     }
 
+    std::optional<Cgroup> join_group(const SandboxPolicy& policy, SpawnRequest& request) const {
+        std::optional<Cgroup> group;
+        if (policy.limits.memory_total && !without("limits")) {
+            group.emplace(*policy.limits.memory_total);
+            request.cgroup = group->entrance();
+        }
+        return group;
+    }
+
     template <class Environment, class Relayed>
     std::string relay_beginning(const SandboxPolicy& policy, std::vector<std::string> argv,
                                 Environment env, const Relayed& relayed) const {
@@ -729,9 +918,11 @@ private:
         if (cgroup >= 0) opened.cgroup.reset(::fcntl(cgroup, F_DUPFD_CLOEXEC, 3));
     }
 
+    // take: asked for one that is there already when all is known of the one to be opened.
     Started start(const SandboxPolicy& policy, std::vector<std::string> argv,
                   std::vector<Channel> channels, Stdio stdio, const Layered& layered,
-                  const Role& role = Role()) {
+                  const Role& role = Role(),
+                  const std::function<std::optional<Started>(const std::string&)>& take = nullptr) {
         const bool opened = role.kind == Role::Kind::open, asks = asks_programs(policy, role);
         require_startable(policy, argv, channels, role);
         const bool unix_sockets = this->unix_sockets(policy);
@@ -748,11 +939,7 @@ private:
         check_reach(request.identity, wanted);
 
         auto quota = quota_of(policy);
-        std::optional<Cgroup> group;
-        if (policy.limits.memory_total && !without("limits")) {
-            group.emplace(*policy.limits.memory_total);
-            request.cgroup = group->entrance();
-        }
+        auto group = join_group(policy, request);
 
         Options options;
         auto env = environment(policy);
@@ -811,10 +998,12 @@ private:
         options.add("--remount-ro", view.whole_disk() ? "/run" : "/");
         options.add("--chdir", policy.cwd.empty() || opened ? fs::path("/") : policy.cwd);
         options.fill(request, bwrap_, std::move(command));
+        const Disk disk{written(policy, view, channels), linked(view)};
+        if (take)
+            if (auto ready = take(view_key(request, options, view, layered, disk, role.pen)))
+                return std::move(*ready);
         auto layers = make_layers(view.layers(), view.inner_mounts(), layered, request.identity);
-        start_by_launcher(request, policy.limits, layers,
-                          {written(policy, view, channels), linked(view)}, role.pen,
-                          pins_later(policy, role));
+        start_by_launcher(request, policy.limits, layers, disk, role.pen, pins_later(policy, role));
         std::string first;
         if (pipes) first = relay_beginning(policy, std::move(argv), std::move(env), relayed);
         started.process = std::make_unique<Confined>(
@@ -1083,12 +1272,6 @@ private:
         return places;
     }
 
-    // What bwrap finds of the disk.
-    struct Disk {
-        std::map<fs::path, std::string> writable;  // nothing else is; DEVICE:INODE
-        std::set<fs::path> covered;                // links
-    };
-
     // Puts the guard before bwrap, and file systems for it to bind, made as launcher/scratch.cpp
     // tells.
     void start_by_launcher(SpawnRequest& request, const Limits& limits, const Layers& layers,
@@ -1301,6 +1484,7 @@ private:
     bool overlay_ = true;  // absent names are held by overlays where that can be
     std::string settings_;
     Trials trials_;
+    std::shared_ptr<Next> next_ = std::make_shared<Next>();
     std::optional<Capabilities> probed_;
 };
 

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,33 +46,56 @@ long depth_of(pid_t pid) {
     return std::count(numbers.begin(), std::find(numbers.begin(), numbers.end(), '\n'), '\t');
 }
 
-// Those below this one that run a program of this name.
-std::vector<pid_t> processes_named(std::string_view name) {
-    std::vector<pid_t> found, at = {::getpid()};
+// Those below this one, itself first, and only below those of which visit(pid, command line) says
+// so.
+template <class Visit>
+void visit_processes(const Visit& visit) {
+    std::vector<pid_t> at = {::getpid()};
     while (!at.empty()) {
         const auto pid = at.back();
         at.pop_back();
-        const auto command = read_file("/proc/" + std::to_string(pid) + "/cmdline");
-        if (command.substr(0, command.find('\0')) == name) found.push_back(pid);
+        if (!visit(pid, read_file("/proc/" + std::to_string(pid) + "/cmdline"))) continue;
         for (const auto child : sandbox_kit::children_of(pid)) at.push_back(child);
     }
+}
+
+// Those that run a program of this name.
+std::vector<pid_t> processes_named(std::string_view name) {
+    std::vector<pid_t> found;
+    visit_processes([&](pid_t pid, std::string_view command) {
+        if (command.substr(0, command.find('\0')) == name) found.push_back(pid);
+        return true;
+    });
     return found;
 }
 
-// The warm processes below this one.
+// The first processes of the sandboxes that can be entered, or were.
+std::vector<pid_t> entered_sandboxes() {
+    std::vector<pid_t> found;
+    visit_processes([&](pid_t pid, const std::string& command) {
+        if (contains(command, "--init") && command.starts_with("/proc/self/fd/") &&
+            depth_of(pid) == 3)
+            found.push_back(pid);
+        return true;
+    });
+    return found;
+}
+
+std::filesystem::path pid_namespace(pid_t pid) {
+    std::error_code error;
+    return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/ns/pid", error);
+}
+
+// The warm processes.
 std::vector<pid_t> zygotes(const std::filesystem::path& python = kernel_python()) {
-    std::vector<pid_t> found, at = {::getpid()};
-    while (!at.empty()) {
-        const auto pid = at.back();
-        at.pop_back();
-        const auto command = read_file("/proc/" + std::to_string(pid) + "/cmdline");
+    std::vector<pid_t> found;
+    visit_processes([&](pid_t pid, const std::string& command) {
         // Its kernels have the same command line, one namespace further inside.
         const bool warm = contains(command, "enter.so") && command.starts_with(python.string()) &&
                           depth_of(pid) == 2;
         if (warm) found.push_back(pid);
-        for (const auto child : sandbox_kit::children_of(pid))
-            if (!warm) at.push_back(child);  // below it are kernels, and the copy that becomes one
-    }
+        return !warm;  // below it are kernels, and the copy that becomes one
+    });
     return found;
 }
 
@@ -676,12 +700,14 @@ print(open("done").read(), open("held").read())
 
 BOOST_AUTO_TEST_CASE(nobody_whom_a_kernel_has_started_outlives_it) {
     Machine machine;
+    auto spec = machine.spec();
+    spec.owner = std::make_shared<int>();
     const std::vector<std::pair<const char*, std::size_t>> codes = {
         {"pass", 0},
         {"import subprocess; it = subprocess.Popen(['sleep', '600'], start_new_session=True)", 1},
         {"import os; n = os.system('sleep 600 & sleep 600 &')", 2}};  // left behind
     const auto check = [&](const char* code, std::size_t count, bool shut) -> awaitable<void> {
-        auto kernel = co_await machine.backend->start(*machine.sandbox, machine.spec());
+        auto kernel = co_await machine.backend->start(*machine.sandbox, spec);
         BOOST_TEST((co_await run_cell(*kernel, code)).all == "");
         const auto own = sandbox_kit::open_pidfd(kernel->process()->pid());
         std::vector<UniqueFd> started;
@@ -694,12 +720,133 @@ BOOST_AUTO_TEST_CASE(nobody_whom_a_kernel_has_started_outlives_it) {
         if (shut) co_await kernel->shutdown();
         kernel.reset();
         for (const auto& child : started) BOOST_TEST(is_readable(child.get()));
-        // It may give back its memory a little later than it has closed everything.
+        // To give back its memory takes longer, and nobody waits for that.
         pollfd ends{own.get(), POLLIN, 0};
         BOOST_TEST(::poll(&ends, 1, 10'000) == 1);
     };
     for (const auto& [code, count] : codes)
         for (const bool shut : {true, false}) run(machine.context, check(code, count, shut));
+}
+
+BOOST_AUTO_TEST_CASE(
+    a_sandbox_that_was_opened_ahead_is_taken_only_if_it_is_what_would_be_opened_now) {
+    Machine machine;
+    const auto workspace = machine.workspace.path(), env = workspace / ".env",
+               kept = workspace / "kept";
+    const auto write = [](const std::filesystem::path& path, const char* text) {
+        write_file(path, text);
+        std::filesystem::permissions(path, std::filesystem::perms(0666));
+    };
+    write(kept, "old");
+    const TemporaryDirectory readable;
+    const auto secret = readable.path() / ".env";
+    write(secret, "secret");
+    std::filesystem::permissions(readable.path(), std::filesystem::perms(0755));
+    const auto directory = workspace / "directory";
+    std::filesystem::create_directory(directory);
+    auto spec = machine.spec();
+    spec.policy.readable.push_back(readable.path());
+    spec.policy.env["SECRET"] = secret;
+    spec.policy.hidden.emplace_back("**/.env");
+    spec.policy.write_protected.push_back(kept);
+    const auto begin = [&] { return machine.backend->start(*machine.sandbox, spec); };
+    const auto seen = [](Kernel& kernel) {
+        return run_cell(kernel, R"py(
+import os
+print(os.listdir("directory"))
+for name in (os.environ["SECRET"], ".env", "kept"):
+    try:
+        print(open(name).read() or "nothing", end=" ")
+        print(open(name, "r+").name)
+    except OSError as error: print(type(error).__name__, error.strerror)
+)py");
+    };
+    // What the next kernel finds, and whether it got the sandbox that waited.
+    const auto after =
+        [&](std::function<void()> change) -> awaitable<std::pair<bool, std::string>> {
+        auto kernel = co_await begin();
+        std::vector<pid_t> waiting;
+        for (const auto end = Clock::now() + 10s; waiting.empty() && Clock::now() < end;) {
+            co_await sleep_for(20ms);
+            waiting = entered_sandboxes();
+            std::erase_if(waiting, [own = pid_namespace(kernel->process()->pid())](pid_t pid) {
+                return pid_namespace(pid) == own;
+            });
+        }
+        BOOST_TEST_REQUIRE(waiting.size() == 1U);
+        const UniqueFd ahead(static_cast<int>(::syscall(SYS_pidfd_open, waiting[0], 0)));
+        BOOST_TEST_REQUIRE(!is_readable(ahead.get()));
+        change();
+        co_await kernel->shutdown();
+        kernel = co_await begin();
+        const bool taken = !is_readable(ahead.get());  // else it has ended
+        const auto cell = co_await seen(*kernel);
+        co_await kernel->shutdown();
+        co_return std::pair(taken, cell.out);
+    };
+    const auto all = [&]() -> awaitable<void> {
+        auto first = co_await begin();
+        co_await first->shutdown();
+        const std::string hidden = "PermissionError Permission denied\n",
+                          old = "old OSError Read-only file system\n";
+        std::function<void()> change = [] {};
+        auto found = co_await after(change);
+        BOOST_TEST(found.first);
+        BOOST_TEST(found.second == "[]\n" + hidden + hidden + old);
+        // By the host, or by another session's code.
+        const std::vector<std::function<void()>> changes = {
+            [&] { write(env, "secret"); },
+            [&] {
+                write(readable.path() / "new", "another secret");
+                std::filesystem::rename(readable.path() / "new", secret);
+            },
+            [&] {
+                std::filesystem::create_hard_link(secret, readable.path() / "same");
+                std::filesystem::remove(secret);
+                std::filesystem::rename(readable.path() / "same", secret);
+            }};
+        for (const auto& one : changes) {
+            found = co_await after(one);
+            BOOST_TEST(!found.first);
+            BOOST_TEST(found.second == "[]\n" + hidden + hidden + old);
+        }
+        change = [&] {
+            std::filesystem::rename(directory, workspace / "aside");
+            std::filesystem::create_directory(directory);
+            write(directory / "file", "");
+        };
+        found = co_await after(change);
+        // Nothing is mounted there: either way it is the new one that is seen.
+        BOOST_TEST(found.second == "['file']\n" + hidden + hidden + old);
+        change = [&] {
+            write(workspace / "new", "new");
+            std::filesystem::rename(workspace / "new", kept);
+        };
+        found = co_await after(change);
+        BOOST_TEST(!found.first);
+        BOOST_TEST(found.second ==
+                   "['file']\n" + hidden + hidden + "new OSError Read-only file system\n");
+        struct stat status{};
+        BOOST_TEST_REQUIRE(::stat(workspace.c_str(), &status) == 0);
+        const auto aside = workspace.string() + "-aside";
+        change = [&] {
+            std::filesystem::rename(workspace, aside);
+            BOOST_TEST(::mkdir(workspace.c_str(), status.st_mode & 07777) == 0);
+            if (::geteuid() == 0)
+                BOOST_TEST(::chown(workspace.c_str(), status.st_uid, status.st_gid) == 0);
+            std::filesystem::create_directory(directory);
+        };
+        found = co_await after(change);
+        BOOST_TEST(!found.first);
+        BOOST_TEST(!contains(found.second, "new"));
+        std::filesystem::remove_all(aside);
+        // With the last kernel it goes.
+        for (const auto end = Clock::now() + 10s;
+             !entered_sandboxes().empty() && Clock::now() < end;)
+            co_await sleep_for(20ms);
+        BOOST_TEST(entered_sandboxes().empty());
+    };
+    run(machine.context, all());
 }
 
 BOOST_AUTO_TEST_CASE(a_kernel_that_sends_without_end_is_waited_for_a_second_only) {
@@ -735,9 +882,12 @@ BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
     // What is kept for the next of each kind is there by then.
     const auto fork = [&](int times) {
         for (int i = 0; i < times; ++i) machine.with_kernel(one);
-        // The last one's end is seen.
-        machine.context.restart();
-        machine.context.run_for(200ms);
+        // The last one's end is seen, and that of the sandbox that waited for another.
+        const auto end = Clock::now() + 10s;
+        do {
+            machine.context.restart();
+            machine.context.run_for(200ms);
+        } while (!entered_sandboxes().empty() && Clock::now() < end);
     };
     fork(30);
     const auto zygote = zygotes().at(0);
