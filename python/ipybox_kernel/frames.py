@@ -10,6 +10,7 @@ The host's side is plugins/kernel/fork/link.cpp.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import fcntl
 import itertools
@@ -23,6 +24,7 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -89,7 +91,7 @@ class Tape:
         self.cell = 0  # the one that runs, for the helper
         self._items: list[tuple[str, bytes]] = []
         self._size = 0
-        self._armed = self._told = False
+        self._armed = self._told = self._rehearses = False
         self._wake = -1  # the writing end of what the helper waits for
         self._woken = -1
         self._timer = -1  # and this
@@ -243,9 +245,20 @@ class Tape:
         with self.lock:
             self.push()
             self._drain()
+            if self._rehearses:
+                return
             self.add(kind, payload)
         self.arm()
         self.settle(sys._getframe(1))
+
+    @contextlib.contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Nobody is to have what is kept meanwhile."""
+        self._rehearses = True
+        try:
+            yield
+        finally:
+            self._rehearses = False
 
     def settle(self, frame: FrameType) -> None:
         """Raises an interrupt that had to wait, unless whoever called this cannot bear it either."""
