@@ -151,6 +151,8 @@ class Run:
         self._allow_input = message["allow_input"]
         for name in message["extensions"]:
             importlib.import_module(name).load_ipython_extension(self._shell)
+        # What is there before the user's first name need not be looked at, and so copied, to collect what is not.
+        gc.freeze()
         gc.enable()
 
     # ---- frames
