@@ -25,11 +25,7 @@ inline bool is_stream(const std::filesystem::path& file) {
 inline std::optional<std::filesystem::path> written_in(const std::filesystem::path& file) {
     std::error_code error;
     if (is_stream(file) || !std::filesystem::exists(file, error)) return std::nullopt;
-    auto place = writable_places().holds(std::filesystem::absolute(file));
-    // Every sandbox keeps this name of a workspace. Where it was not kept, a session had no
-    // sandbox, and its code could write whatever its user may: the place tells nothing.
-    if (place && writable_places().holds(*place / ".env")) place.reset();
-    return place;
+    return writable_places().holds(std::filesystem::absolute(file), sandbox_kit::Writer::confined);
 }
 
 // Throws Error: denied (code could have written the file), io_error (the record of places).

@@ -335,10 +335,14 @@ class RunTest(ProgramTest):
         (self.directory / "own.json").write_text('{"mcpServers": {}}')
         (self.directory / ".env").write_text("SECRET_OF_TEST=s3cr3t-of-the-test\n")
         for flags in (["--sandbox", "none"], ["--sandbox", "none", "--config", "mcp.json"], ["--sandbox", "none", "--config", "own.json"],
-                      ["--config", "mcp.json"], ["--config", "own.json"], ["--sandbox", "none", "--config", "mcp.json"]):
+                      ["--config", "own.json"], ["--sandbox", "none", "--config", "mcp.json"], ["--config", "own.json"]):
             run = self.ipybox("run", *flags, "-c", "print(1)")
             self.assertEqual((run.returncode, run.stdout), (0, "1\n"), (flags, run.stderr))
             self.assertNotIn("could have written", run.stderr)
+        planting = "open('planted.json', 'w').write('{\"mcpServers\": {}}'); print(1)"
+        run = self.ipybox("run", "--config", "own.json", "-c", planting)
+        self.assertEqual((run.returncode, run.stdout), (0, "1\n"), run.stderr)
+        self.assert_refused(self.ipybox("run", "--config", "planted.json", "-c", "1"), "planted.json: code in a sandbox could have written it")
 
     def test_half_a_character_reaches_a_tool_as_it_is_shown(self):
         run = self.ipybox("run", "--config", "mcp.json", "--approve", "allow", "-c",

@@ -253,6 +253,28 @@ BOOST_AUTO_TEST_CASE(without_a_directory_this_process_remembers_and_says_so) {
     BOOST_TEST(places.problem() == "");
 }
 
+BOOST_AUTO_TEST_CASE(what_code_without_a_sandbox_could_write_is_told_from_what_other_code_could) {
+    using sandbox_kit::Writer;
+    const auto by = [&](Writer writer, const char* name) {
+        return WritablePlaces(state).holds(workspace / name, writer).has_value();
+    };
+    const auto both = [&](const char* name) {
+        return std::pair(by(Writer::any, name), by(Writer::confined, name));
+    };
+    WritablePlaces(state).record(policy({workspace}), false, false);
+    BOOST_TEST((both("own.json") == std::pair(true, false)));
+    record(policy({workspace}, {workspace / "own.json", workspace / ".env"}));
+    WritablePlaces(state).record(policy({workspace}), false, false);
+    BOOST_TEST((both("own.json") == std::pair(true, false)));
+    BOOST_TEST((both("planted.json") == std::pair(true, true)));
+    // As it was recorded before: `.env` is kept in every sandbox.
+    for (const std::string_view kept : {R"([".env"])", "[]"}) {
+        test::write_file(recorded(), R"({"places": [{"path": ")" + workspace.string() +
+                                         R"(", "protected": )" + std::string(kept) + "}]}");
+        BOOST_TEST((both("planted.json") == std::pair(true, kept != "[]")));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(the_record_is_bounded_and_forgets_nothing_that_is_there) {
     WritablePlaces places(state);
     SandboxPolicy gone, all;

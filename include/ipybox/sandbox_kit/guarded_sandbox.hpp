@@ -133,7 +133,7 @@ private:
                             "the whole disk cannot be made writable: name directories");
         }
         refuse_led_roots(policy);
-        writable_places().record(policy, able.pinned_protection);
+        writable_places().record(policy, able.pinned_protection, able.filesystem);
         co_return true;
     }
     // Code in the sandbox of another session can exchange what lies in its places for links.

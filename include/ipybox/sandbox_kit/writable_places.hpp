@@ -32,6 +32,7 @@ struct WritablePlace {
     detail::DirectoryId id;
     std::vector<std::filesystem::path> kept;  // relative to `path`; "." is all of it
     bool pinned = false;                      // what holds a kept path could not be renamed either
+    bool confined = true;                     // by code that could write nothing else
 
     bool keeps(const std::filesystem::path& relative) const;
     // A directory that code could fill, but not replace.
@@ -60,13 +61,16 @@ inline bool leads_over_link(std::filesystem::path at, const std::filesystem::pat
     });
 }
 
-// The places that a policy makes writable. pinned: as WritablePlaces::record() says.
-PlaceList places_of(const SandboxPolicy& policy, bool pinned);
+// The places that a policy makes writable. pinned, confined: as WritablePlaces::record() says.
+PlaceList places_of(const SandboxPolicy& policy, bool pinned, bool confined);
+
+// Whose code.
+enum class Writer { any, confined };
 
 // Where in the places a path leads over something that code could have put there; each link on the
 // way counts, and so does what is absent.
 std::optional<std::filesystem::path> find_written(const std::vector<const PlaceList*>& lists,
-                                                  const std::filesystem::path& path);
+                                                  const std::filesystem::path& path, Writer writer);
 
 }  // namespace sandbox_kit
 
@@ -85,16 +89,20 @@ public:
     // Puts on record what a policy makes writable, and what it write-protects there; from now on
     // that counts in this process, and in every other that has the same state directory. Where no
     // such directory can be made, this process alone remembers: see problem(). pinned: the guest
-    // can rename no directory that holds a write-protected path. Throws Error: io_error (there is a
-    // record that cannot be read or replaced; names it and the remedy).
-    void record(const SandboxPolicy& policy, bool pinned = false);
+    // can rename no directory that holds a write-protected path. confined: it can write nothing but
+    // what the policy says. Throws Error: io_error (there is a record that cannot be read or
+    // replaced; names it and the remedy).
+    void record(const SandboxPolicy& policy, bool pinned = false, bool confined = true);
 
     // The recorded place in which code could have written `path`; nullopt when there is none. The
     // path is resolved step by step: a link that lies in such a place could have been made to lead
-    // elsewhere, and what is absent there could be made. path: absolute. Throws Error: io_error
-    // (the record cannot be read: what it would tell is unknown), bad_argument (the path is not
-    // absolute).
-    std::optional<std::filesystem::path> holds(const std::filesystem::path& path) const;
+    // elsewhere, and what is absent there could be made. path: absolute. writer: confined leaves
+    // out code without a sandbox, which could write whatever its user may, so that a place tells
+    // nothing of it. Throws Error: io_error (the record cannot be read: what it would tell is
+    // unknown), bad_argument (the path is not absolute).
+    std::optional<std::filesystem::path> holds(
+        const std::filesystem::path& path,
+        sandbox_kit::Writer writer = sandbox_kit::Writer::any) const;
 
     // Where paths that the host is about to open to code really lie. Throws what holds() throws,
     // and Error: sandbox_refused (one leads over a link in a recorded place: code could have made

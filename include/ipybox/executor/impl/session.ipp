@@ -295,7 +295,7 @@ IPYBOX_DECL awaitable<bool> CodeExecutor::Session::record_places(std::weak_ptr<S
         // The start of the kernel tells; until then nothing of an interpreter is protected.
     }
     const auto policy = able.filesystem ? self->policy_of_code().policy() : self->base_policy();
-    writable_places().record(policy, able.pinned_protection);
+    writable_places().record(policy, able.pinned_protection, able.filesystem);
     co_return true;
 }
 

@@ -38,7 +38,7 @@ IPYBOX_DECL void WritablePlace::meet(const WritablePlace& other) {
 
 IPYBOX_DECL bool add_place(PlaceList& places, const WritablePlace& added) {
     for (auto& place : places) {
-        if (place.path != added.path) continue;
+        if (place.path != added.path || place.confined != added.confined) continue;
         auto before = place.kept;
         const bool pinned = place.pinned;
         place.meet(added);
@@ -68,14 +68,19 @@ IPYBOX_DECL void bound_places(PlaceList& places, std::size_t most) {
                 std::pair(chosen->second, depth(chosen->first)))
                 chosen = at;
         const auto parent = chosen->first;
-        std::erase_if(places,
-                      [&](const auto& place) { return detail::within(place.path, parent); });
-        places.push_back({parent, {}, {}, false});
+        const auto in_parent = [&](const auto& place) {
+            return detail::within(place.path, parent);
+        };
+        const bool confined = std::any_of(places.begin(), places.end(), [&](const auto& place) {
+            return place.confined && in_parent(place);
+        });
+        std::erase_if(places, in_parent);
+        places.push_back({parent, {}, {}, false, confined});
         if (parent == "/") return;
     }
 }
 
-IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
+IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned, bool confined) {
     namespace fs = std::filesystem;
     // Code can make many names that are protected: what is left out of the record counts as
     // written.
@@ -86,6 +91,7 @@ IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
         std::error_code error;
         WritablePlace place;
         place.pinned = pinned;
+        place.confined = confined;
         place.path = fs::weakly_canonical(named, error);
         if (error) place.path = named;
         place.path = without_end_slash(place.path);
@@ -124,8 +130,9 @@ IPYBOX_DECL PlaceList places_of(const SandboxPolicy& policy, bool pinned) {
 // Where the places are, as far as a path has been followed.
 class PlacesOnTheWay {
 public:
-    PlacesOnTheWay(const std::vector<const PlaceList*>& lists, const std::filesystem::path& path)
-        : lists_(lists) {
+    PlacesOnTheWay(const std::vector<const PlaceList*>& lists, const std::filesystem::path& path,
+                   Writer writer)
+        : lists_(lists), writer_(writer) {
         if (!path.is_absolute())
             throw Error(
                 errc::bad_argument,
@@ -134,6 +141,7 @@ public:
     // The place in which code could have put what lies there; last: it is no directory on the way.
     std::optional<std::filesystem::path> written(const std::filesystem::path& at, bool last) const {
         const auto could_be = [&](const std::filesystem::path& root, const WritablePlace& place) {
+            if (writer_ == Writer::confined && !place.confined) return false;
             if (!detail::within(at, root) || (!last && at == root)) return false;
             const auto name = at.lexically_relative(root);
             return !place.keeps(name) && (last || !place.pins(name));
@@ -155,12 +163,13 @@ public:
 
 private:
     const std::vector<const PlaceList*>& lists_;
+    const Writer writer_;
     std::vector<std::pair<std::filesystem::path, const WritablePlace*>> elsewhere_;
 };
 
 IPYBOX_DECL std::optional<std::filesystem::path> find_written(
-    const std::vector<const PlaceList*>& lists, const std::filesystem::path& path) {
-    PlacesOnTheWay places(lists, path);
+    const std::vector<const PlaceList*>& lists, const std::filesystem::path& path, Writer writer) {
+    PlacesOnTheWay places(lists, path, writer);
     std::optional<std::filesystem::path> found;
     const auto walk = detail::walk_path(
         path, [&](const std::filesystem::path& at, const detail::PathStatus& status) {
@@ -179,8 +188,8 @@ IPYBOX_DECL std::optional<std::filesystem::path> find_written(
 
 namespace ipybox {
 
-IPYBOX_DECL void WritablePlaces::record(const SandboxPolicy& policy, bool pinned) {
-    const auto added = sandbox_kit::places_of(policy, pinned);
+IPYBOX_DECL void WritablePlaces::record(const SandboxPolicy& policy, bool pinned, bool confined) {
+    const auto added = sandbox_kit::places_of(policy, pinned, confined);
     if (added.empty()) return;
     const std::lock_guard lock(mutex_);
     for (const auto& place : added) sandbox_kit::add_place(own_, place);
@@ -197,9 +206,9 @@ IPYBOX_DECL void WritablePlaces::record(const SandboxPolicy& policy, bool pinned
 }
 
 IPYBOX_DECL std::optional<std::filesystem::path> WritablePlaces::holds(
-    const std::filesystem::path& path) const {
+    const std::filesystem::path& path, sandbox_kit::Writer writer) const {
     const std::lock_guard lock(mutex_);
-    return sandbox_kit::find_written(lists(), path);
+    return sandbox_kit::find_written(lists(), path, writer);
 }
 
 IPYBOX_DECL std::vector<std::filesystem::path> WritablePlaces::real_paths(
@@ -208,7 +217,7 @@ IPYBOX_DECL std::vector<std::filesystem::path> WritablePlaces::real_paths(
     const auto recorded = lists();
     std::vector<std::filesystem::path> real;
     for (const auto& path : paths) {
-        sandbox_kit::PlacesOnTheWay places(recorded, path);
+        sandbox_kit::PlacesOnTheWay places(recorded, path, sandbox_kit::Writer::any);
         auto walk = detail::walk_path(
             path, [&](const std::filesystem::path& at, const detail::PathStatus& status) {
                 places.meet(at, status);
@@ -229,6 +238,8 @@ IPYBOX_DECL std::vector<std::filesystem::path> WritablePlaces::paths() const {
     std::vector<std::filesystem::path> found;
     for (const auto* list : lists())
         for (const auto& place : *list) found.push_back(place.path);
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
     return found;
 }
 
@@ -348,6 +359,10 @@ IPYBOX_DECL sandbox_kit::PlaceList WritablePlaces::parse(const std::string& text
         }
         const auto* pinned = entry->if_contains("pinned");
         place.pinned = pinned && pinned->is_bool() && pinned->get_bool();
+        // A record of before tells the two apart by a name that every sandbox keeps.
+        const auto* confined = entry->if_contains("confined");
+        place.confined =
+            confined && confined->is_bool() ? confined->get_bool() : place.keeps(".env");
         const auto* inode = entry->if_contains("inode");
         const auto* born = entry->if_contains("born");
         boost::system::error_code ignored;
@@ -369,6 +384,7 @@ IPYBOX_DECL void WritablePlaces::save(const UniqueFd& directory) const {
                                     {"inode", place.id.inode},
                                     {"born", place.id.born},
                                     {"pinned", place.pinned},
+                                    {"confined", place.confined},
                                     {"protected", std::move(kept)}});
     }
     const auto text = detail::write_json_bytes(json::object{{"places", std::move(list)}});
