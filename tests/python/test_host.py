@@ -197,7 +197,8 @@ class HostileTest(HostTest):
                     "        os.rename('sub', 'old'); absent(); os.symlink('..', 'sub'); time.sleep(0.002)\n"
                     "        os.unlink('sub'); absent(); os.rename('old', 'sub'); time.sleep(0.002)\n"
                     "    except OSError: time.sleep(0.001)\n")
-        # Meanwhile a placeholder would come to lie there.
+        # Where placeholders hold names, one would come to lie there meanwhile, keep `sub` from coming back, and with it
+        # every session from starting: there the two follow at once.
         for_long, briefly = (f"absent = lambda: {action}\n{swapping}" for action in ("time.sleep(0.002)", "None"))
         writing = ("import os\n"
                    "way = 'overlay' if f' {os.getcwd()} ' in ''.join(\n"
