@@ -28,7 +28,7 @@ struct ipybox_warm {
     int ncode;  // most_code at most
     const int* code;
     const char* const* code_paths;
-    // Memory that a kernel writes to until its first cell is done: address and bytes.
+    // Memory that a kernel writes to until its first cell is done, or at its end: address, bytes.
     const unsigned long* spans;
     int nspans;
     // Memory that no two copies may have the same in: the states of random generators.

@@ -7,7 +7,7 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from IPython.core import page
@@ -99,7 +99,6 @@ class Shell(InteractiveShell):
     display_pub_class = Type(Publisher)
     displayhook_class = Type(Hook)
     run: Any = None  # runner.Run
-    _ends = False
     last_execution_succeeded, last_execution_result = True, None  # no traits either
 
     @property
@@ -117,19 +116,14 @@ class Shell(InteractiveShell):
         self.run.leave()
 
     def atexit_operations(self) -> None:
-        self._ends = True
-        super().atexit_operations()
-
-    def reset(self, new_session: bool = True, aggressive: bool = False) -> None:
-        """At the end it lets go of what the user's names hold (files that have to be flushed), and prepares for nothing
-        more."""
-        if not self._ends:
-            return super().reset(new_session, aggressive)
+        """Lets go of what the user's names hold (files that have to be flushed), and prepares for nothing more."""
         for name in set(self.user_ns) - {"__builtin__", "__builtins__", "__name__"}:
             del self.user_ns[name]
         self.last_execution_result = None
         self.clear_main_mod_cache()
         self.displayhook.flush()  # and collects what holds itself
+        self._atexit_once_called = True  # else IPython would do as much, and undo a history that is not in use
+        super().atexit_operations()
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         cancelled = self.run.cancelled and etype is asyncio.CancelledError
@@ -148,12 +142,11 @@ _AS_REPR = PlainTextFormatter().lookup(1)
 FIRST_CELLS = ("pass", "1+1", "print(1)")
 
 
-def rehearse(shell: Shell, cells: Iterable[str] = FIRST_CELLS) -> None:
-    """Runs cells and forgets them: what they have imported, read and written in memory stays."""
+@contextlib.contextmanager
+def forgotten(shell: Shell) -> Iterator[None]:
+    """Of cells that run meanwhile stays only what they have imported, read and written in memory."""
     names, hidden = dict(shell.user_ns), dict(shell.user_ns_hidden)
-    for cell in cells:
-        shell.run_cell(cell, store_history=False)
-        shell.events.trigger("post_execute")
+    yield
     for namespace, before in ((shell.user_ns, names), (shell.user_ns_hidden, hidden)):
         namespace.clear()
         namespace.update(before)
@@ -165,6 +158,13 @@ def rehearse(shell: Shell, cells: Iterable[str] = FIRST_CELLS) -> None:
         sys.__dict__.pop(name, None)
 
 
+def rehearse(shell: Shell, cells: Iterable[str] = FIRST_CELLS) -> None:
+    with forgotten(shell):
+        for cell in cells:
+            shell.run_cell(cell, store_history=False)
+            shell.events.trigger("post_execute")
+
+
 def build_shell() -> Shell:
     # No history, no colours.
     config = Config({
@@ -174,8 +174,9 @@ def build_shell() -> Shell:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a home directory that is not there
         shell: Shell = Shell.instance(config=config)  # type: ignore[no-untyped-call]
-    # Which is not in use, and takes its time to end nothing.
-    shell.history_manager.end_session = shell.history_manager.close = lambda: None
+    # Which is not in use, and has nothing to close at the end.
+    if finalizer := getattr(shell.history_manager, "_finalizer", None):
+        finalizer.detach()
     shell._tee = lambda channel: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
     shell.set_hook("show_in_pager", page.as_hook(page.display_page), 90)
     _refuse_comms()

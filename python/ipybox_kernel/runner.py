@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from .client import configure
 from .frames import HEAD, LINK, MAIN, PIPES, TAPE, get_ident, ignore, is_delicate, os_write, protect
-from .interactive import Plain, Shell, StdinNotImplementedError, build_shell, rehearse
+from .interactive import Plain, Shell, StdinNotImplementedError, build_shell, forgotten, rehearse
 from .interrupts import Interrupts
 from .startup import INPUT_REFUSED, NOBODY_ANSWERS
 from .streams import install
@@ -62,6 +62,7 @@ class Run:
         self._use_all_cores: Callable[[], None] | None = widen
         self._ended = False  # the host is gone, or has closed the link; or the code wants it
         self._dismissed = False  # the first of these
+        self._gone = select.poll()  # says whether the host is
 
     def prepare(self, shell: Shell, link: socket.socket) -> None:
         """All that can be done before a fork. link: any socket object with the number LINK."""
@@ -91,6 +92,7 @@ class Run:
     def serve(self) -> None:
         """Until the host closes the link, or the code asks for the end."""
         self._pid = os.getpid()
+        self._gone.register(LINK, 0)
         self._loop._selector = selectors.DefaultSelector()
         self._loop._make_self_pipe()
         TAPE.start(self._link)
@@ -113,17 +115,15 @@ class Run:
         TAPE.push()
         TAPE.drain()
         TAPE.flush()
-        self._say_goodbye()
+        self.say_goodbye()
         os._exit(0)
 
-    def _say_goodbye(self) -> None:
+    def say_goodbye(self) -> None:
         """The host goes on when it sees the end of the link: by then nothing that is open may be in the way of the
         next kernel, locks above all. To give back the memory takes longer, and the processor that the host needs: who
         is dismissed leaves that to its end by the host."""
         _close_from(max(PIPES) + 1)
-        closed = select.poll()
-        closed.register(self._link, 0)
-        waits = self._dismissed and not closed.poll(0)  # else the host is gone
+        waits = self._dismissed and not self._gone.poll(0)
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_WR)
         if waits:
@@ -203,10 +203,14 @@ class Run:
         while self._frames and not self._interrupts.running:
             kind, payload = self._frames.popleft()
             if kind == ord("w"):
-                with TAPE.rehearsal():
-                    rehearse(self._shell, ("1+1",))
+                self._get_up()
             else:
                 self._execute(json.loads(payload))
+
+    def _get_up(self) -> None:
+        """On the way of the cell that is about to come: its code and data have left every cache by now."""
+        with TAPE.rehearsal(), forgotten(self._shell), contextlib.suppress(StopIteration):
+            self._run("1+1", *self._plain.transform("1+1"), False).send(None)
 
     def _listen(self) -> None:
         wait_for(self._link, _LATEST_NAME)

@@ -33,6 +33,7 @@ _KERNELS_OWN = 16  # descriptors of kernels are below; so must those be that mai
 _MOST_CODE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _NUMBER = struct.Struct("=i")  # of a process
+_ROUNDS = 3  # until there is no more to gain
 _PATIENCE = 5.0  # seconds for a rehearsal
 _QUIET = 5  # milliseconds: a kernel that starts is done with the first of its work by then
 
@@ -137,6 +138,8 @@ def _warm(shell: Any, loaded: list[str]) -> None:
         if fonts := sys.modules.get("matplotlib.font_manager"):
             fonts._get_font.cache_clear()
         _check(name)
+    # Last what all of them run: into memory that this has written to, and by code that Python has made fit for it.
+    rehearse(shell, FIRST_CELLS * _ROUNDS)
 
 
 def _random_state() -> tuple[int | None, int]:
@@ -217,6 +220,7 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     gc.freeze()
     join_pages()
     control.send(json.dumps(answer).encode())
+    _hold()
     if problem := library.ipybox_copies(ctypes.byref(warm)):
         raise OSError(-problem, os.strerror(-problem))
     _become_kernel(library, warm, run)
@@ -224,12 +228,15 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
 
 def _become_kernel(library: Any, warm: _Warm, run: Run) -> None:
     """In a copy. Memory that the first cell would copy is copied while nothing is to do."""
-    # What os.fork() does around it.
-    ctypes.pythonapi.PyOS_BeforeFork()
     library.ipybox_await(ctypes.byref(warm))
     library.ipybox_enter(ctypes.byref(warm))
     ctypes.pythonapi.PyOS_AfterFork_Child()
     serve(run, 2)
+
+
+def _hold() -> None:
+    """What os.fork() does before it. Each copy lets go."""
+    ctypes.pythonapi.PyOS_BeforeFork()
 
 
 def _rehearse(library: Any, warm: _Warm, run: Run) -> list[Span]:
@@ -251,10 +258,13 @@ def _rehearse(library: Any, warm: _Warm, run: Run) -> list[Span]:
     ours.shutdown(socket.SHUT_WR)  # with which a kernel ends
     like, memory = _Warm.from_buffer_copy(warm), Memory()
     like.control = control.fileno()
+    _hold()
     pid = fork()
     if pid == 0:
-        atexit.register(_look, memory)
+        atexit.register(memory.look)  # should what others do at the end never return
+        run.say_goodbye = memory.look  # type: ignore[method-assign]
         _become_kernel(library, like, run)
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
     for file in (*files, link.detach(), control.detach()):
         os.close(file)
     started = [holder, pid]
@@ -273,11 +283,6 @@ def _rehearse(library: Any, warm: _Warm, run: Run) -> list[Span]:
     host.close()
     ours.close()
     return memory.seen()
-
-
-def _look(memory: Memory) -> None:
-    memory.look()
-    os._exit(0)  # what others do at the end is not to be done here
 
 
 def main(low: list[int]) -> None:

@@ -462,6 +462,42 @@ for flags in (os.O_WRONLY, os.O_RDWR | os.O_TRUNC):
         });
 }
 
+BOOST_AUTO_TEST_CASE(
+    a_kernel_has_for_itself_what_it_writes_to_at_its_end_and_the_zygote_bears_all_ends) {
+    for (const std::string last : {"writes_at_the_end", "ends_at_once"}) {
+        const test::TemporaryDirectory own;
+        json::object config;
+        config["preload"] = {"writes_at_the_end", last};
+        Machine machine("bubblewrap", config);
+        const OwnEnvironment environment(own.path(), machine.spec());
+        write_file(environment.packages / "writes_at_the_end.py", R"(
+import atexit, mmap, os
+page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+page[0] = 1
+def is_own():
+    import ctypes
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    with open("/proc/self/pagemap", "rb", buffering=0) as entries:
+        entries.seek(address // mmap.PAGESIZE * 8)
+        return bool(entries.read(8)[7] & 1)
+@atexit.register
+def end():
+    if os.path.exists("in_a_workspace"):
+        with open("in_a_workspace", "w") as file: file.write(str(is_own()))
+    page[0] = 2
+)");
+        write_file(environment.packages / "ends_at_once.py",
+                   "import atexit, os\natexit.register(os._exit, 0)\n");
+        machine.with_kernel(environment.spec, [&](Kernel& kernel) -> awaitable<void> {
+            BOOST_TEST(co_await is_forked(kernel));
+            const auto cell = co_await run_cell(kernel, "open('in_a_workspace', 'w').close()");
+            BOOST_TEST(cell.all == "", cell.all);
+        });
+        BOOST_TEST(read_file(machine.workspace.path() / "in_a_workspace") ==
+                   (last == "ends_at_once" ? "" : "True"));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(spare_kernels_are_taken_and_replaced) {
     json::object config;
     config["spares"] = 1;
@@ -696,6 +732,42 @@ print(open("done").read(), open("held").read())
         BOOST_TEST(cell.out == "yes all\n", cell.all);
     });
     machine.backend->release_spares();
+}
+
+BOOST_AUTO_TEST_CASE(
+    a_kernel_that_forges_its_goodbye_does_nothing_behind_it_and_its_sandbox_goes_too) {
+    Machine machine;
+    auto spec = machine.spec();
+    spec.owner = std::make_shared<int>();
+    const auto check = [&]() -> awaitable<void> {
+        auto kernel = co_await machine.backend->start(*machine.sandbox, spec);
+        const auto own = sandbox_kit::open_pidfd(kernel->process()->pid());
+        const auto around = entered_sandboxes();
+        BOOST_TEST(around.size() == 1U);
+        const auto cell = co_await run_cell(*kernel, R"py(
+import atexit, os, socket
+open("count", "w").close()
+@atexit.register
+def go_on():
+    socket.socket(fileno=os.dup(3)).shutdown(socket.SHUT_WR)
+    count = 0
+    while True:
+        with open("count", "w") as file: file.write("x" * count)
+        count = count % 1000 + 1
+)py");
+        BOOST_TEST(cell.all == "", cell.all);
+        co_await kernel->shutdown();
+        const auto end = Clock::now() + 5s;
+        while (!is_readable(own.get()) && Clock::now() < end) co_await sleep_for(1ms);
+        BOOST_TEST(is_readable(own.get()));
+        while (!entered_sandboxes().empty() && Clock::now() < end) co_await sleep_for(10ms);
+        BOOST_TEST(entered_sandboxes().empty());
+        const auto count = machine.workspace.path() / "count";
+        const auto before = std::filesystem::last_write_time(count);
+        co_await sleep_for(50ms);
+        BOOST_TEST((std::filesystem::last_write_time(count) == before));
+    };
+    run(machine.context, check());
 }
 
 BOOST_AUTO_TEST_CASE(nobody_whom_a_kernel_has_started_outlives_it) {
