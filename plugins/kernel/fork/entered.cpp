@@ -1,11 +1,15 @@
 #include "entered.hpp"
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <launcher_init.hpp>
+#include <string>
 
 namespace ipybox::forked {
 namespace {
@@ -13,6 +17,18 @@ namespace {
 template <class Value>
 void add(std::optional<Value>& sum, const std::optional<Value>& more) {
     if (more) sum = sum.value_or(Value()) + *more;
+}
+
+// False as well where one cannot look.
+bool is_childless(pid_t pid) {
+    std::error_code error;
+    std::filesystem::directory_iterator task("/proc/" + std::to_string(pid) + "/task", error);
+    for (; !error && task != std::filesystem::directory_iterator(); task.increment(error)) {
+        const UniqueFd children(::open((task->path() / "children").c_str(), O_RDONLY | O_CLOEXEC));
+        char any = 0;
+        if (!children || ::read(children.get(), &any, 1) != 0) return false;
+    }
+    return !error;
 }
 
 }  // namespace
@@ -60,12 +76,18 @@ bool Entered::is_last_program() const noexcept {
     }
 }
 
+void Entered::is_below(UniqueFd first) {
+    first_ = std::move(first);
+    first_number_ = launcher::number_of(first_);
+}
+
 bool Entered::is_alone() const noexcept {
     try {
-        const auto first = first_ ? launcher::number_of(first_) : -1;
         // Its own first: what it has started is the other's when the one between them has ended.
-        return first > 0 && number_ > 0 && sandbox_kit::children_of(number_).empty() &&
-               sandbox_kit::children_of(first).empty() && !is_readable(handle_.get());
+        return first_number_ > 0 && number_ > 0 && is_childless(number_) &&
+               is_childless(first_number_) &&
+               // By now their numbers might mean others.
+               !is_readable(handle_.get()) && !is_readable(first_.get());
     } catch (const std::exception&) {
         return false;  // no memory to look
     }
@@ -78,8 +100,18 @@ void Entered::send(int number, bool group) noexcept {
     if (::syscall(SYS_pidfd_send_signal, handle_.get(), number, nullptr, flags) == 0 || !group ||
         errno != EINVAL)
         return;
-    // While the handle says that it lives, its number means no other; it leads its group.
-    if (number_ > 0 && ::getpgid(number_) == number_) ::kill(-number_, number);
+    if (leads_its_group()) ::kill(-number_, number);
+}
+
+bool Entered::leads_its_group() const noexcept {
+    // While the handle says that it lives, its number means no other.
+    return number_ > 0 && !is_readable(handle_.get()) && ::getpgid(number_) == number_;
+}
+
+void Entered::kill_gently() noexcept {
+    constexpr int least = 19;
+    if (handle_ && leads_its_group()) ::setpriority(PRIO_PGRP, static_cast<id_t>(number_), least);
+    send(SIGKILL, false);
 }
 
 }  // namespace ipybox::forked

@@ -33,7 +33,7 @@ public:
     }
     const UniqueFd& handle() const noexcept { return handle_; }
     // The sandbox's first process, under which whoever is left behind in it comes.
-    void is_below(UniqueFd first) { first_ = std::move(first); }
+    void is_below(UniqueFd first);
     // Whether it has started nobody who is still there.
     bool is_alone() const noexcept;
     // Waits until the sandbox has ended, or the deadline passed.
@@ -62,6 +62,8 @@ public:
     bool is_last_program() const noexcept override;
     void interrupt() noexcept override { send(SIGINT, false); }
     void signal(int number) noexcept override { send(number, true); }
+    // Without the sandbox around it; its memory is given back when others need no processor.
+    void kill_gently() noexcept;
     void kill_tree() noexcept override {
         send(SIGKILL, false);  // whoever kills the sandbox may not get to it at once
         around_->kill_tree();
@@ -69,11 +71,12 @@ public:
 
 private:
     void send(int number, bool group) noexcept;
+    bool leads_its_group() const noexcept;
 
     std::unique_ptr<SandboxedProcess> around_;
     bool counted_;
     UniqueFd handle_, first_;
-    pid_t number_ = -1;
+    pid_t number_ = -1, first_number_ = -1;
     std::optional<unsigned> expected_filters_;
     std::optional<ExitStatus> status_;
     std::string last_words_;

@@ -29,8 +29,11 @@ struct Ending {
     std::shared_ptr<Entered> sandbox;
 };
 
-// To give back a kernel's memory takes milliseconds, which nobody has to wait for.
+// To take a sandbox apart takes milliseconds, which nobody has to wait for, and the processors that
+// the next kernel's first cell needs.
 awaitable<void> see_out(Ending ending, Clock::time_point deadline) {
+    co_await sleep_until(Clock::now() + 10ms);
+    ending.sandbox->kill_tree();
     co_await ending.sandbox->wait_around(deadline);
 }
 
@@ -97,12 +100,13 @@ awaitable<void> ForkKernel::shutdown() {
     auto owner = owner_.lock();
     if (std::exchange(link->stopping, true)) co_return;
     link->changed.notify();
-    leaving_();
-    if (link->process && !link->look_for_exit() && !link->failure && !link->lost) {
-        // The end of the link is the end of its work: it answers with the end of its own, when all
-        // is done and closed that others could miss. Its memory takes longer.
-        boost::system::error_code ignored;
-        link->socket.shutdown(asio::socket_base::shutdown_send, ignored);
+    const bool answers = link->process && !link->look_for_exit() && !link->failure && !link->lost;
+    // The end of the link is the end of its work: it answers with the end of its own, when all is
+    // done and closed that others could miss. Its memory takes longer.
+    boost::system::error_code ignored;
+    if (answers) link->socket.shutdown(asio::socket_base::shutdown_send, ignored);
+    leaving_();  // not before: whom a message wakes may take this processor at once
+    if (answers) {
         const auto deadline = Clock::now() + 1s;
         while (!link->closed && !link->look_for_exit() && !link->has_said_goodbye() &&
                Clock::now() < deadline)
@@ -113,16 +117,20 @@ awaitable<void> ForkKernel::shutdown() {
         const auto entered = link->entered;
         // Of what others could miss, nothing is left then.
         const bool ready = entered && owner && link->lost && entered->is_alone();
-        process->kill_tree();
         const auto deadline = Clock::now() + 5s;
-        if (ready)
+        if (ready) {
+            entered->kill_gently();
+            link->process.reset();  // which would be killed at once with all around it
             asio::co_spawn(link->executor,
                            see_out({std::move(owner), link->keeps, entered}, deadline),
                            asio::detached);
-        else if (entered)
-            co_await entered->wait_around(deadline);
-        else
-            co_await process->wait(deadline);
+        } else {
+            process->kill_tree();
+            if (entered)
+                co_await entered->wait_around(deadline);
+            else
+                co_await process->wait(deadline);
+        }
     }
     link->close();
 }
