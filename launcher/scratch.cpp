@@ -277,7 +277,13 @@ int mount_layers(int description, Layers& layers) {
 // end, the host's, or the guard ends it. pinned: the names are from the beginning; else when the
 // host asks for it.
 int keep_layers(const Layers& layers, int control, bool pinned) {
-    if (pinned && !pin_all(layers.words)) return fail("a name in a layer");
+    if (pinned && !pin_all(layers.words)) {
+        std::fprintf(stderr,
+                     "ipybox-launcher: names that a writable place lacks cannot be protected (%s): "
+                     "something has changed its directories meanwhile; start again\n",
+                     std::strerror(errno));
+        return 126;
+    }
     if (!refresh(layers.count)) return fail("refreshing a layer");
     ::fcntl(control, F_SETFD, FD_CLOEXEC);
     const long keeper =

@@ -222,6 +222,7 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     control.send(json.dumps(answer).encode())
     _hold()
     if problem := library.ipybox_copies(ctypes.byref(warm)):
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
         raise OSError(-problem, os.strerror(-problem))
     _become_kernel(library, warm, run)
 
