@@ -952,20 +952,21 @@ BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
     const char* full = std::getenv("IPYBOX_TEST_FULL");
     const int count = full != nullptr ? 10'000 : 60;
     // What is kept for the next of each kind is there by then.
-    const auto fork = [&](int times) {
+    const auto fork = [&](int times, Clock::duration least, std::ptrdiff_t most) {
         for (int i = 0; i < times; ++i) machine.with_kernel(one);
         // The last one's end is seen, and that of the sandbox that waited for another.
         const auto end = Clock::now() + 10s;
         do {
             machine.context.restart();
-            machine.context.run_for(200ms);
-        } while (!entered_sandboxes().empty() && Clock::now() < end);
+            machine.context.run_for(least);
+        } while ((!entered_sandboxes().empty() || descriptors(::getpid()) > most) &&
+                 Clock::now() < end);
     };
-    fork(30);
+    fork(30, 1s, std::numeric_limits<std::ptrdiff_t>::max());
     const auto zygote = zygotes().at(0);
     const auto ours = descriptors(::getpid()), theirs = descriptors(zygote);
     const auto our_memory = memory(::getpid()), their_memory = memory(zygote);
-    fork(count);
+    fork(count, 200ms, ours);
     BOOST_TEST((zygotes() == std::vector<pid_t>{zygote}));
     BOOST_TEST(kernels_of(zygote).empty());
     BOOST_TEST(descriptors(zygote) == theirs);

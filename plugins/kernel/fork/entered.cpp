@@ -109,8 +109,8 @@ bool Entered::leads_its_group() const noexcept {
 }
 
 void Entered::kill_gently() noexcept {
-    constexpr int least = 19;
-    if (handle_ && leads_its_group()) ::setpriority(PRIO_PGRP, static_cast<id_t>(number_), least);
+    constexpr int nice = 5;  // on a busy machine too its memory has to come back
+    if (handle_ && leads_its_group()) ::setpriority(PRIO_PGRP, static_cast<id_t>(number_), nice);
     send(SIGKILL, false);
 }
 

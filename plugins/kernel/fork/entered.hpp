@@ -62,7 +62,7 @@ public:
     bool is_last_program() const noexcept override;
     void interrupt() noexcept override { send(SIGINT, false); }
     void signal(int number) noexcept override { send(number, true); }
-    // Without the sandbox around it; its memory is given back when others need no processor.
+    // Without the sandbox around it; its memory is given back after what others do.
     void kill_gently() noexcept;
     void kill_tree() noexcept override {
         send(SIGKILL, false);  // whoever kills the sandbox may not get to it at once
