@@ -934,6 +934,13 @@ def end():
 }
 
 BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
+    const auto open_files = [] {
+        std::string list = "open:";
+        std::error_code gone;
+        for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd"))
+            list += " " + std::filesystem::read_symlink(file.path(), gone).string();
+        return list;
+    };
     Machine machine;
     const auto descriptors = [](pid_t pid) {
         const std::filesystem::path place = "/proc/" + std::to_string(pid) + "/fd";
@@ -970,7 +977,8 @@ BOOST_AUTO_TEST_CASE(many_forks_leave_nothing_behind) {
     BOOST_TEST((zygotes() == std::vector<pid_t>{zygote}));
     BOOST_TEST(kernels_of(zygote).empty());
     BOOST_TEST(descriptors(zygote) == theirs);
-    BOOST_TEST(descriptors(::getpid()) == ours);
+    BOOST_TEST(descriptors(::getpid()) == ours,
+               std::to_string(ours) + " before, now " + open_files());
     BOOST_TEST(memory(zygote) - their_memory < 1024);
 #ifndef IPYBOX_TEST_KEEPS_MEMORY
     BOOST_TEST(memory(::getpid()) - our_memory < 1024);
