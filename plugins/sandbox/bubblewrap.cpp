@@ -546,6 +546,7 @@ private:
         std::string view;  // of `ready`, as view_key() has it
         std::optional<Started> ready;
         std::uint64_t serial = 0;  // of the newest open()
+        bool in_use = false;       // what that has opened, or it was until just now
         bool opening = false;
     };
 
@@ -581,33 +582,44 @@ private:
         const bool again = next.policy == policy && next.channels == channels;
         next.policy = std::move(policy);
         next.channels = std::move(channels);
-        if (!again || std::exchange(next.opening, true)) return;
+        next.in_use = again;
+        if (!again) return;
+        asio::co_spawn(executor_, drop_next(next_, next.serial, now.process->first_ended()),
+                       asio::detached);
+        if (std::exchange(next.opening, true)) return;
         Pen same;
         for (const auto& [from, to] : {std::pair(&pen.user_namespace, &same.user_namespace),
                                        {&pen.pid_namespace, &same.pid_namespace}})
             to->reset(::fcntl(from->get(), F_DUPFD_CLOEXEC, 3));
-        asio::co_spawn(executor_,
-                       keep_next(this, next_, std::move(same), layered, now.process->first_ended()),
-                       asio::detached);
+        asio::co_spawn(executor_, keep_next(this, next_, std::move(same), layered), asio::detached);
+    }
+
+    // Nobody keeps it beyond the one that is in use, but for the time of a reset.
+    static awaitable<void> drop_next(std::weak_ptr<Next> weak, std::uint64_t serial,
+                                     awaitable<void> end) {
+        co_await std::move(end);
+        co_await sleep_until(Clock::now() + std::chrono::milliseconds(200));
+        if (const auto next = weak.lock(); next && next->serial == serial) {
+            next->in_use = false;
+            next->ready.reset();
+        }
     }
 
     // self is there as long as it holds `weak`.
     static awaitable<void> keep_next(Bubblewrap* self, std::weak_ptr<Next> weak, Pen pen,
-                                     Layered layered, awaitable<void> end) {
+                                     Layered layered) {
         // Whoever has just got a sandbox goes first.
         co_await sleep_until(Clock::now() + std::chrono::milliseconds(20));
         std::optional<Started> started;
         std::string view;
         SandboxPolicy policy;
         std::vector<Channel> channels;
-        std::uint64_t serial = 0;
-        if (const auto next = weak.lock()) {
+        if (const auto next = weak.lock(); next && next->in_use) {
             Role role;
             role.kind = Role::Kind::open;
             role.pen = &pen;
             policy = next->policy;
             channels = next->channels;
-            serial = next->serial;
             try {
                 started = self->start(policy, {}, channels, Stdio::tail, layered, role,
                                       [&](const std::string& seen) -> std::optional<Started> {
@@ -628,16 +640,11 @@ private:
         }
         if (const auto next = weak.lock()) {
             next->opening = false;
-            if (started && next->policy == policy && next->channels == channels) {
+            if (started && next->in_use && next->policy == policy && next->channels == channels) {
                 next->ready = std::move(started);
                 next->view = std::move(view);
             }
         }
-        started.reset();
-        // Nobody keeps it beyond the one that is in use, but for the time of a reset.
-        co_await std::move(end);
-        co_await sleep_until(Clock::now() + std::chrono::milliseconds(200));
-        if (const auto next = weak.lock(); next && next->serial == serial) next->ready.reset();
     }
 
     // All that tells what would be opened from another, besides its policy and channels: words for

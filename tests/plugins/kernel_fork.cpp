@@ -15,6 +15,7 @@
 #include <fstream>
 #include <ipybox/registry.hpp>
 #include <ipybox/sandbox_kit/process.hpp>
+#include <limits>
 #include <set>
 #include <sstream>
 
@@ -917,6 +918,27 @@ for name in (os.environ["SECRET"], ".env", "kept"):
              !entered_sandboxes().empty() && Clock::now() < end;)
             co_await sleep_for(20ms);
         BOOST_TEST(entered_sandboxes().empty());
+    };
+    run(machine.context, all());
+}
+
+BOOST_AUTO_TEST_CASE(a_sandbox_that_is_opened_ahead_while_kernels_change_goes_with_the_last_one) {
+    Machine machine;
+    const auto spec = machine.spec();
+    const auto live_for = [&](Clock::duration time) -> awaitable<void> {
+        auto kernel = co_await machine.backend->start(*machine.sandbox, spec);
+        co_await sleep_for(time);
+        co_await kernel->shutdown();
+    };
+    const auto all = [&]() -> awaitable<void> {
+        for (auto time = 5ms; time < 45ms; time += 2ms) {
+            co_await live_for(0ms);
+            co_await live_for(time);  // the next one is about to be opened, is opened, or there
+            co_await live_for(0ms);
+            const auto end = Clock::now() + 5s;
+            while (!entered_sandboxes().empty() && Clock::now() < end) co_await sleep_for(20ms);
+            BOOST_TEST(entered_sandboxes().empty());
+        }
     };
     run(machine.context, all());
 }
