@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <initializer_list>
 
 #include "descriptors.hpp"
@@ -28,7 +29,8 @@ struct ipybox_warm {
     int ncode;  // most_code at most
     const int* code;
     const char* const* code_paths;
-    // Memory that a kernel writes to until its first cell is done, or at its end: address, bytes.
+    // Memory that a kernel uses until its first cell is done, or at its end: address, bytes, and
+    // the advice (madvise) that makes it ready.
     const unsigned long* spans;
     int nspans;
     // Memory that no two copies may have the same in: the states of random generators.
@@ -44,8 +46,8 @@ struct ipybox_warm {
 // takes no processor from a kernel that starts. Returns in each copy, with 0, or -errno in the warm
 // process. No other threads.
 IPYBOX_PUBLIC int ipybox_copies(const ipybox_warm* warm);
-// In a copy: gets random states and pages of its own in the spans, and waits until it is to become
-// a kernel. Ends when the warm process has ended.
+// In a copy: gets random states, makes the spans ready, and waits until it is to become a kernel.
+// Ends when the warm process has ended.
 IPYBOX_PUBLIC void ipybox_await(const ipybox_warm* warm);
 // In a copy that is to become a kernel; see enter_sandbox().
 IPYBOX_PUBLIC void ipybox_enter(const ipybox_warm* warm);
@@ -221,13 +223,13 @@ private:
 
 // Changes nothing there. Stops when `control` can be read, and where Linux cannot do it (before
 // 5.14).
-void make_own(const ipybox_warm& warm) {
-    constexpr int populate_write = 23;  // MADV_POPULATE_WRITE
+void make_ready(const ipybox_warm& warm) {
     for (int i = 0; i < warm.nspans; ++i) {
         pollfd wanted{warm.control, POLLIN, 0};
         if (i % 32 == 0 && poll(&wanted, 1, 0) != 0) return;
-        void* const start = reinterpret_cast<void*>(warm.spans[2 * i]);
-        if (madvise(start, warm.spans[2 * i + 1], populate_write) != 0 && errno == EINVAL) return;
+        const unsigned long* const span = warm.spans + std::ptrdiff_t{3} * i;
+        void* const start = reinterpret_cast<void*>(span[0]);
+        if (madvise(start, span[1], static_cast<int>(span[2])) != 0 && errno == EINVAL) return;
     }
 }
 
@@ -261,7 +263,7 @@ int ipybox_copies(const ipybox_warm* warm) {
 void ipybox_await(const ipybox_warm* warm) {
     if (!randomize(static_cast<char*>(warm->random), warm->nrandom))
         refuse(warm->control, "there are no random numbers");
-    make_own(*warm);
+    make_ready(*warm);
     if (!packet.receive(warm->control)) _exit(0);
     ForkRequest request;
     if (packet.size < static_cast<ssize_t>(sizeof request))

@@ -115,19 +115,20 @@ class Run:
         TAPE.push()
         TAPE.drain()
         TAPE.flush()
-        self.say_goodbye()
-        os._exit(0)
-
-    def say_goodbye(self) -> None:
-        """The host goes on when it sees the end of the link: by then nothing that is open may be in the way of the
-        next kernel, locks above all. To give back the memory takes longer, and the processor that the host needs: who
-        is dismissed leaves that to its end by the host."""
+        # The host goes on when it sees the end of the link: by then nothing that is open may be in the way of the next
+        # kernel, locks above all.
         _close_from(max(PIPES) + 1)
         waits = self._dismissed and not self._gone.poll(0)
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_WR)
         if waits:
-            time.sleep(_LATEST_KILL)
+            self.await_end()
+        os._exit(0)
+
+    def await_end(self) -> None:
+        """To give back the memory takes longer, and the processor that the host needs: who is dismissed leaves that to
+        its end by the host."""
+        time.sleep(_LATEST_KILL)
 
     def rehearse(self) -> None:
         rehearse(self._shell)

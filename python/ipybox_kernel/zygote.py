@@ -12,8 +12,10 @@ import ctypes
 import fcntl
 import gc
 import json
+import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -24,14 +26,15 @@ from typing import Any
 
 from .frames import HEAD
 from .interactive import FIRST_CELLS, build_shell, rehearse
-from .pages import Memory, Span, join_pages
+from .pages import SPAN, Memory, join_pages
 from .runner import Run, serve
 from .startup import prepare_shell
 
 _REQUEST = struct.Struct("=5I")  # ForkRequest of launcher/fork_request.hpp
 _KERNELS_OWN = 16  # descriptors of kernels are below; so must those be that main() gets
 _MOST_CODE = 4
-_PR_SET_CHILD_SUBREAPER = 36
+_MOST_SPANS = 1 << 14
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NUMBER = struct.Struct("=i")  # of a process
 _ROUNDS = 3  # until there is no more to gain
 _PATIENCE = 5.0  # seconds for a rehearsal
@@ -43,7 +46,7 @@ class _Warm(ctypes.Structure):
 
     _fields_ = [
         ("control", ctypes.c_int), ("ncode", ctypes.c_int), ("code", ctypes.POINTER(ctypes.c_int)),
-        ("code_paths", ctypes.POINTER(ctypes.c_char_p)), ("spans", ctypes.POINTER(ctypes.c_ulong)),
+        ("code_paths", ctypes.POINTER(ctypes.c_char_p)), ("spans", ctypes.c_void_p),
         ("nspans", ctypes.c_int), ("nrandom", ctypes.c_int), ("random", ctypes.c_void_p), ("quiet", ctypes.c_int),
     ]
 
@@ -211,16 +214,14 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     warm.code = (ctypes.c_int * len(files))(*files)
     warm.random, warm.nrandom = random
     warm.code_paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files.values()))
-    spans = _rehearse(library, warm, run)
-    if held := _held():
-        raise OSError(f"the rehearsal leaves something behind: {held}")
-    warm.spans = (ctypes.c_ulong * (2 * len(spans)))(*(number for span in spans for number in span))
-    warm.nspans = len(spans)
+    memory, room, text = Memory(), mmap.mmap(-1, _MOST_SPANS * SPAN.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), json.dumps(answer).encode()
     gc.collect()
     gc.freeze()
     join_pages()
-    control.send(json.dumps(answer).encode())
     _hold()
+    warm.spans = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    warm.nspans = _learn(library, warm, run, memory, room)
+    control.send(text)
     if problem := library.ipybox_copies(ctypes.byref(warm)):
         ctypes.pythonapi.PyOS_AfterFork_Parent()
         raise OSError(-problem, os.strerror(-problem))
@@ -228,7 +229,7 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
 
 
 def _become_kernel(library: Any, warm: _Warm, run: Run) -> None:
-    """In a copy. Memory that the first cell would copy is copied while nothing is to do."""
+    """In a copy. What memory the first cell would have to make ready is made so while nothing is to do."""
     library.ipybox_await(ctypes.byref(warm))
     library.ipybox_enter(ctypes.byref(warm))
     ctypes.pythonapi.PyOS_AfterFork_Child()
@@ -240,32 +241,57 @@ def _hold() -> None:
     ctypes.pythonapi.PyOS_BeforeFork()
 
 
-def _rehearse(library: Any, warm: _Warm, run: Run) -> list[Span]:
-    """The memory that a kernel writes to: a copy does all that one does, but enters no sandbox."""
+def _learn(library: Any, warm: _Warm, run: Run, memory: Memory, room: mmap.mmap) -> int:
+    """The number of spans, in `room`, that a kernel uses. Another process finds them out: to do so here would change
+    where kernels find room for what they make, and so which memory they write to."""
+    ours, theirs = os.pipe()
     fork = ctypes.PyDLL(None).fork  # as a kernel's: without what Python does around it
+    pid = fork()
+    if pid == 0:
+        try:
+            os.close(ours)
+            _rehearse(fork, library, warm, run, memory)
+            os.write(theirs, b"".join(memory.seen())[: len(room)])
+        except BaseException:
+            os.write(2, traceback.format_exc().encode("utf-8", "replace"))
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    size = 0
+    while count := os.readv(ours, [memoryview(room)[size:]]):
+        size += count
+    os.close(ours)
+    os.waitpid(pid, 0)
+    memory.forget()
+    return size // SPAN.size
+
+
+def _rehearse(fork: Callable[[], int], library: Any, warm: _Warm, run: Run, memory: Memory) -> None:
+    """A copy does all that a kernel does, but enters no sandbox."""
+    library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # While a third process has a page, it is no copy's own because this one has written to it.
     holder = fork()
-    while holder == 0:
-        signal.pause()
+    if holder == 0:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        while True:
+            signal.pause()
     host, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours, link = socket.socketpair()
     files = [*os.pipe(), *os.pipe(), os.open(os.devnull, os.O_RDONLY)]
     socket.send_fds(host, [_REQUEST.pack(1, 0, False, False, 0)], [link.fileno(), *files])
     session = {"env": dict(os.environ), "extensions": ["ipybox_kernel"], "allow_input": False}
     cells = [{"id": at, "code": code, "silent": False, "input": False} for at, code in enumerate(FIRST_CELLS, 1)]
-    for kind, message in [("i", session), *(("x", cell) for cell in cells)]:
+    for kind, message in [("i", session), *(("x", cell) for cell in cells), ("w", {})]:
         text = json.dumps(message).encode()
         ours.sendall(HEAD.pack(len(text), ord(kind)) + text)
     ours.shutdown(socket.SHUT_WR)  # with which a kernel ends
-    like, memory = _Warm.from_buffer_copy(warm), Memory()
-    like.control = control.fileno()
-    _hold()
+    like = _Warm.from_buffer_copy(warm)
+    like.control, like.nspans = control.fileno(), 0
     pid = fork()
     if pid == 0:
         atexit.register(memory.look)  # should what others do at the end never return
-        run.say_goodbye = memory.look  # type: ignore[method-assign]
+        run.await_end = memory.look  # type: ignore[method-assign]
         _become_kernel(library, like, run)
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
     for file in (*files, link.detach(), control.detach()):
         os.close(file)
     started = [holder, pid]
@@ -277,13 +303,14 @@ def _rehearse(library: Any, warm: _Warm, run: Run) -> list[Span]:
             started.extend(_NUMBER.unpack(said))
         while ours.recv(1 << 16):
             pass
+        # It looks only when it has closed the link.
+        ended = os.pidfd_open(started[-1])
+        select.select([ended], [], [], _PATIENCE)
+        os.close(ended)
     for process in started:
         with contextlib.suppress(OSError):
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-    host.close()
-    ours.close()
-    return memory.seen()
 
 
 def main(low: list[int]) -> None:
