@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 22, 23, 25
 _HUGE = 2 << 20
@@ -16,16 +17,21 @@ _PRESENT, _OF_A_FILE, _OWN = 1 << 63, 1 << 61, 1 << 56
 SPAN = struct.Struct("@3L")  # address, bytes, and the advice that makes it ready
 
 
-def join_pages() -> None:
-    """A fork copies an entry for each page, and of huge ones there are fewer. Before Linux 6.1 it stays as it was."""
-    libc = ctypes.CDLL(None)
-    libc.malloc_trim(0)
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+def joinable() -> list[tuple[int, int]]:
+    """Address and bytes of what can be in huge pages."""
+    found = []
     for start, length, of_a_file in _mapped("rw-p"):
         end = (start + length) // _HUGE * _HUGE
         start = -(-start // _HUGE) * _HUGE
         if not of_a_file and start < end:
-            libc.madvise(start, end - start, _MADV_COLLAPSE)
+            found.append((start, end - start))
+    return found
+
+
+def join_pages(libc: Any, places: list[tuple[int, int]]) -> None:
+    """A fork copies an entry for each page, and of huge ones there are fewer. Before Linux 6.1 it stays as it was."""
+    for start, length in places:
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
 
 
 def _mapped(*wanted: str) -> Iterator[tuple[int, int, bool]]:

@@ -26,7 +26,7 @@ from typing import Any
 
 from .frames import HEAD
 from .interactive import FIRST_CELLS, build_shell, rehearse
-from .pages import SPAN, Memory, join_pages
+from .pages import SPAN, Memory, join_pages, joinable
 from .runner import Run, serve
 from .startup import prepare_shell
 
@@ -215,12 +215,15 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     warm.random, warm.nrandom = random
     warm.code_paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files.values()))
     memory, room, text = Memory(), mmap.mmap(-1, _MOST_SPANS * SPAN.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), json.dumps(answer).encode()
+    warm.spans = ctypes.addressof(ctypes.c_char.from_buffer(room))
     gc.collect()
     gc.freeze()
-    join_pages()
+    library.malloc_trim(0)
+    places = joinable()
     _hold()
-    warm.spans = ctypes.addressof(ctypes.c_char.from_buffer(room))
     warm.nspans = _learn(library, warm, run, memory, room)
+    # Not before: what this process writes to while others share it is in small ones again.
+    join_pages(library, places)
     control.send(text)
     if problem := library.ipybox_copies(ctypes.byref(warm)):
         ctypes.pythonapi.PyOS_AfterFork_Parent()
