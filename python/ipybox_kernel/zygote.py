@@ -39,6 +39,7 @@ _NUMBER = struct.Struct("=i")  # of a process
 _ROUNDS = 3  # until there is no more to gain
 _PATIENCE = 5.0  # seconds for a rehearsal
 _QUIET = 5  # milliseconds: a kernel that starts is done with the first of its work by then
+_libc = ctypes.PyDLL(None, use_errno=True)
 
 
 class _Warm(ctypes.Structure):
@@ -220,11 +221,11 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     gc.freeze()
     library.malloc_trim(0)
     places = joinable()
-    _hold()
     warm.nspans = _learn(library, warm, run, memory, room)
     # Not before: what this process writes to while others share it is in small ones again.
     join_pages(library, places)
     control.send(text)
+    _hold()
     if problem := library.ipybox_copies(ctypes.byref(warm)):
         ctypes.pythonapi.PyOS_AfterFork_Parent()
         raise OSError(-problem, os.strerror(-problem))
@@ -244,16 +245,23 @@ def _hold() -> None:
     ctypes.pythonapi.PyOS_BeforeFork()
 
 
+def _fork() -> int:
+    """As a kernel's: without what Python does around it."""
+    pid = int(_libc.fork())
+    if pid < 0:
+        raise OSError(f"the rehearsal gets no process: {os.strerror(ctypes.get_errno())}")
+    return pid
+
+
 def _learn(library: Any, warm: _Warm, run: Run, memory: Memory, room: mmap.mmap) -> int:
     """The number of spans, in `room`, that a kernel uses. Another process finds them out: to do so here would change
     where kernels find room for what they make, and so which memory they write to."""
     ours, theirs = os.pipe()
-    fork = ctypes.PyDLL(None).fork  # as a kernel's: without what Python does around it
-    pid = fork()
+    pid = _fork()
     if pid == 0:
         try:
             os.close(ours)
-            _rehearse(fork, library, warm, run, memory)
+            _rehearse(library, warm, run, memory)
             os.write(theirs, b"".join(memory.seen())[: len(room)])
         except BaseException:
             os.write(2, traceback.format_exc().encode("utf-8", "replace"))
@@ -269,11 +277,11 @@ def _learn(library: Any, warm: _Warm, run: Run, memory: Memory, room: mmap.mmap)
     return size // SPAN.size
 
 
-def _rehearse(fork: Callable[[], int], library: Any, warm: _Warm, run: Run, memory: Memory) -> None:
+def _rehearse(library: Any, warm: _Warm, run: Run, memory: Memory) -> None:
     """A copy does all that a kernel does, but enters no sandbox."""
     library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # While a third process has a page, it is no copy's own because this one has written to it.
-    holder = fork()
+    holder = _fork()
     if holder == 0:
         library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         while True:
@@ -290,11 +298,13 @@ def _rehearse(fork: Callable[[], int], library: Any, warm: _Warm, run: Run, memo
     ours.shutdown(socket.SHUT_WR)  # with which a kernel ends
     like = _Warm.from_buffer_copy(warm)
     like.control, like.nspans = control.fileno(), 0
-    pid = fork()
+    _hold()
+    pid = _fork()
     if pid == 0:
         atexit.register(memory.look)  # should what others do at the end never return
         run.await_end = memory.look  # type: ignore[method-assign]
         _become_kernel(library, like, run)
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
     for file in (*files, link.detach(), control.detach()):
         os.close(file)
     started = [holder, pid]
