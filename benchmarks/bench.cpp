@@ -370,7 +370,7 @@ int main(int argc, char** argv) {
         if (only.empty() || only == "programs") measure_programs(200);
         if (only.empty() || only == "host") measure_host(options.round_trips);
         if (only.empty() || only == "fork")
-            measure_forks(options.starts, options.round_trips, options.write);
+            measure_forks(options.starts, options.round_trips, options.tool_calls, options.write);
         if (only.empty() || only == "tools") {
             measure_mcp_round_trips(options.tool_calls);
             measure_tool_calls(options.tool_calls);

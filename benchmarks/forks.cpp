@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "contenders.hpp"
+#include "tool_calls.hpp"
 #include "workspace.hpp"
 
 namespace {
@@ -185,8 +186,10 @@ void measure_starts(Machine& machine, int starts, Report& report) {
             machine.rest(200ms);
             resets.add(ours, forked.reset());
         }
-        machine.rest(200ms);
-        resets.add(spare, spared.reset());
+        for (int j = 0; j < 5; ++j) {
+            machine.rest(200ms);
+            resets.add(spare, spared.reset());
+        }
         machine.rest(200ms);
         resets.add(original, peer.reset());
     }
@@ -359,14 +362,29 @@ void measure_memory(Machine& machine, Report& report) {
     note("after a data frame and a plot", mean());
 }
 
+void report_tool_calls(int rounds, Report& report) {
+    const auto ours = measure_tool_calls(rounds);
+    const double original = measure_original_tool_calls(std::max(rounds / 10, 1));
+    const std::string floor = "an echo of JSON over a Unix socket and one over a pipe";
+    const auto ratio = [](double call, double other) {
+        return Report::ratio(call / 1000, other / 1000);
+    };
+    report.add("tool call, generated `run()`", ratio(ours.run, ours.floor), floor);
+    report.add(
+        "", ratio(ours.run, original),
+        "the original's, accepted by its executor (" + Report::milliseconds(original / 1000) + ")");
+    report.add("tool call, `ipybox_kernel._send`", ratio(ours.send, ours.floor), floor);
+}
+
 }  // namespace
 
-void measure_forks(int starts, int round_trips, const std::string& page) {
+void measure_forks(int starts, int round_trips, int tool_calls, const std::string& page) {
     Machine machine("bubblewrap");
     Report report("forked kernels");
     measure_starts(machine, starts, report);
     measure_cells(machine, round_trips, report);
     measure_workspaces(round_trips, report);
+    report_tool_calls(tool_calls, report);
     measure_memory(machine, report);
     if (!page.empty()) report.write(page);
 }

@@ -118,7 +118,7 @@ double quantile(std::vector<double>& values, double part) {
 }
 }  // namespace
 
-void measure_tool_calls(int rounds) {
+ToolCalls measure_tool_calls(int rounds) {
     const Workspace workspace;
     const EchoServer echo(workspace.path / "echo.sock");
     CodeExecutorOptions options;
@@ -161,4 +161,25 @@ void measure_tool_calls(int rounds) {
         std::printf("%-40s %6d %9.1f %9.1f %9.1f %9.2f\n", label, rounds, quantile(rows[key], 0),
                     quantile(rows[key], 0.5), quantile(rows[key], 0.99),
                     quantile(rows[key], 0.5) / floor);
+    return {floor, quantile(rows["send"], 0.5), quantile(rows["run"], 0.5)};
+}
+
+double measure_original_tool_calls(int rounds) {
+    const auto command = required("IPYBOX_BENCH_ORIGINAL_PYTHON") +
+                         " -W ignore '" IPYBOX_BENCHMARKS "/original_tool_calls.py' " +
+                         std::to_string(rounds) + " '" IPYBOX_BENCHMARKS "/echo_server.py'";
+    FILE* const pipe = ::popen(command.c_str(), "r");
+    if (pipe == nullptr) throw std::runtime_error("the original's tool calls cannot be started");
+    std::string output;
+    char buffer[65536];
+    while (const auto count = std::fread(buffer, 1, sizeof buffer, pipe))
+        output.append(buffer, count);
+    if (::pclose(pipe) != 0) throw std::runtime_error("the original's tool calls failed");
+    std::vector<double> samples;
+    const auto parsed = json::parse(output);
+    for (const auto& value : parsed.as_array()) samples.push_back(value.to_number<double>());
+    const double median = quantile(samples, 0.5);
+    std::printf("%-40s %6d %9.1f %9.1f %9.1f\n", "original ipybox, run()", rounds,
+                quantile(samples, 0), median, quantile(samples, 0.99));
+    return median;
 }

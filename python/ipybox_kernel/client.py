@@ -53,9 +53,12 @@ class _Idle(threading.local):
     connection: socket.socket | None = None
     owner = 0  # pid: a forked child must not write to its parent's connection
     since = 0.0
+    brisk = False  # the newest call was answered within _BRISK
 
 
 _idle = _Idle()
+_BRISK = 0.0005  # seconds
+_GLANCES = 300  # for an answer, in about that time
 
 
 def _pinned() -> Any:
@@ -370,6 +373,34 @@ def _fresh() -> socket.socket:
     return connection
 
 
+def _is_soon(poller: select.poll) -> bool:
+    """Whether there is something before as many looks are over; others go first. Not by the clock, which code may stop."""
+    poll, give_way = poller.poll, os.sched_yield
+    for _ in range(_GLANCES):
+        if poll(0):
+            return True
+        give_way()
+    return False
+
+
+def _wait(connection: socket.socket) -> None:
+    """Until there is an answer, or a part of it.
+
+    To sleep and to be woken can take longer than all else of a call: a processor without work may halt, above all that
+    of a virtual machine. So after a call that was quick this does not sleep at once. In recv() it would be woken when
+    the host takes the request, too.
+    """
+    if _context is not None:  # which may hold what came already
+        return
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    began = time.monotonic()
+    if _idle.brisk and _is_soon(poller):
+        return
+    poller.poll()
+    _idle.brisk = time.monotonic() - began < _BRISK
+
+
 def _exchange(connection: socket.socket, request: bytes, response: _Response) -> None:
     """Raises _NotTaken where that is certain. Silence is no sign: the host reads a request before it answers."""
     try:
@@ -377,8 +408,10 @@ def _exchange(connection: socket.socket, request: bytes, response: _Response) ->
     except OSError as error:
         raise _NotTaken(*error.args) from None
     try:
-        while not response.feed(connection.recv(max(65536, min(response.missing(), 1 << 20)))):
-            pass
+        whole = False
+        while not whole:
+            _wait(connection)
+            whole = response.feed(connection.recv(max(65536, min(response.missing(), 1 << 20))))
     except ConnectionResetError as error:
         # On this machine that is how a connection ends of which not all was read; on a way over the
         # network anything may reset it.

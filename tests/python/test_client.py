@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from decimal import Decimal
 from typing import Any, Callable
@@ -199,6 +200,27 @@ class OnceTest(unittest.TestCase):
         with mock.patch.object(client, "_context", object()), self.assertRaisesRegex(client.ToolRunnerError, "broke"):
             self.call("two")
         self.assertEqual(host.read, [b"one"])
+
+    def test_who_waits_awake_for_a_slow_tool_goes_to_sleep(self) -> None:
+        def think(host: Host, connection: socket.socket) -> None:
+            host.take(connection)
+            threading.Event().wait(100 * client._BRISK)
+            host.answer(connection)
+
+        self.host(think)
+        self.assertEqual(self.call("one"), "x")
+        client._idle.brisk = True
+        before = time.thread_time()
+        self.assertEqual(self.call("two"), "x")
+        self.assertFalse(client._idle.brisk)
+        self.assertLess(time.thread_time() - before, 50 * client._BRISK)
+
+    def test_who_waits_awake_takes_what_is_there(self) -> None:
+        host = self.host(lambda host, connection: host.take(connection) and host.answer(connection))
+        for tool in ("one", "two", "three"):
+            client._idle.brisk = True
+            self.assertEqual(self.call(tool), "x")
+        self.assertEqual(host.read, [b"one", b"two", b"three"])
 
     def test_what_was_closed_before_is_replaced(self) -> None:
         closed = threading.Event()
