@@ -111,7 +111,7 @@ bool Entered::leads_its_group() const noexcept {
 void Entered::kill_gently() noexcept {
     constexpr int nice = 5;  // on a busy machine too its memory has to come back
     if (handle_ && leads_its_group()) ::setpriority(PRIO_PGRP, static_cast<id_t>(number_), nice);
-    kill_tree();
+    send(SIGKILL, false);
 }
 
 }  // namespace ipybox::forked

@@ -62,9 +62,7 @@ public:
     bool is_last_program() const noexcept override;
     void interrupt() noexcept override { send(SIGINT, false); }
     void signal(int number) noexcept override { send(number, true); }
-    // It does nothing any more. Nothing in the sandbox can undo that if it is alone there.
-    void hold_still() noexcept { send(SIGSTOP, false); }
-    // As kill_tree(); its memory is given back after what others do.
+    // Without the sandbox around it; its memory is given back after what others do.
     void kill_gently() noexcept;
     void kill_tree() noexcept override {
         send(SIGKILL, false);  // whoever kills the sandbox may not get to it at once

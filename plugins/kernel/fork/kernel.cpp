@@ -29,11 +29,11 @@ struct Ending {
     std::shared_ptr<Entered> sandbox;
 };
 
-// To give a kernel's memory back and to take its sandbox apart takes milliseconds, which nobody has
-// to wait for, and the processors that the next kernel's first cell needs.
+// To take a sandbox apart takes milliseconds, which nobody has to wait for, and the processors that
+// the next kernel's first cell needs.
 awaitable<void> see_out(Ending ending, Clock::time_point deadline) {
     co_await sleep_until(Clock::now() + 10ms);
-    ending.sandbox->kill_gently();
+    ending.sandbox->kill_tree();
     co_await ending.sandbox->wait_around(deadline);
 }
 
@@ -119,7 +119,7 @@ awaitable<void> ForkKernel::shutdown() {
         const bool ready = entered && owner && link->lost && entered->is_alone();
         const auto deadline = Clock::now() + 5s;
         if (ready) {
-            entered->hold_still();
+            entered->kill_gently();
             link->process.reset();  // which would be killed at once with all around it
             asio::co_spawn(link->executor,
                            see_out({std::move(owner), link->keeps, entered}, deadline),
