@@ -113,19 +113,11 @@ private:
 
 // What a pipe takes for the same bytes.
 double plain_pipe(const std::string& expected) {
-    const Stopwatch watch;
-    FILE* pipe = ::popen(
-        (required("IPYBOX_TEST_PYTHON") + " -S -E -c 'import time; t = time.perf_counter()\n"
-                                          "for i in range(1_000_000): print(i)\n"
-                                          "import sys; sys.stdout.flush()\n"
-                                          "print(time.perf_counter() - t, file=sys.stderr)' 2>&1")
-            .c_str(),
-        "r");
-    std::string output;
-    char buffer[65536];
-    while (const auto count = std::fread(buffer, 1, sizeof buffer, pipe))
-        output.append(buffer, count);
-    ::pclose(pipe);
+    const auto output = output_of(required("IPYBOX_TEST_PYTHON") +
+                                  " -S -E -c 'import time; t = time.perf_counter()\n"
+                                  "for i in range(1_000_000): print(i)\n"
+                                  "import sys; sys.stdout.flush()\n"
+                                  "print(time.perf_counter() - t, file=sys.stderr)' 2>&1");
     if (!output.starts_with(expected)) wrong_output("a pipe");
     return std::stod(output.substr(expected.size())) * 1000;
 }

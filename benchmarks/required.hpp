@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -11,6 +12,18 @@ inline std::string required(const char* name) {
     if (value == nullptr)
         throw std::runtime_error(std::string(name) + " is not set: use scripts/bench");
     return value;
+}
+
+// What a command of the shell prints. Throws std::runtime_error: it cannot be started, or fails.
+inline std::string output_of(const std::string& command) {
+    std::FILE* const pipe = ::popen(command.c_str(), "r");
+    if (pipe == nullptr) throw std::runtime_error("cannot be started: " + command);
+    std::string output;
+    char buffer[65536];
+    while (const auto count = std::fread(buffer, 1, sizeof buffer, pipe))
+        output.append(buffer, count);
+    if (::pclose(pipe) != 0) throw std::runtime_error("failed: " + command);
+    return output;
 }
 
 }  // namespace bench

@@ -165,18 +165,11 @@ ToolCalls measure_tool_calls(int rounds) {
 }
 
 double measure_original_tool_calls(int rounds) {
-    const auto command = required("IPYBOX_BENCH_ORIGINAL_PYTHON") +
+    const auto parsed = json::parse(
+        bench::output_of(required("IPYBOX_BENCH_ORIGINAL_PYTHON") +
                          " -W ignore '" IPYBOX_BENCHMARKS "/original_tool_calls.py' " +
-                         std::to_string(rounds) + " '" IPYBOX_BENCHMARKS "/echo_server.py'";
-    FILE* const pipe = ::popen(command.c_str(), "r");
-    if (pipe == nullptr) throw std::runtime_error("the original's tool calls cannot be started");
-    std::string output;
-    char buffer[65536];
-    while (const auto count = std::fread(buffer, 1, sizeof buffer, pipe))
-        output.append(buffer, count);
-    if (::pclose(pipe) != 0) throw std::runtime_error("the original's tool calls failed");
+                         std::to_string(rounds) + " '" IPYBOX_BENCHMARKS "/echo_server.py'"));
     std::vector<double> samples;
-    const auto parsed = json::parse(output);
     for (const auto& value : parsed.as_array()) samples.push_back(value.to_number<double>());
     const double median = quantile(samples, 0.5);
     std::printf("%-40s %6d %9.1f %9.1f %9.1f\n", "original ipybox, run()", rounds,

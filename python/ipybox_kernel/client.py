@@ -338,11 +338,15 @@ def _flush() -> None:
             pass
 
 
-def _is_open(connection: socket.socket) -> bool:
-    """False when the host has closed it: it does so to those that are idle longest, when they are too many."""
+def _poller(connection: socket.socket) -> select.poll:
     poller = select.poll()
     poller.register(connection, select.POLLIN)
-    return not poller.poll(0)
+    return poller
+
+
+def _is_open(connection: socket.socket) -> bool:
+    """False when the host has closed it: it does so to those that are idle longest, when they are too many."""
+    return not _poller(connection).poll(0)
 
 
 def _kept() -> socket.socket | None:
@@ -392,9 +396,7 @@ def _wait(connection: socket.socket) -> None:
     """
     if _context is not None:  # which may hold what came already
         return
-    poller = select.poll()
-    poller.register(connection, select.POLLIN)
-    began = time.monotonic()
+    poller, began = _poller(connection), time.monotonic()
     if _idle.brisk and _is_soon(poller):
         return
     poller.poll()

@@ -215,7 +215,9 @@ def _serve(library: Any, control: socket.socket, run: Run, random: tuple[int | N
     warm.code = (ctypes.c_int * len(files))(*files)
     warm.random, warm.nrandom = random
     warm.code_paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files.values()))
-    memory, room, text = Memory(), mmap.mmap(-1, _MOST_SPANS * SPAN.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), json.dumps(answer).encode()
+    text = json.dumps(answer).encode()
+    memory = Memory()
+    room = mmap.mmap(-1, _MOST_SPANS * SPAN.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     warm.spans = ctypes.addressof(ctypes.c_char.from_buffer(room))
     gc.collect()
     gc.freeze()
