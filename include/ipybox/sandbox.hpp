@@ -70,6 +70,16 @@ struct HiddenBehindLinks {
     std::set<std::pair<dev_t, ino_t>> files;
 };
 
+// Where an answer goes, which is no part of what is wanted: all of them are equal.
+template <class Value>
+struct AnswerTo : std::shared_ptr<Value> {
+    AnswerTo() = default;
+    // place: null when nobody wants to know.
+    AnswerTo(std::shared_ptr<Value> place) : std::shared_ptr<Value>(std::move(place)) {}
+    // Always.
+    bool operator==(const AnswerTo&) const noexcept { return true; }
+};
+
 // What a process may touch. Paths are absolute host paths; the guest sees them at the same place.
 struct SandboxPolicy {
     std::vector<std::filesystem::path> readable;
@@ -90,7 +100,7 @@ struct SandboxPolicy {
     // The uid that a process started by root drops to; absent: the owner of cwd, or 65534.
     std::optional<uid_t> user;
     // Filled by a sandbox that hides files, when it starts the process; null: nobody wants to know.
-    std::shared_ptr<HiddenBehindLinks> behind_links;
+    AnswerTo<HiddenBehindLinks> behind_links;
 
     bool operator==(const SandboxPolicy&) const = default;
 };

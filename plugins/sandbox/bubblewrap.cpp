@@ -566,9 +566,7 @@ private:
                                       const std::string& view) {
         if (!next_->ready) return std::nullopt;
         auto ready = *std::exchange(next_->ready, std::nullopt);
-        auto wanted = policy;
-        wanted.behind_links.reset();  // no wish, but where an answer goes
-        if (next_->policy == wanted && next_->channels == channels && next_->view == view &&
+        if (next_->policy == policy && next_->channels == channels && next_->view == view &&
             ready.process->lives())
             return ready;
         return std::nullopt;

@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "kernel.hpp"
@@ -239,25 +240,10 @@ awaitable<LinkPtr> start_cold(asio::any_io_executor executor, Sandbox* sandbox, 
 // ---- the backend --------------------------------------------------------------------------------
 
 // Everything that tells two kernels apart before they run code.
-struct Wanted {
-    explicit Wanted(const KernelSpec& spec)
-        : python(spec.python),
-          interpreter(spec.interpreter),
-          policy(spec.policy),
-          channels(spec.channels),
-          extensions(spec.extensions),
-          allow_input(spec.allow_input) {
-        policy.behind_links.reset();  // no wish, but where an answer goes
-    }
-    bool operator==(const Wanted&) const = default;
-
-    std::filesystem::path python;
-    std::vector<std::filesystem::path> interpreter;
-    SandboxPolicy policy;
-    std::vector<Channel> channels;
-    std::vector<std::string> extensions;
-    bool allow_input;
-};
+auto wishes_of(const KernelSpec& spec) {
+    return std::tie(spec.python, spec.interpreter, spec.policy, spec.channels, spec.extensions,
+                    spec.allow_input);
+}
 
 // Whether a kernel may wait: its time would run, and its way to the network would be closed by the
 // next one's.
@@ -308,7 +294,11 @@ public:
 private:
     // Kernels that wait for the next start().
     struct Shelf {
-        std::optional<Wanted> wanted;
+        bool is_for(const KernelSpec& spec) const {
+            return wanted && wishes_of(*wanted) == wishes_of(spec);
+        }
+
+        std::optional<KernelSpec> wanted;
         std::vector<std::unique_ptr<ForkKernel>> ready;
         bool filling = false;
     };
@@ -324,7 +314,7 @@ private:
     }
 
     std::unique_ptr<ForkKernel> take_spare(const KernelSpec& spec) {
-        if (shelf_->wanted != Wanted(spec)) shelf_->ready.clear();
+        if (!shelf_->is_for(spec)) shelf_->ready.clear();
         while (!shelf_->ready.empty()) {
             auto kernel = std::move(shelf_->ready.back());
             shelf_->ready.pop_back();
@@ -336,7 +326,10 @@ private:
     // In the background. What it uses is held by the specification.
     void fill_shelf(Sandbox& sandbox, KernelSpec spec) {
         if (!spec.owner || !may_wait(spec.policy)) return;
-        shelf_->wanted.emplace(spec);
+        if (!shelf_->is_for(spec)) {
+            shelf_->wanted.emplace(spec);
+            shelf_->wanted->owner.reset();  // which holds this
+        }
         if (std::exchange(shelf_->filling, true)) return;
         asio::co_spawn(executor_, fill(&sandbox, std::move(spec)), asio::detached);
     }
@@ -354,18 +347,17 @@ private:
     }
 
     awaitable<void> fill(Sandbox* sandbox, KernelSpec spec) {
-        const Wanted wanted(spec);
         // Whoever has just got a kernel goes first: opening a sandbox takes milliseconds of this
         // thread.
         co_await sleep_until(Clock::now() + 20ms);
         try {
-            while (shelf_->wanted == wanted && shelf_->ready.size() < settings_.spares) {
+            while (shelf_->is_for(spec) && shelf_->ready.size() < settings_.spares) {
                 auto kernel = make_kernel(co_await start_link(sandbox, spec), spec);
                 co_await touch(*kernel);
-                if (shelf_->wanted == wanted) shelf_->ready.push_back(std::move(kernel));
+                if (shelf_->is_for(spec)) shelf_->ready.push_back(std::move(kernel));
             }
         } catch (const std::exception& error) {
-            if (shelf_->wanted == wanted)
+            if (shelf_->is_for(spec))
                 logger_(LogLevel::warning,
                         std::string("no spare kernel could be started: ") + error.what());
         }
