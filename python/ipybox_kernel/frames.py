@@ -91,7 +91,8 @@ class Tape:
         self.cell = 0  # the one that runs, for the helper
         self._items: list[tuple[str, bytes]] = []
         self._size = 0
-        self._armed = self._told = self._rehearses = False
+        self._armed = self._told = False
+        self.rehearses = False
         self._wake = -1  # the writing end of what the helper waits for
         self._woken = -1
         self._timer = -1  # and this
@@ -245,7 +246,7 @@ class Tape:
         with self.lock:
             self.push()
             self._drain()
-            if self._rehearses:
+            if self.rehearses:
                 return
             self.add(kind, payload)
         self.arm()
@@ -254,11 +255,11 @@ class Tape:
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Nobody is to have what is kept meanwhile."""
-        self._rehearses = True
+        self.rehearses = True
         try:
             yield
         finally:
-            self._rehearses = False
+            self.rehearses = False
 
     def settle(self, frame: FrameType) -> None:
         """Raises an interrupt that had to wait, unless whoever called this cannot bear it either."""

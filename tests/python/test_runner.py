@@ -274,6 +274,18 @@ class Frames(unittest.TestCase):
         self.kernel.link.sendall(HEAD.pack(0, ord("w")) * 2)
         self.assertEqual(self.cell("x, _"), [("r", "(1, 2)")])
 
+    def test_a_cell_that_is_there_does_not_wait_for_what_prepares_it(self) -> None:
+        self.assertEqual(self.cell("import sys, time\nran = []\n"
+                                   "sys.addaudithook(lambda event, _: ran.append(event) if event == 'exec' else None)\n"
+                                   "get_ipython().events.register('pre_execute', lambda: time.sleep(0.3))\n1"), [("r", "1")])
+        count = "print(len(ran), _); ran.clear()"
+        self.cell(count)
+        for pause, there in ((1, "2 1\n"), (0.1, "1 1\n"), (0, "1 1\n")):
+            with self.subTest(pause=pause):
+                self.kernel.link.sendall(HEAD.pack(0, ord("w")))
+                time.sleep(pause)
+                self.assertEqual(self.cell(count), [("o", there)])
+
     def test_who_is_dismissed_has_closed_everything(self) -> None:
         self.assertEqual(self.cell(f"import atexit, fcntl\nfile = open({str(self.place / 'file')!r}, 'w')\n"
                                    "fcntl.flock(file, fcntl.LOCK_EX)\natexit.register(file.write, 'the end')\n"
