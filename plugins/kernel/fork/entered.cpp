@@ -1,13 +1,13 @@
 #include "entered.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
+#include <cstring>
 #include <launcher_init.hpp>
 #include <string>
 
@@ -19,16 +19,31 @@ void add(std::optional<Value>& sum, const std::optional<Value>& more) {
     if (more) sum = sum.value_or(Value()) + *more;
 }
 
+// The threads of this process, whoever gets its number when it has ended.
+UniqueFd threads_of(pid_t pid, const UniqueFd& handle) {
+    UniqueFd threads(::open(("/proc/" + std::to_string(pid) + "/task").c_str(),
+                            O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return is_readable(handle.get()) ? UniqueFd() : std::move(threads);
+}
+
 // False as well where one cannot look.
-bool is_childless(pid_t pid) {
-    std::error_code error;
-    std::filesystem::directory_iterator task("/proc/" + std::to_string(pid) + "/task", error);
-    for (; !error && task != std::filesystem::directory_iterator(); task.increment(error)) {
-        const UniqueFd children(::open((task->path() / "children").c_str(), O_RDONLY | O_CLOEXEC));
-        char any = 0;
-        if (!children || ::read(children.get(), &any, 1) != 0) return false;
+bool are_childless(const UniqueFd& threads) noexcept {
+    alignas(dirent64) char entries[4096];
+    if (::lseek(threads.get(), 0, SEEK_SET) != 0) return false;
+    for (;;) {
+        const auto size = ::getdents64(threads.get(), entries, sizeof entries);
+        if (size <= 0) return size == 0;
+        for (ssize_t at = 0; at < size;) {
+            const auto& entry = *reinterpret_cast<const dirent64*>(entries + at);
+            at += entry.d_reclen;
+            if (entry.d_name[0] == '.') continue;
+            char path[sizeof entry.d_name + sizeof "/children"];
+            ::stpcpy(::stpcpy(path, entry.d_name), "/children");
+            const UniqueFd children(::openat(threads.get(), path, O_RDONLY | O_CLOEXEC));
+            char any = 0;
+            if (!children || ::read(children.get(), &any, 1) != 0) return false;
+        }
     }
-    return !error;
 }
 
 }  // namespace
@@ -81,16 +96,21 @@ void Entered::is_below(UniqueFd first) {
     first_number_ = launcher::number_of(first_);
 }
 
-bool Entered::is_alone() const noexcept {
+void Entered::prepare_look() noexcept {
+    if (first_number_ <= 0 || number_ <= 0) return;
     try {
-        // Its own first: what it has started is the other's when the one between them has ended.
-        return first_number_ > 0 && number_ > 0 && is_childless(number_) &&
-               is_childless(first_number_) &&
-               // By now their numbers might mean others.
-               !is_readable(handle_.get()) && !is_readable(first_.get());
+        threads_ = threads_of(number_, handle_);
+        first_threads_ = threads_of(first_number_, first_);
     } catch (const std::exception&) {
-        return false;  // no memory to look
+        // No memory to look: it is not said to be alone.
     }
+}
+
+bool Entered::is_alone() const noexcept {
+    // Its own first: what it has started is the other's when the one between them has ended.
+    return threads_ && first_threads_ && are_childless(threads_) && are_childless(first_threads_) &&
+           // Of an ended one there is nobody to look at.
+           !is_readable(handle_.get()) && !is_readable(first_.get());
 }
 
 void Entered::send(int number, bool group) noexcept {
@@ -106,12 +126,6 @@ void Entered::send(int number, bool group) noexcept {
 bool Entered::leads_its_group() const noexcept {
     // While the handle says that it lives, its number means no other.
     return number_ > 0 && !is_readable(handle_.get()) && ::getpgid(number_) == number_;
-}
-
-void Entered::kill_gently() noexcept {
-    constexpr int nice = 5;  // on a busy machine too its memory has to come back
-    if (handle_ && leads_its_group()) ::setpriority(PRIO_PGRP, static_cast<id_t>(number_), nice);
-    send(SIGKILL, false);
 }
 
 }  // namespace ipybox::forked

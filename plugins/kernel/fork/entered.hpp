@@ -34,8 +34,9 @@ public:
     const UniqueFd& handle() const noexcept { return handle_; }
     // The sandbox's first process, under which whoever is left behind in it comes.
     void is_below(UniqueFd first);
-    // Whether it has started nobody who is still there.
+    // Whether it has started nobody who is still there; false without prepare_look().
     bool is_alone() const noexcept;
+    void prepare_look() noexcept;
     // Waits until the sandbox has ended, or the deadline passed.
     awaitable<void> wait_around(Clock::time_point deadline) { co_await around_->wait(deadline); }
     // It starts no programs if Linux applies at least so many filters to it.
@@ -62,8 +63,8 @@ public:
     bool is_last_program() const noexcept override;
     void interrupt() noexcept override { send(SIGINT, false); }
     void signal(int number) noexcept override { send(number, true); }
-    // Without the sandbox around it; its memory is given back after what others do.
-    void kill_gently() noexcept;
+    // Without the sandbox around it.
+    void kill_alone() noexcept { send(SIGKILL, false); }
     void kill_tree() noexcept override {
         send(SIGKILL, false);  // whoever kills the sandbox may not get to it at once
         around_->kill_tree();
@@ -76,6 +77,7 @@ private:
     std::unique_ptr<SandboxedProcess> around_;
     bool counted_;
     UniqueFd handle_, first_;
+    UniqueFd threads_, first_threads_;  // their directories in /proc
     pid_t number_ = -1, first_number_ = -1;
     std::optional<unsigned> expected_filters_;
     std::optional<ExitStatus> status_;

@@ -107,6 +107,7 @@ awaitable<void> ForkKernel::shutdown() {
     if (answers) link->socket.shutdown(asio::socket_base::shutdown_send, ignored);
     leaving_();  // not before: whom a message wakes may take this processor at once
     if (answers) {
+        if (link->entered) link->entered->prepare_look();  // while it gets to its end
         const auto deadline = Clock::now() + 1s;
         while (!link->closed && !link->look_for_exit() && !link->has_said_goodbye() &&
                Clock::now() < deadline)
@@ -119,7 +120,7 @@ awaitable<void> ForkKernel::shutdown() {
         const bool ready = entered && owner && link->lost && entered->is_alone();
         const auto deadline = Clock::now() + 5s;
         if (ready) {
-            entered->kill_gently();
+            entered->kill_alone();
             link->process.reset();  // which would be killed at once with all around it
             asio::co_spawn(link->executor,
                            see_out({std::move(owner), link->keeps, entered}, deadline),
