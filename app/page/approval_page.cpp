@@ -633,9 +633,10 @@ awaitable<Decision> ApprovalPage::Impl::ask(std::shared_ptr<Impl> self, ToolCall
     extra["changed"] = self->options.granted->changes(call);
     extra["may_remember"] = self->options.granted->may_remember(call);
     extra["editable"] = call.origin == CallOrigin::mcp && call.edited;
+    const auto asked = now();
     std::optional<PageJournal::Millis> until;
     if (self->options.approval_timeout > Duration::zero())
-        until = now() + millis(self->options.approval_timeout);
+        until = asked + millis(self->options.approval_timeout);
     const auto question = std::make_shared<Question>(std::move(call), self->executor);
     const auto& id = question->call.id;
     struct Leave {
@@ -649,7 +650,7 @@ awaitable<Decision> ApprovalPage::Impl::ask(std::shared_ptr<Impl> self, ToolCall
         }
     } const leave{self, question};
     self->questions[id] = question;
-    self->journal.ask(question->call, now(), until, std::move(extra));
+    self->journal.ask(question->call, asked, until, std::move(extra));
     while (!question->decision) co_await question->changed.wait();
     co_return *question->decision;
 }
