@@ -62,7 +62,6 @@ class Run:
         self._use_all_cores: Callable[[], None] | None = widen
         self._ended = False  # the host is gone, or has closed the link; or the code wants it
         self._dismissed = False  # the first of these
-        self._news = select.poll()  # says whether something has come
         self._gone = select.poll()  # says whether the host is
 
     def prepare(self, shell: Shell, link: socket.socket) -> None:
@@ -77,7 +76,7 @@ class Run:
         run_code = shell.run_code
 
         async def begin(*arguments: Any, **named: Any) -> Any:
-            if TAPE.rehearses and self._news.poll(0):
+            if TAPE.rehearses and wait_for(self._link, 0):
                 return False  # the cell is there, and warms the rest itself
             self._begin_code()
             return await run_code(*arguments, **named)
@@ -96,7 +95,6 @@ class Run:
         """Until the host closes the link, or the code asks for the end."""
         self._pid = os.getpid()
         self._gone.register(LINK, 0)
-        self._news.register(LINK, select.POLLIN)
         self._loop._selector = selectors.DefaultSelector()
         self._loop._make_self_pipe()
         TAPE.start(self._link)
@@ -380,9 +378,9 @@ def _close_from(first: int) -> None:
                     os.close(fd)
 
 
-def wait_for(link: socket.socket, seconds: float | None = None) -> None:
-    """May be left by an interrupt, unlike what is called from it."""
-    select.select([link], [], [], seconds)
+def wait_for(link: socket.socket, seconds: float | None = None) -> bool:
+    """Whether something has come. May be left by an interrupt, unlike what is called from it."""
+    return bool(select.select([link], [], [], seconds)[0])
 
 
 def serve(run: Run, words: int) -> NoReturn:

@@ -240,6 +240,8 @@ awaitable<LinkPtr> start_cold(asio::any_io_executor executor, Sandbox* sandbox, 
 // ---- the backend --------------------------------------------------------------------------------
 
 // Everything that tells two kernels apart before they run code.
+using Wishes = std::tuple<std::filesystem::path, std::vector<std::filesystem::path>, SandboxPolicy,
+                          std::vector<Channel>, std::vector<std::string>, bool>;
 auto wishes_of(const KernelSpec& spec) {
     return std::tie(spec.python, spec.interpreter, spec.policy, spec.channels, spec.extensions,
                     spec.allow_input);
@@ -294,11 +296,9 @@ public:
 private:
     // Kernels that wait for the next start().
     struct Shelf {
-        bool is_for(const KernelSpec& spec) const {
-            return wanted && wishes_of(*wanted) == wishes_of(spec);
-        }
+        bool is_for(const KernelSpec& spec) const { return wanted && *wanted == wishes_of(spec); }
 
-        std::optional<KernelSpec> wanted;
+        std::optional<Wishes> wanted;
         std::vector<std::unique_ptr<ForkKernel>> ready;
         bool filling = false;
     };
@@ -326,10 +326,7 @@ private:
     // In the background. What it uses is held by the specification.
     void fill_shelf(Sandbox& sandbox, KernelSpec spec) {
         if (!spec.owner || !may_wait(spec.policy)) return;
-        if (!shelf_->is_for(spec)) {
-            shelf_->wanted.emplace(spec);
-            shelf_->wanted->owner.reset();  // which holds this
-        }
+        if (!shelf_->is_for(spec)) shelf_->wanted = wishes_of(spec);
         if (std::exchange(shelf_->filling, true)) return;
         asio::co_spawn(executor_, fill(&sandbox, std::move(spec)), asio::detached);
     }

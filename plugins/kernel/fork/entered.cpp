@@ -120,12 +120,9 @@ void Entered::send(int number, bool group) noexcept {
     if (::syscall(SYS_pidfd_send_signal, handle_.get(), number, nullptr, flags) == 0 || !group ||
         errno != EINVAL)
         return;
-    if (leads_its_group()) ::kill(-number_, number);
-}
-
-bool Entered::leads_its_group() const noexcept {
     // While the handle says that it lives, its number means no other.
-    return number_ > 0 && !is_readable(handle_.get()) && ::getpgid(number_) == number_;
+    if (number_ > 0 && !is_readable(handle_.get()) && ::getpgid(number_) == number_)
+        ::kill(-number_, number);
 }
 
 }  // namespace ipybox::forked

@@ -34,9 +34,10 @@ public:
     const UniqueFd& handle() const noexcept { return handle_; }
     // The sandbox's first process, under which whoever is left behind in it comes.
     void is_below(UniqueFd first);
+    // Opens what is_alone() looks at: for when there is time.
+    void prepare_look() noexcept;
     // Whether it has started nobody who is still there; false without prepare_look().
     bool is_alone() const noexcept;
-    void prepare_look() noexcept;
     // Waits until the sandbox has ended, or the deadline passed.
     awaitable<void> wait_around(Clock::time_point deadline) { co_await around_->wait(deadline); }
     // It starts no programs if Linux applies at least so many filters to it.
@@ -72,7 +73,6 @@ public:
 
 private:
     void send(int number, bool group) noexcept;
-    bool leads_its_group() const noexcept;
 
     std::unique_ptr<SandboxedProcess> around_;
     bool counted_;
