@@ -574,7 +574,7 @@ private:
 
     void open_next(SandboxPolicy policy, std::vector<Channel> channels, const Pen& pen,
                    const Layered& layered, const Started& now) {
-        policy.behind_links.reset();
+        policy.behind_links.reset();  // what is opened ahead answers nobody
         auto& next = *next_;
         ++next.serial;
         const bool again = next.policy == policy && next.channels == channels;

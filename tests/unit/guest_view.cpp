@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <ipybox/sandbox_kit/guest_view.hpp>
+#include <memory>
 #include <string>
 
 #include "ordinary_user.hpp"
@@ -35,6 +36,14 @@ struct Fixture : test::PlaceFixture {
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(guest_view, Fixture)
+
+BOOST_AUTO_TEST_CASE(policies_differ_in_what_they_allow_and_not_in_where_an_answer_goes) {
+    auto other = policy;
+    other.behind_links = std::make_shared<HiddenBehindLinks>();
+    BOOST_TEST((other == policy));
+    other.hidden.clear();
+    BOOST_TEST((other != policy));
+}
 
 // Whoever owns a directory can keep the host out of it, and open it again later.
 BOOST_AUTO_TEST_CASE(directories_that_keep_the_search_out_are_hidden_as_a_whole) {
